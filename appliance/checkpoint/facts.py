@@ -1,0 +1,74 @@
+"""ModelFacts: what a checkpoint is, read from its headers alone. No tensor data is touched to make one."""
+
+from typing import Any, Literal
+
+import msgspec
+
+CheckpointFormat = Literal["safetensors", "gguf"]
+
+# How one tensor is stored. Plain types, then the GGUF block types under ggml's own names.
+Storage = Literal[
+    "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i32", "i64", "u8",
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+]  # fmt: skip
+
+
+class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # the Hugging Face name, also for GGUF (translated)
+    stored_name: str  # as the file spells it
+    shape: tuple[int, ...]  # row-major, outermost first: a linear weight is (out_features, in_features)
+    storage: Storage
+    file: str  # relative to the checkpoint root
+    offset_bytes: int  # from the start of the file
+    size_bytes: int
+
+
+class AttentionGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers whose KV cache has one shape and one reach. `window` is in tokens; None is full attention."""
+
+    layers: tuple[int, ...]
+    num_kv_heads: int
+    head_dim: int
+    window: int | None
+
+
+class Geometry(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes that planning needs, whatever the family."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int  # the longest context the checkpoint claims
+    num_experts: int  # 0 for a dense model
+    num_experts_per_token: int
+    tie_embeddings: bool
+    groups: tuple[AttentionGroup, ...]
+
+
+class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Literal["tokenizer.json", "gguf", "sentencepiece", "none"]
+    chat_template: str | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    add_bos: bool
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    root: str  # folder, or the .gguf file
+    format: CheckpointFormat
+    architecture: str  # Hugging Face class name, such as "Qwen2ForCausalLM" (GGUF architectures are translated)
+    config: dict[str, Any]  # the Hugging Face config; made from the metadata for GGUF
+    generation_config: dict[str, Any]
+    geometry: Geometry
+    tokenizer: TokenizerFacts
+    tensors: tuple[TensorFacts, ...]
+    quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
+    header_sha256: str  # over every header byte that decided the above
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(tensor.size_bytes for tensor in self.tensors)

@@ -1,0 +1,121 @@
+"""What crosses between an engine and its clients. Token ids only; text never enters the engine."""
+
+import enum
+from typing import Literal
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to sample one request. The engine assumes these were validated by `validate_sampling`."""
+
+    n: int = 1
+    max_tokens: int = 16
+    min_tokens: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 keeps all
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences whose last token is forbidden after the others
+    logprobs: int | None = None  # k most likely beside the sampled one; -1 is the whole vocabulary
+    prompt_logprobs: int | None = None
+
+
+class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_defaults=True):
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    priority: int = 0  # lower is sooner; only under the priority policy
+    cache_salt: str | None = None
+    arrival_time: float = 0.0  # seconds of the client's wall clock
+
+
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
+    """Ends requests. Unknown ids are ignored."""
+
+    request_ids: list[str]
+
+
+class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
+    """A call that answers once: boot_report, stats, reset_prefix_cache, drain, shutdown."""
+
+    call_id: str
+    method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown"]
+
+
+EngineMessage = GenerateRequest | AbortRequest | UtilityRequest
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"  # end of sequence, or a stop token (see stop_token_id)
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position: the chosen token first, then the k most likely in order."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int  # of the chosen token, from 1
+
+
+class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one sequence (`index` < n) of a request gained since the last output."""
+
+    request_id: str
+    index: int = 0
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first output
+    num_cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot after a step; counters since the start."""
+
+    time: float
+    num_running: int
+    num_waiting: int
+    num_blocks_used: int
+    num_blocks_total: int
+    num_steps: int
+    prompt_tokens: int
+    generation_tokens: int
+    prefix_queries: int  # tokens
+    prefix_hits: int  # tokens
+    num_preemptions: int
+
+
+class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
+    outputs: list[SequenceOutput]
+    stats: EngineStats | None = None
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """Sent while a step runs as well, so that busy differs from hung."""
+
+    time: float
+    step: int
+
+
+class UtilityResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
+    call_id: str
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    error: str | None = None
+
+
+EngineEvent = OutputBatch | Heartbeat | UtilityResult

@@ -1,0 +1,80 @@
+"""The seam between the runner and a kernel set. Arrays are numpy on the CPU side; a set copies them where it must."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.operators import StepProgram
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheShape:
+    """One layer's cache: num_blocks blocks of block_size tokens, for keys and for values."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionLimits:
+    """Sizes that binding allocates for; a step never exceeds them."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_num_sampled: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    kv_dtype: str  # "f32", "bf16", "f16"
+    num_threads: int
+    quantize_activations: bool  # int8 activations a token for int8 and int4 weights; else f32
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """One step, as int32 arrays. Sequences are rows s; a sequence's tokens lie together.
+
+    token_ids, positions, slot_mapping: [T]; query_start: [S + 1]; seq_lens: [S], tokens in the cache after this step;
+    block_tables: [S, max_blocks]; sampled_rows: [R], indices into the T tokens.
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    slot_mapping: np.ndarray
+    query_start: np.ndarray
+    seq_lens: np.ndarray
+    block_tables: np.ndarray
+    sampled_rows: np.ndarray
+
+
+class Executable(Protocol):
+    """A bound program with its weights, arena and KV cache."""
+
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        """Runs one step; returns logits f32 [R, V], valid (and writable) until the next call."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copies whole KV blocks (source, destination) in every layer."""
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Allocated bytes by purpose: weights, kv_cache, activations, workspace."""
+
+    def close(self) -> None:
+        """Frees everything; later calls raise."""
+
+
+class KernelSet(Protocol):
+    name: str
+
+    def bind(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        kv_shapes: Sequence[KvCacheShape],
+        limits: ExecutionLimits,
+    ) -> Executable:
+        """Packs the weights (each is read once, in the mapping's order, so a lazy mapping keeps one in memory at a time)."""

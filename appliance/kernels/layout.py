@@ -1,0 +1,34 @@
+"""Canonical weight layouts: the few forms in which weights reach kernels, whatever format they were stored in.
+
+A dequantized element is `q * scale + offset`, with one scale (and offset) for each row and group of `group_size` columns.
+"""
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+
+class Layout(enum.StrEnum):
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    INT8 = "int8"  # per channel (group_size == in_features) or grouped; optional offset
+    INT4 = "int4"  # grouped; two values a byte, low nibble first; optional offset
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalWeight:
+    """A matrix of `out_features` rows (N) and `in_features` columns (K), or a vector when N is 1.
+
+    data: f32 [N, K]; f16 [N, K]; bf16 as uint16 [N, K]; int8 [N, K] signed; int4 as uint8 [N, K/2], values 0..15.
+    scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset None where it is zero for int8.
+    """
+
+    layout: Layout
+    out_features: int
+    in_features: int
+    data: np.ndarray
+    scale: np.ndarray | None = None
+    offset: np.ndarray | None = None
+    group_size: int | None = None

@@ -1,0 +1,175 @@
+"""EnginePlan: what will run. Frozen, complete and hashable; nothing here can say "auto" or "unset".
+
+The engine, the server and the benchmarks read plans, never specs. None in a field is a decision ("no limit"), not a gap.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+PLAN_VERSION = 1
+
+DeviceKind = Literal["cpu", "cuda", "rocm"]
+Task = Literal["generate", "embed", "classify", "score", "transcribe"]
+SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one planned value is what it is."""
+
+    path: str  # of the plan: "cache.block_size"
+    value: Any
+    source: SourceKind
+    reason: str
+
+
+class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    path: str  # local folder or .gguf
+    format: str
+    architecture: str
+    header_sha256: str
+    served_names: tuple[str, ...]  # the first is reported
+    task: Task
+    max_model_len: int
+    seed: int
+    tokenizer_path: str
+    skip_tokenizer: bool
+    chat_template: str | None  # the text; None when there is none
+    chat_template_content_format: Literal["string", "openai"]
+    default_sampling: dict[str, Any]  # from generation_config, field names of SamplingParams
+    max_logprobs: int
+    logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+
+class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How checkpoint tensors of one storage become kernel weights."""
+
+    storage: str
+    layout: str  # a kernels.layout.Layout value
+    group_size: int | None
+    num_tensors: int
+    stored_bytes: int
+    planned_bytes: int
+    error: str  # "exact", or the stated bound
+
+
+class PrecisionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    weights: tuple[WeightPlan, ...]
+    activations: Literal["f32", "bf16", "f16"]
+    quantize_activations: bool
+    kv_dtype: Literal["f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"]
+
+
+class KernelChoice(msgspec.Struct, frozen=True, kw_only=True):
+    operator: str
+    implementation: str
+    refused: dict[str, str]  # other candidate -> reason
+
+
+class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    kernel_set: str  # "cpu-avx2", "reference", "cuda-triton"
+    support: Literal["tested here", "compiled here", "untested"]
+    choices: tuple[KernelChoice, ...]
+    num_threads: int
+
+
+class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # weights, kv_cache, activations, workspace, graphs, lora, draft, margin
+    size_bytes: int
+    formula: str
+
+
+class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    device: str
+    budget_bytes: int
+    items: tuple[MemoryItem, ...]
+    kv_bytes_per_token: int
+    kv_bytes_per_block: int
+    num_tokens: int  # that fit the cache
+    num_full_sequences: float  # of max_model_len that fit
+
+
+class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
+    block_size: int
+    num_blocks: int
+    prefix_caching: bool
+    hash_algorithm: Literal["sha256", "builtin"]
+
+
+class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    policy: Literal["fcfs", "priority"]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunked_prefill: bool
+    max_num_partial_prefills: int
+    max_long_partial_prefills: int
+    long_prefill_token_threshold: int
+    max_waiting: int | None  # more are refused with 429
+
+
+class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    tensor: int
+    pipeline: int
+    data: int
+    expert: bool
+
+
+class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):
+    policy: Literal["on-failure", "never"]
+    max_restarts: int
+    window_s: float
+    backoff_s: float
+    heartbeat_timeout_s: float
+
+
+class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Read by the front ends; a change here is live and leaves the engine hash alone."""
+
+    host: str
+    port: int
+    root_path: str
+    apis: tuple[str, ...]
+    key_hashes: dict[str, str]  # key name -> "sha256:<hex>"; empty is no authentication
+    max_body_bytes: int
+    max_header_bytes: int
+    max_headers: int
+    max_n: int
+    keep_alive_s: float
+    shutdown_timeout_s: float
+    cors_origins: tuple[str, ...]
+    request_id_headers: bool
+    enable_docs: bool
+    server_load_tracking: bool
+    force_include_usage: bool
+    prompt_tokens_details: bool
+    return_tokens_as_token_ids: bool
+    log_level: str
+    log_requests: bool
+    max_log_len: int | None
+    metrics: bool
+
+
+class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = PLAN_VERSION
+    appliance_version: str
+    name: str
+    device: DeviceKind
+    hardware: str  # facts name
+    hardware_sha256: str
+    profile: str
+    model: ModelPlan
+    precision: PrecisionPlan
+    kernels: KernelPlan
+    memory: tuple[MemoryPlan, ...]
+    cache: CachePlan
+    scheduler: SchedulerPlan
+    parallel: ParallelPlan
+    restart: RestartPlan
+    serving: ServingPlan
+    slo: dict[str, float]  # seconds, by name: "ttft_p95"
+    batch: dict[str, Any]
+    bench: dict[str, Any]
+    decisions: tuple[Decision, ...]
+    spec_sha256: str
+    engine_sha256: str  # over everything whose change needs a restart
+    serving_sha256: str  # over everything that can change live
