@@ -8,6 +8,7 @@ import numpy as np
 
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.operators import StepProgram
+from appliance.kernels.sampling import SampledBatch, SamplingBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Executable(Protocol):
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         """Runs one step; returns logits f32 [R, V], valid (and writable) until the next call."""
+
+    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+        """Samples from logits f32 [R, V] (any array, left unchanged) on the same threads as `run`."""
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies whole KV blocks (source, destination) in every layer."""

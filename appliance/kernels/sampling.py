@@ -1,0 +1,125 @@
+"""What a sampler is told and what it says: plain arrays for R rows of logits over a vocabulary of V tokens.
+
+The order of processing is that of vLLM: allowed mask, forbidden ids, logit bias, penalties; then greedy rows take the
+largest logit (the lowest id in a tie), other rows divide by temperature and filter by min_p, top_k and top_p.
+A row's result depends on that row alone, never on the batch around it.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+
+NO_LOGPROBS = -1  # in SamplingBatch.num_logprobs
+NO_TOKEN = -1  # in SamplingBatch.given_token_ids, and in SampledBatch.token_ids where no token could be chosen
+NO_MASK = -1  # in SamplingBatch.mask_row
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class SamplingBatch:
+    """Parameters of R rows. All arrays are C-contiguous; ids lie in [0, V).
+
+    temperature f32 [R]: 0 is greedy. top_k i32 [R]: 0 keeps all. top_p f32 [R] in (0, 1]. min_p f32 [R] in [0, 1].
+    A filter keeps the first tokens in the order (logit descending, id ascending): exactly top_k of them; then the
+    shortest prefix whose share of what top_k left reaches top_p. min_p is relative to the most likely token.
+
+    repetition_penalty f32 [R] (1 is off) concerns tokens of prompt and output; presence_penalty and frequency_penalty
+    f32 [R] (0 is off) concern the output. The tokens of row r are token_table[token_row[r], :num_tokens[r]], of which
+    the first num_prompt_tokens[r] are the prompt. token_table is i32 [rows, max_len], the engine's own persistent
+    table; it is read only for rows with a penalty.
+
+    seed u64 [R] and position u64 [R] give the random number: Philox4x32-10 with key = seed and counter = position. The
+    position is any number that differs from draw to draw of one sequence, such as the count of its tokens.
+
+    bias_start i32 [R + 1], bias_ids i32 [B], bias_values f32 [B]: row r adds bias_values[i] to logit bias_ids[i] for i
+    in bias_start[r] .. bias_start[r + 1]. forbidden_start i32 [R + 1], forbidden_ids i32 [F]: likewise the ids that may
+    not come now (bad words, end tokens before min_tokens).
+    mask_row i32 [R]: a row of mask_bits, or NO_MASK. mask_bits u32 [M, ceil(V / 32)]: bit id % 32 of word id // 32 is
+    set where an id is allowed (the form of xgrammar and llguidance).
+
+    given_token_ids i32 [R]: NO_TOKEN to sample, or the token whose log-probability is asked (prompt_logprobs).
+    num_logprobs i32 [R]: NO_LOGPROBS, or k most likely tokens beside the chosen one (V for the whole vocabulary).
+    """
+
+    temperature: Float32Array
+    top_k: Int32Array
+    top_p: Float32Array
+    min_p: Float32Array
+    repetition_penalty: Float32Array
+    presence_penalty: Float32Array
+    frequency_penalty: Float32Array
+    seed: npt.NDArray[np.uint64]
+    position: npt.NDArray[np.uint64]
+    token_table: Int32Array
+    token_row: Int32Array
+    num_prompt_tokens: Int32Array
+    num_tokens: Int32Array
+    bias_start: Int32Array
+    bias_ids: Int32Array
+    bias_values: Float32Array
+    forbidden_start: Int32Array
+    forbidden_ids: Int32Array
+    mask_row: Int32Array
+    mask_bits: npt.NDArray[np.uint32]
+    given_token_ids: Int32Array
+    num_logprobs: Int32Array
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.temperature.shape[0])
+
+
+@dataclass(slots=True)
+class SampledBatch:
+    """token_ids i32 [R]; NO_TOKEN where no token could be chosen (everything forbidden, or a logit is not a number).
+
+    The logprobs arrays are None when no row asked. K is the largest num_logprobs of the batch. logprob_ids i32
+    [R, 1 + K] has the chosen token first, then the most likely in order, padded with NO_TOKEN; logprobs f32 [R, 1 + K]
+    has the value of each by logprobs_mode; ranks i32 [R] has the chosen token's rank, 1 for the most likely.
+    """
+
+    token_ids: Int32Array
+    logprob_ids: Int32Array | None = None
+    logprobs: Float32Array | None = None
+    ranks: Int32Array | None = None
+
+
+class Sampler(Protocol):
+    def sample(self, logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
+        """Samples R rows from logits f32 [R, V], which it leaves unchanged."""
+
+
+def empty_batch(num_rows: int, vocab_size: int) -> SamplingBatch:
+    """A batch of greedy rows with every filter off: a start to fill in."""
+    integers = np.zeros(num_rows, np.int32)
+    return SamplingBatch(
+        temperature=np.zeros(num_rows, np.float32),
+        top_k=integers.copy(),
+        top_p=np.ones(num_rows, np.float32),
+        min_p=np.zeros(num_rows, np.float32),
+        repetition_penalty=np.ones(num_rows, np.float32),
+        presence_penalty=np.zeros(num_rows, np.float32),
+        frequency_penalty=np.zeros(num_rows, np.float32),
+        seed=np.zeros(num_rows, np.uint64),
+        position=np.zeros(num_rows, np.uint64),
+        token_table=np.zeros((max(num_rows, 1), 1), np.int32),
+        token_row=integers.copy(),
+        num_prompt_tokens=integers.copy(),
+        num_tokens=integers.copy(),
+        bias_start=np.zeros(num_rows + 1, np.int32),
+        bias_ids=np.zeros(0, np.int32),
+        bias_values=np.zeros(0, np.float32),
+        forbidden_start=np.zeros(num_rows + 1, np.int32),
+        forbidden_ids=np.zeros(0, np.int32),
+        mask_row=np.full(num_rows, NO_MASK, np.int32),
+        mask_bits=np.zeros((0, (vocab_size + 31) // 32), np.uint32),
+        given_token_ids=np.full(num_rows, NO_TOKEN, np.int32),
+        num_logprobs=np.full(num_rows, NO_LOGPROBS, np.int32),
+    )
