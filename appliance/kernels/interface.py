@@ -81,4 +81,4 @@ class KernelSet(Protocol):
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
     ) -> Executable:
-        """Packs the weights (each is read once, in the mapping's order, so a lazy mapping keeps one in memory at a time)."""
+        """Packs the weights: each is read once, in the mapping's order, so a lazy mapping keeps one in memory at a time."""

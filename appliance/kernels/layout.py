@@ -1,6 +1,7 @@
 """Canonical weight layouts: the few forms in which weights reach kernels, whatever format they were stored in.
 
-A dequantized element is `q * scale + offset`, with one scale (and offset) for each row and group of `group_size` columns.
+A dequantized element is `q * scale + offset`, with one scale (and offset) for each row and group of `group_size`
+columns.
 """
 
 import enum

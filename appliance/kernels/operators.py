@@ -52,7 +52,8 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: residual += x first, and the sum is normed (in place)."""
+    """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: residual += x first, in place, and
+    the sum is normed."""
 
     x: Slot
     weight: str

@@ -1,0 +1,45 @@
+"""Paged attention, spelled out: gather a sequence's keys and values, mask, softmax."""
+
+from dataclasses import dataclass
+
+import torch
+
+from appliance.kernels.operators import PagedAttention
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """keys, values: [num_blocks, block_size, G, d] in the cache's dtype."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Stores k, v [T, G, d] at the slots that are not negative."""
+        live = slot_mapping >= 0
+        flat = slot_mapping[live].long()
+        for cache, new in ((self.keys, k), (self.values, v)):
+            cache.view(-1, *cache.shape[2:])[flat] = new[live].to(cache.dtype)
+
+    def gather(self, block_table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values f32 [length, G, d] of one sequence."""
+        block_size = self.keys.shape[1]
+        blocks = block_table[: (length + block_size - 1) // block_size].long()
+        keys, values = (cache[blocks].flatten(0, 1)[:length].float() for cache in (self.keys, self.values))
+        return keys, values
+
+
+def attend(op: PagedAttention, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """q f32 [n, H, d] are the last n of the length tokens in keys and values [length, G, d]; returns [n, H, d]."""
+    group = op.num_heads // op.num_kv_heads
+    keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", q, keys) * op.scale
+    if op.soft_cap is not None:
+        scores = op.soft_cap * torch.tanh(scores / op.soft_cap)
+    query_position = torch.arange(keys.shape[0] - q.shape[0], keys.shape[0])[:, None]
+    key_position = torch.arange(keys.shape[0])[None, :]
+    visible = key_position <= query_position
+    if op.window is not None:
+        visible &= key_position > query_position - op.window
+    scores = scores.masked_fill(~visible, float("-inf"))
+    return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values)

@@ -1,0 +1,112 @@
+"""The oracle: an interpreter of step programs in plain torch, slow and obvious."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Extent, Slot, Span, StepProgram
+from appliance.kernels.reference.attention import LayerCache
+from appliance.kernels.reference.operators import RUN, Step
+from appliance.kernels.reference.sampler import ReferenceSampler
+from appliance.kernels.reference.weights import dequantize
+from appliance.kernels.sampling import SampledBatch, SamplingBatch
+
+KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class ReferenceExecutable:
+    """Runs a program operator by operator. Slots are allocated for the largest step."""
+
+    def __init__(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        kv_shapes: Sequence[KvCacheShape],
+        limits: ExecutionLimits,
+    ) -> None:
+        self._program = program
+        self._weights: dict[str, torch.Tensor] = {}
+        self._activation_groups: dict[str, int] = {}
+        for name, weight in weights.items():
+            self._weights[name] = dequantize(weight)
+            if limits.quantize_activations and weight.layout in (Layout.INT8, Layout.INT4):
+                self._activation_groups[name] = weight.group_size or weight.in_features
+        rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
+        self._buffers = {slot.index: torch.zeros(rows[slot.extent], slot.width) for slot in program.slots}
+        dtype = KV_DTYPES[limits.kv_dtype]
+        shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in kv_shapes]
+        self._caches = [LayerCache(torch.zeros(s, dtype=dtype), torch.zeros(s, dtype=dtype)) for s in shapes]
+
+    @torch.inference_mode()
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, inputs)
+        for op in self._program.operators:
+            RUN[type(op)](op, step)
+        return step.slot(self._program.logits).numpy()
+
+    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+        return ReferenceSampler().sample(logits, batch)
+
+    @torch.inference_mode()
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            for cache in self._caches:
+                cache.keys[destination] = cache.keys[source]
+                cache.values[destination] = cache.values[source]
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        return {
+            "weights": sum(weight.nbytes for weight in self._weights.values()),
+            "kv_cache": sum(cache.keys.nbytes + cache.values.nbytes for cache in self._caches),
+            "activations": sum(buffer.nbytes for buffer in self._buffers.values()),
+            "workspace": 0,
+        }
+
+    def close(self) -> None:
+        self._weights, self._buffers, self._caches = {}, {}, []
+
+
+class _TorchStep(Step):
+    def __init__(
+        self,
+        buffers: dict[int, torch.Tensor],
+        weights: dict[str, torch.Tensor],
+        activation_groups: dict[str, int],
+        caches: list[LayerCache],
+        inputs: StepInputs,
+    ) -> None:
+        self._buffers = buffers
+        self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
+        self.weights = weights
+        self.activation_groups = activation_groups
+        self.caches = caches
+        self.token_ids = torch.from_numpy(inputs.token_ids).long()
+        self.positions = torch.from_numpy(inputs.positions).long()
+        self.slot_mapping = torch.from_numpy(inputs.slot_mapping)
+        self.query_start = inputs.query_start.tolist()
+        self.seq_lens = inputs.seq_lens.tolist()
+        self.block_tables = torch.from_numpy(inputs.block_tables)
+        self.sampled_rows = torch.from_numpy(inputs.sampled_rows).long()
+
+    def slot(self, slot: Slot) -> torch.Tensor:
+        return self._buffers[slot.index][: self._rows[slot.extent]]
+
+    def span(self, span: Span) -> torch.Tensor:
+        return self.slot(span.slot)[:, span.start : span.start + span.width]
+
+
+class ReferenceKernelSet:
+    name = "reference"
+
+    def bind(
+        self,
+        program: StepProgram,
+        weights: Mapping[str, CanonicalWeight],
+        kv_shapes: Sequence[KvCacheShape],
+        limits: ExecutionLimits,
+    ) -> ReferenceExecutable:
+        return ReferenceExecutable(program, weights, kv_shapes, limits)

@@ -1,0 +1,158 @@
+"""One function an operator, on torch tensors. Shapes and formulas are those of appliance.kernels.operators."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from appliance.kernels import operators as ops
+from appliance.kernels.reference.attention import LayerCache, attend
+from appliance.kernels.reference.weights import quantize_activations
+
+
+class Step(Protocol):
+    """The live rows of every slot, and a step's inputs as tensors."""
+
+    weights: dict[str, torch.Tensor]
+    activation_groups: dict[str, int]  # weights whose Linear quantizes its input, and the size of a group
+    caches: list[LayerCache]
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    query_start: list[int]
+    seq_lens: list[int]
+    block_tables: torch.Tensor
+    sampled_rows: torch.Tensor
+
+    def slot(self, slot: ops.Slot) -> torch.Tensor: ...
+
+    def span(self, span: ops.Span) -> torch.Tensor: ...
+
+
+def activate(x: torch.Tensor, kind: ops.ActivationKind) -> torch.Tensor:
+    match kind:
+        case "silu":
+            return functional.silu(x)
+        case "gelu":
+            return functional.gelu(x)
+        case "gelu_tanh":
+            return functional.gelu(x, approximate="tanh")
+        case "relu":
+            return functional.relu(x)
+        case "relu2":
+            return functional.relu(x).square()
+
+
+def embed(op: ops.Embed, step: Step) -> None:
+    rows = step.weights[op.table][step.token_ids] * op.scale
+    if op.position_table is not None:
+        rows = rows + step.weights[op.position_table][step.positions + op.position_offset]
+    step.slot(op.out).copy_(rows)
+
+
+def _residual_sum(x: torch.Tensor, residual: ops.Slot | None, step: Step) -> torch.Tensor:
+    if residual is None:
+        return x
+    return step.slot(residual).add_(x)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.flatten()
+
+
+def rms_norm(op: ops.RmsNorm, step: Step) -> None:
+    x = _residual_sum(step.slot(op.x), op.residual, step)
+    step.slot(op.out).copy_(_rms_norm(x, step.weights[op.weight], op.eps))
+
+
+def layer_norm(op: ops.LayerNorm, step: Step) -> None:
+    x = _residual_sum(step.slot(op.x), op.residual, step)
+    bias = None if op.bias is None else step.weights[op.bias].flatten()
+    step.slot(op.out).copy_(functional.layer_norm(x, x.shape[-1:], step.weights[op.weight].flatten(), bias, op.eps))
+
+
+def head_norm(op: ops.HeadNorm, step: Step) -> None:
+    x = step.span(op.x)
+    heads = x.reshape(-1, op.num_heads, op.head_dim)
+    x.copy_(_rms_norm(heads, step.weights[op.weight], op.eps).flatten(1))
+
+
+def linear(op: ops.Linear, step: Step) -> None:
+    x = step.span(op.x)
+    if op.weight in step.activation_groups:
+        x = quantize_activations(x, step.activation_groups[op.weight])
+    y = x @ step.weights[op.weight].T
+    if op.bias is not None:
+        y = y + step.weights[op.bias].flatten()
+    if op.activation is not None:
+        y = activate(y, op.activation)
+    out = step.span(op.out)
+    out.copy_(out + y if op.accumulate else y)
+
+
+def activation(op: ops.Activation, step: Step) -> None:
+    step.slot(op.out).copy_(activate(step.slot(op.x), op.kind))
+
+
+def gated_activation(op: ops.GatedActivation, step: Step) -> None:
+    step.slot(op.out).copy_(activate(step.span(op.gate), op.kind) * step.span(op.up))
+
+
+def rope(op: ops.Rope, step: Step) -> None:
+    x = step.span(op.x)
+    heads = x.reshape(-1, op.num_heads, op.head_dim).clone()
+    rotated = heads[..., : op.rotary_dim]
+    angles = step.weights[op.table][step.positions][:, None, :]
+    cos, sin = angles.chunk(2, dim=-1)
+    if op.interleaved:
+        first, second = rotated[..., 0::2].clone(), rotated[..., 1::2].clone()
+        rotated[..., 0::2], rotated[..., 1::2] = first * cos - second * sin, second * cos + first * sin
+    else:
+        first, second = (half.clone() for half in rotated.chunk(2, dim=-1))
+        rotated.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+    x.copy_(heads.flatten(1))
+
+
+def kv_write(op: ops.KvWrite, step: Step) -> None:
+    k, v = (step.span(span).reshape(-1, op.num_kv_heads, op.head_dim) for span in (op.k, op.v))
+    step.caches[op.layer].write(step.slot_mapping, k, v)
+
+
+def paged_attention(op: ops.PagedAttention, step: Step) -> None:
+    q = step.span(op.q).reshape(-1, op.num_heads, op.head_dim)
+    out = step.slot(op.out)
+    for sequence, length in enumerate(step.seq_lens):
+        rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
+        keys, values = step.caches[op.layer].gather(step.block_tables[sequence], length)
+        out[rows] = attend(op, q[rows], keys, values).flatten(1)
+
+
+def add(op: ops.Add, step: Step) -> None:
+    step.slot(op.out).add_(step.slot(op.x))
+
+
+def gather_rows(op: ops.GatherRows, step: Step) -> None:
+    step.slot(op.out).copy_(step.slot(op.x)[step.sampled_rows])
+
+
+def soft_cap(op: ops.SoftCap, step: Step) -> None:
+    x = step.slot(op.x)
+    x.copy_(op.cap * torch.tanh(x / op.cap))
+
+
+RUN: dict[type[Any], Callable[[Any, Step], None]] = {
+    ops.Embed: embed,
+    ops.RmsNorm: rms_norm,
+    ops.LayerNorm: layer_norm,
+    ops.HeadNorm: head_norm,
+    ops.Linear: linear,
+    ops.Activation: activation,
+    ops.GatedActivation: gated_activation,
+    ops.Rope: rope,
+    ops.KvWrite: kv_write,
+    ops.PagedAttention: paged_attention,
+    ops.Add: add,
+    ops.GatherRows: gather_rows,
+    ops.SoftCap: soft_cap,
+}

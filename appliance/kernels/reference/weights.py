@@ -1,0 +1,41 @@
+"""Canonical weights as float32 torch tensors."""
+
+import numpy as np
+import torch
+
+from appliance.kernels.layout import CanonicalWeight, Layout
+
+
+def dequantize(weight: CanonicalWeight) -> torch.Tensor:
+    """Returns f32 [N, K]."""
+    if weight.layout in (Layout.F32, Layout.F16):
+        return torch.from_numpy(weight.data.astype(np.float32)).reshape(weight.out_features, weight.in_features)
+    if weight.layout is Layout.BF16:
+        widened = weight.data.astype(np.uint32) << 16
+        return torch.from_numpy(widened.view(np.float32)).reshape(weight.out_features, weight.in_features)
+    return torch.from_numpy(_dequantize_groups(weight))
+
+
+def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
+    values = weight.data if weight.layout is Layout.INT8 else unpack_int4(weight.data)
+    if weight.scale is None or not weight.group_size:
+        raise ValueError(f"a weight of layout {weight.layout} needs scale and group_size")
+    grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.group_size)
+    result = grouped * weight.scale.astype(np.float32).reshape(weight.out_features, -1, 1)
+    if weight.offset is not None:
+        result += weight.offset.astype(np.float32).reshape(weight.out_features, -1, 1)
+    return result.reshape(weight.out_features, weight.in_features)
+
+
+def unpack_int4(data: np.ndarray) -> np.ndarray:
+    """uint8 [N, K/2], low nibble first -> uint8 [N, K] of values 0..15."""
+    low, high = data & 15, data >> 4
+    return np.stack((low, high), axis=-1).reshape(data.shape[0], -1)
+
+
+def quantize_activations(x: torch.Tensor, group_size: int) -> torch.Tensor:
+    """Rounds x f32 [T, K] to int8 in groups of columns (scale: largest magnitude / 127) and back to f32."""
+    grouped = x.reshape(x.shape[0], -1, group_size)
+    scale = grouped.abs().amax(dim=-1, keepdim=True) / 127.0
+    quantized = torch.where(scale > 0, torch.round(grouped / scale), torch.zeros_like(grouped))
+    return (quantized * scale).reshape(x.shape)
