@@ -1,0 +1,73 @@
+"""Model architectures under their Hugging Face class names: which family module runs each, and with which operators."""
+
+from dataclasses import dataclass
+
+_LLAMA_OPERATORS = (
+    "Embed", "RmsNorm", "Linear", "GatedActivation", "Rope", "KvWrite", "PagedAttention", "GatherRows",
+)  # fmt: skip
+_HEAD_NORM_OPERATORS = (*_LLAMA_OPERATORS, "HeadNorm")
+_GPT2_OPERATORS = ("Embed", "LayerNorm", "Linear", "KvWrite", "PagedAttention", "GatherRows")
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """`family` is the dotted path of the module in appliance.models; None while this version cannot run it."""
+
+    name: str
+    family: str | None
+    operators: tuple[str, ...]
+    tasks: tuple[str, ...] = ("generate",)
+
+
+def _built(name: str, family: str, operators: tuple[str, ...]) -> Architecture:
+    return Architecture(name, f"appliance.models.{family}", operators)
+
+
+def _known(name: str, *tasks: str) -> Architecture:
+    return Architecture(name, None, (), tasks or ("generate",))
+
+
+_BUILT = (
+    _built("LlamaForCausalLM", "llama", _LLAMA_OPERATORS),
+    _built("MistralForCausalLM", "mistral", _LLAMA_OPERATORS),
+    _built("Qwen2ForCausalLM", "qwen2", _LLAMA_OPERATORS),
+    _built("Qwen3ForCausalLM", "qwen3", _HEAD_NORM_OPERATORS),
+    _built("Gemma2ForCausalLM", "gemma2", (*_LLAMA_OPERATORS, "SoftCap")),
+    _built("Gemma3ForCausalLM", "gemma3", _HEAD_NORM_OPERATORS),
+    _built("Phi3ForCausalLM", "phi3", _LLAMA_OPERATORS),
+    _built("GPT2LMHeadModel", "gpt2", _GPT2_OPERATORS),
+)
+
+# Known by name, so that the refusal says "not in this version" instead of "unknown".
+_KNOWN = (
+    _known("BertModel", "embed"),
+    _known("BloomForCausalLM"),
+    _known("CohereForCausalLM"),
+    _known("DeepseekV2ForCausalLM"),
+    _known("DeepseekV3ForCausalLM"),
+    _known("FalconForCausalLM"),
+    _known("GPTBigCodeForCausalLM"),
+    _known("GPTJForCausalLM"),
+    _known("GPTNeoXForCausalLM"),
+    _known("GemmaForCausalLM"),
+    _known("Gemma3ForConditionalGeneration"),
+    _known("GptOssForCausalLM"),
+    _known("GraniteForCausalLM"),
+    _known("Llama4ForConditionalGeneration"),
+    _known("MPTForCausalLM"),
+    _known("MambaForCausalLM"),
+    _known("MixtralForCausalLM"),
+    _known("OPTForCausalLM"),
+    _known("OlmoForCausalLM"),
+    _known("PhiForCausalLM"),
+    _known("Qwen2MoeForCausalLM"),
+    _known("Qwen2VLForConditionalGeneration"),
+    _known("Qwen2_5_VLForConditionalGeneration"),
+    _known("Qwen3MoeForCausalLM"),
+    _known("StableLmForCausalLM"),
+    _known("Starcoder2ForCausalLM"),
+    _known("WhisperForConditionalGeneration", "transcribe"),
+    _known("XLMRobertaForSequenceClassification", "classify", "score"),
+)
+
+ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_BUILT, *_KNOWN)}

@@ -1,0 +1,130 @@
+"""How each stored tensor type becomes one of the kernels' canonical layouts, with its size and its stated error.
+
+A translator in layers/weights exists for each row of STORAGES; the planner and the translators read the same table, so a
+plan's bytes are the bytes that load.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4"]
+TensorRole = Literal["linear", "embedding", "other"]
+
+EXACT = "exact"
+K_QUANT_ERROR = "the product of two f16 scales is rounded to f16: at most 2^-11 of a scale"
+BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
+F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
+INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
+INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
+
+SCALE_BYTES = 2  # f16 scales and offsets
+
+
+@dataclass(frozen=True, slots=True)
+class WeightForm:
+    """A canonical layout with its parameters. `group_size` None means dense."""
+
+    layout: CanonicalLayout
+    group_size: int | None = None
+    has_offset: bool = False
+
+    def size_bytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor of this form: elements, and one f16 scale (and offset) a row and group of columns."""
+        elements = prod(shape)
+        size = elements * _ELEMENT_BITS[self.layout] // 8
+        if self.group_size is None:
+            return size
+        groups = elements // shape[-1] * -(-shape[-1] // self.group_size)
+        return size + groups * SCALE_BYTES * (2 if self.has_offset else 1)
+
+
+_ELEMENT_BITS: dict[CanonicalLayout, int] = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4}
+
+F32 = WeightForm("f32")
+F16 = WeightForm("f16")
+BF16 = WeightForm("bf16")
+INT8_G32 = WeightForm("int8", 32)
+INT4_G32 = WeightForm("int4", 32, has_offset=True)
+DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFormat:
+    """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version)."""
+
+    form: WeightForm | None
+    error: str = EXACT
+    is_quantized: bool = False
+
+
+STORAGES: dict[str, StoredFormat] = {
+    "f64": StoredFormat(F32, "rounded to f32: at most 2^-25 of a weight"),
+    "f32": StoredFormat(F32),
+    "f16": StoredFormat(F16),
+    "bf16": StoredFormat(BF16),
+    "q4_0": StoredFormat(INT4_G32, EXACT, is_quantized=True),
+    "q4_1": StoredFormat(INT4_G32, EXACT, is_quantized=True),
+    "q5_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
+    "q5_1": StoredFormat(WeightForm("int8", 32, has_offset=True), EXACT, is_quantized=True),
+    "q8_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
+    "q2_k": StoredFormat(WeightForm("int4", 16, has_offset=True), K_QUANT_ERROR, is_quantized=True),
+    "q3_k": StoredFormat(WeightForm("int8", 16), K_QUANT_ERROR, is_quantized=True),
+    "q4_k": StoredFormat(INT4_G32, K_QUANT_ERROR, is_quantized=True),
+    "q5_k": StoredFormat(WeightForm("int8", 32, has_offset=True), K_QUANT_ERROR, is_quantized=True),
+    "q6_k": StoredFormat(WeightForm("int8", 16), K_QUANT_ERROR, is_quantized=True),
+    "f8_e4m3": StoredFormat(None),
+    "f8_e5m2": StoredFormat(None),
+    "i8": StoredFormat(None),
+    "i16": StoredFormat(None),
+    "i32": StoredFormat(None),
+    "i64": StoredFormat(None),
+    "u8": StoredFormat(None),
+    "bool": StoredFormat(None),
+}
+
+DENSE_ERRORS: dict[tuple[str, str], str] = {
+    ("f32", "bf16"): BF16_ERROR,
+    ("f16", "bf16"): BF16_ERROR,
+    ("f64", "bf16"): BF16_ERROR,
+    ("f32", "f16"): F16_ERROR,
+    ("f64", "f16"): F16_ERROR,
+    ("bf16", "f16"): "values beyond 65,504 overflow, below 2^-14 lose bits",
+}
+
+# Quantizations that load time can apply to a dense checkpoint, by the form of each role's matrices.
+LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
+    "int8": {"linear": (INT8_G32, INT8_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
+    "int4": {"linear": (INT4_G32, INT4_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
+}
+
+# Tensors a checkpoint may hold that no program reads: computed anew, or only used in training.
+UNUSED_SUFFIXES = (
+    "rotary_emb.inv_freq",
+    "rope_freqs.weight",
+    ".attn.bias",  # GPT-2: the causal mask as a buffer
+    ".attn.masked_bias",
+)
+
+_EMBEDDING_SUFFIXES = ("embed_tokens.weight", "wte.weight", "lm_head.weight", "word_embeddings.weight")
+_POSITION_SUFFIXES = ("wpe.weight", "position_embeddings.weight", "embed_positions.weight")
+
+
+def tensor_role(name: str, num_dims: int) -> TensorRole:
+    """Which rule a tensor follows: `embedding` is a table of the vocabulary (and the output head); `other` is everything
+    that is planned as f32, such as norms, biases and position tables."""
+    if num_dims < 2 or name.endswith(_POSITION_SUFFIXES):
+        return "other"
+    return "embedding" if name.endswith(_EMBEDDING_SUFFIXES) else "linear"
+
+
+def is_unused(name: str) -> bool:
+    return name.endswith(UNUSED_SUFFIXES)
+
+
+def dense_error(storage: str, layout: str) -> str:
+    """The stated error of turning `storage` into dense `layout`."""
+    stored = STORAGES[storage]
+    if stored.is_quantized:
+        return {"f32": EXACT, "bf16": BF16_ERROR, "f16": F16_ERROR}[layout]
+    return DENSE_ERRORS.get((storage, layout), stored.error if layout == "f32" else EXACT)

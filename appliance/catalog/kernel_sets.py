@@ -1,0 +1,58 @@
+"""The kernel sets: what each needs of a machine and what it implements. The Python face of each is named by dotted path."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from appliance.catalog.operators import OPERATORS
+
+SupportClass = Literal["tested here", "compiled here", "untested"]
+DeviceKind = Literal["cpu", "cuda", "rocm"]
+
+_ALL_OPERATORS = tuple(OPERATORS)
+_CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4")
+_AVX2_FLAGS = ("avx2", "f16c", "fma")
+_AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
+_AVX512_BF16_FLAGS = (*_AVX512_FLAGS, "avx512_bf16", "avx512_vnni")
+_AMX_FLAGS = (*_AVX512_BF16_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSetFacts:
+    """One kernel set. `preference`: the highest that the machine can run is planned. `is_built`: this version has it."""
+
+    name: str
+    device: DeviceKind
+    preference: int
+    support: SupportClass
+    is_built: bool
+    required_flags: tuple[str, ...] = ()  # of the CPU, as /proc/cpuinfo spells them
+    layouts: tuple[str, ...] = _CPU_LAYOUTS
+    kv_dtypes: tuple[str, ...] = ("f32", "bf16", "f16")
+    preferred_kv_dtype: str = "bf16"
+    block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
+    default_block_size: int = 16
+    operators: tuple[str, ...] = _ALL_OPERATORS
+    can_quantize_activations: bool = True
+    is_automatic: bool = True  # False: planned only where a profile or a spec names it
+
+
+_TABLE = (
+    KernelSetFacts(
+        "reference", "cpu", 0, "tested here", is_built=True, can_quantize_activations=False, is_automatic=False
+    ),
+    KernelSetFacts("cpu-generic", "cpu", 10, "tested here", is_built=True),
+    KernelSetFacts("cpu-avx2", "cpu", 20, "tested here", is_built=True, required_flags=_AVX2_FLAGS),
+    KernelSetFacts("cpu-avx512", "cpu", 30, "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
+    KernelSetFacts("cpu-avx512_bf16", "cpu", 40, "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS),
+    KernelSetFacts("cpu-amx", "cpu", 50, "untested", is_built=False, required_flags=_AMX_FLAGS),
+    KernelSetFacts(
+        "cuda-triton", "cuda", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
+        kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
+    ),
+    KernelSetFacts(
+        "rocm-triton", "rocm", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
+        kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
+    ),
+)  # fmt: skip
+
+KERNEL_SETS: dict[str, KernelSetFacts] = {entry.name: entry for entry in _TABLE}
