@@ -8,7 +8,7 @@ CheckpointFormat = Literal["safetensors", "gguf"]
 
 # How one tensor is stored. Plain types, then the GGUF block types under ggml's own names.
 Storage = Literal[
-    "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i32", "i64", "u8",
+    "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
 ]  # fmt: skip
 
@@ -57,6 +57,14 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     add_bos: bool
 
 
+class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a file stores weights otherwise than the Hugging Face module computes with them."""
+
+    interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama")
+    norm_includes_one: bool = False  # Gemma norm weights already hold 1 + w (GGUF)
+    linear_is_transposed: bool = False  # GPT-2 linear weights are (in_features, out_features) (Hugging Face Conv1D)
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     root: str  # folder, or the .gguf file
     format: CheckpointFormat
@@ -66,6 +74,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     geometry: Geometry
     tokenizer: TokenizerFacts
     tensors: tuple[TensorFacts, ...]
+    stored: StoredConventions
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte that decided the above
 

@@ -1,0 +1,266 @@
+"""One typed view of a Hugging Face config, whatever its age.
+
+Transformers 5 writes `rope_parameters` and `layer_types`; older configs say `rope_theta`, `rope_scaling` and one of
+several switches for sliding windows; GGUF metadata is translated into the older form. Planning and models read this
+view, so that the ages are told apart in one place. Defaults are those of the transformers configuration classes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import AttentionGroup, Geometry
+from appliance.checkpoint.rope import RopeFacts, layer_ropes
+
+
+class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    window: int | None  # tokens a query sees, itself included; None is full attention
+    rope: RopeFacts | None  # None where positions are learned
+
+
+class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decoder's config says, with every default filled in. None means "the model has none"."""
+
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position: int  # scaled by the rotary scaling where that extends the context
+    norm_eps: float
+    activation: str  # as transformers names it: "silu", "gelu_pytorch_tanh", "gelu_new"
+    tie_embeddings: bool
+    attention_bias: bool  # of the query, key and value projections
+    attention_out_bias: bool
+    mlp_bias: bool
+    query_pre_attn_scalar: float  # attention scores are multiplied by this to the power -1/2
+    attn_soft_cap: float | None
+    final_soft_cap: float | None
+    num_experts: int
+    num_experts_per_token: int
+    layers: tuple[LayerFacts, ...]
+
+
+# Only what configs on the hub leave out because the transformers class has it as a default.
+_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "gemma2": {
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    },
+    "gemma3_text": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+        "max_position_embeddings": 131_072,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+    },
+    "gpt2": {
+        "activation_function": "gelu_new",
+        "n_positions": 1024,
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+    },
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "phi3": {"rms_norm_eps": 1e-5},
+    "qwen2": {"attention_bias": True, "max_window_layers": 28},
+    "qwen2_moe": {"attention_bias": True, "max_window_layers": 28},
+    "qwen3": {"head_dim": 128, "max_window_layers": 28},
+}
+_ALIASES: Final[dict[str, tuple[str, ...]]] = {
+    "num_hidden_layers": ("n_layer",),
+    "hidden_size": ("n_embd",),
+    "num_attention_heads": ("n_head",),
+    "max_position_embeddings": ("n_positions", "n_ctx"),
+    "intermediate_size": ("n_inner",),
+    "rms_norm_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
+    "hidden_act": ("hidden_activation", "activation_function"),
+    "num_local_experts": ("num_experts", "n_routed_experts"),
+}
+# Sliding layers alternate with full ones: every n-th layer is full, counted from 1.
+_WINDOW_PATTERNS: Final = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}
+_GATED_WINDOWS: Final = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+_LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+_EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
+
+
+class _Fields:
+    """Typed look-ups in a config: aliases, then defaults; a wrong type is an error that names the key."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.model_type = str(config.get("model_type", ""))
+        self.values = _DEFAULTS.get(self.model_type, {}) | {k: v for k, v in config.items() if v is not None}
+        # An explicit null is an answer where null means "none" and not "the default".
+        for key in ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping"):
+            if key in config and config[key] is None:
+                self.values.pop(key, None)
+
+    def get(self, key: str) -> Any:
+        for name in (key, *_ALIASES.get(key, ())):
+            if name in self.values:
+                return self.values[name]
+        return None
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive whole number (zero only as the default)."""
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+            what = "is missing" if value is None else f"is {value!r}"
+            raise CheckpointError("config.json", f"{key} {what}; a positive whole number is expected")
+        return value
+
+    def number(self, key: str) -> float | None:
+        value = self.get(key)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return None if value is None else float(value)
+        raise CheckpointError("config.json", f"{key} is {value!r}; a number is expected")
+
+    def flag(self, key: str) -> bool:
+        return bool(self.get(key))
+
+
+def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
+    """The typed view of a config. A multimodal config is read through its `text_config`.
+
+    Raises CheckpointError naming the key when one is missing, has a wrong type or an unknown value.
+    """
+    fields = _Fields(text_config(config))
+    num_heads, hidden_size = fields.count("num_attention_heads"), fields.count("hidden_size")
+    num_layers = fields.count("num_hidden_layers")
+    head_dim = fields.count("head_dim", hidden_size // num_heads)
+    ropes = layer_ropes(fields.values, fields.model_type)
+    kinds = _layer_kinds(fields, num_layers)
+    window = fields.count("sliding_window", 0) or None
+    return ConfigFacts(
+        model_type=fields.model_type,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        intermediate_size=_intermediate_size(fields, hidden_size),
+        num_heads=num_heads,
+        num_kv_heads=fields.count("num_key_value_heads", num_heads),
+        head_dim=head_dim,
+        vocab_size=fields.count("vocab_size"),
+        max_position=_max_position(fields, ropes),
+        norm_eps=fields.number("rms_norm_eps") or (1e-5 if fields.model_type == "gpt2" else 1e-6),
+        activation=str(fields.get("hidden_activation") or fields.get("hidden_act") or "silu"),
+        tie_embeddings=fields.flag("tie_word_embeddings"),
+        attention_bias=fields.flag("attention_bias"),
+        attention_out_bias=_has_out_bias(fields),
+        mlp_bias=fields.flag("mlp_bias"),
+        query_pre_attn_scalar=fields.number("query_pre_attn_scalar") or float(head_dim),
+        attn_soft_cap=fields.number("attn_logit_softcapping"),
+        final_soft_cap=fields.number("final_logit_softcapping"),
+        num_experts=fields.count("num_local_experts", 0),
+        num_experts_per_token=fields.count("num_experts_per_tok", 0),
+        layers=tuple(
+            LayerFacts(window=window if kind == "sliding_attention" else None, rope=ropes.get(kind)) for kind in kinds
+        ),
+    )
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a config."""
+    inner = config.get("text_config")
+    if not isinstance(inner, Mapping):
+        return config
+    return {"tie_word_embeddings": config.get("tie_word_embeddings"), **inner}
+
+
+def derive_geometry(config: ConfigFacts) -> Geometry:
+    """The sizes that planning needs; layers with one window share a group, in the order of their first layer."""
+    windows = dict.fromkeys(layer.window for layer in config.layers)
+    return Geometry(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        vocab_size=config.vocab_size,
+        max_position=config.max_position,
+        num_experts=config.num_experts,
+        num_experts_per_token=config.num_experts_per_token,
+        tie_embeddings=config.tie_embeddings,
+        groups=tuple(
+            AttentionGroup(
+                layers=tuple(index for index, layer in enumerate(config.layers) if layer.window == window),
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                window=window,
+            )
+            for window in windows
+        ),
+    )
+
+
+def _has_out_bias(fields: _Fields) -> bool:
+    """Qwen 2 has biases on its query, key and value only; elsewhere `attention_bias` covers the output too."""
+    stated = fields.get("attention_out_bias")
+    if stated is not None:
+        return bool(stated)
+    return fields.flag("attention_bias") and not fields.model_type.startswith("qwen2")
+
+
+def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
+    if fields.model_type == "gpt2":
+        return fields.count("intermediate_size", 4 * hidden_size)
+    if fields.get("num_local_experts") and fields.get("moe_intermediate_size"):
+        return fields.count("moe_intermediate_size")
+    return fields.count("intermediate_size")
+
+
+def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
+    """The context the checkpoint claims: scaled where the config gives the length before scaling (vLLM's rule)."""
+    claimed = fields.count("max_position_embeddings")
+    rope = ropes.get("full_attention")
+    if rope is None or rope.kind not in _EXTENDED_BY_ROPE or fields.model_type.startswith("gemma3"):
+        return claimed
+    if rope.kind == "yarn":
+        claimed = int(rope.parameters.get("original_max_position_embeddings", claimed))
+    return int(claimed * float(rope.parameters.get("factor", 1.0)))
+
+
+def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
+    stated = fields.get("layer_types")
+    if stated is not None:
+        return _stated_kinds(stated, num_layers)
+    if not fields.get("sliding_window"):
+        return ["full_attention"] * num_layers
+    if fields.model_type in _GATED_WINDOWS:
+        first = fields.count("max_window_layers", num_layers) if fields.flag("use_sliding_window") else num_layers
+        return [_LAYER_TYPES[index >= first] for index in range(num_layers)]
+    pattern = fields.get("sliding_window_pattern") or fields.get("_sliding_window_pattern")
+    pattern = pattern or _WINDOW_PATTERNS.get(fields.model_type)
+    if pattern is None:
+        return ["sliding_attention"] * num_layers
+    return [_LAYER_TYPES[(index + 1) % int(pattern) != 0] for index in range(num_layers)]
+
+
+def _stated_kinds(stated: Any, num_layers: int) -> list[str]:
+    if not isinstance(stated, list) or len(stated) != num_layers:
+        raise CheckpointError("config.json", f"layer_types must list {num_layers} layers")
+    for kind in stated:
+        if kind not in _LAYER_TYPES:
+            raise CheckpointError(
+                "config.json", f"layer type {kind!r} is not in this version", f"known: {_LAYER_TYPES}"
+            )
+    return stated

@@ -1,0 +1,135 @@
+"""ModelFacts of a Hugging Face folder: config, generation config, tokenizer files and safetensors headers."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.checkpoint.safetensors import read_folder
+
+MAX_JSON_BYTES: Final = 64_000_000
+_GPT2: Final = "GPT2LMHeadModel"
+
+
+def read_folder_facts(root: Path) -> ModelFacts:
+    """Facts of a folder that holds config.json and safetensors. Raises CheckpointError."""
+    digest = hashlib.sha256()
+    config = _json(root, "config.json", digest)
+    if config is None:
+        raise CheckpointError(
+            root.name, "there is no config.json", "a model folder holds config.json and *.safetensors"
+        )
+    generation = _json(root, "generation_config.json", digest) or {}
+    tensors, headers = read_folder(root)
+    for header in headers:
+        digest.update(header)
+    normalized = normalize_config(config)
+    architecture = _architecture(config)
+    if architecture == _GPT2:
+        tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
+    tokenizer = _tokenizer(root, config, generation, digest)
+    geometry = derive_geometry(normalized)
+    return ModelFacts(
+        root=str(root),
+        format="safetensors",
+        architecture=architecture,
+        config=config,
+        generation_config=generation,
+        geometry=geometry,
+        tokenizer=tokenizer,
+        tensors=tensors,
+        stored=StoredConventions(linear_is_transposed=architecture == _GPT2),
+        quantization=_quantization(config),
+        header_sha256=digest.hexdigest(),
+    )
+
+
+def _json(root: Path, name: str, digest: "hashlib._Hash") -> dict[str, Any] | None:
+    """The object in root/name, added to the digest; None when there is no such file."""
+    path = root / name
+    if not path.is_file():
+        return None
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise CheckpointError(name, f"is larger than {MAX_JSON_BYTES} bytes")
+    raw = path.read_bytes()
+    digest.update(name.encode() + raw)
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(name, f"is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(name, "is not a JSON object")
+    return value
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    names = config.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    raise CheckpointError(
+        "config.json", "architectures is missing", 'for example: "architectures": ["LlamaForCausalLM"]'
+    )
+
+
+def _with_gpt2_prefix(tensor: TensorFacts) -> TensorFacts:
+    """The first GPT-2 checkpoints were saved from the inner module: their names lack its prefix."""
+    if tensor.name.startswith(("transformer.", "lm_head.")):
+        return tensor
+    return TensorFacts(
+        name=f"transformer.{tensor.name}",
+        stored_name=tensor.stored_name,
+        shape=tensor.shape,
+        storage=tensor.storage,
+        file=tensor.file,
+        offset_bytes=tensor.offset_bytes,
+        size_bytes=tensor.size_bytes,
+    )
+
+
+def _quantization(config: dict[str, Any]) -> str | None:
+    section = config.get("quantization_config") or text_config(config).get("quantization_config")
+    if section is None:
+        return None
+    method = section.get("quant_method") if isinstance(section, dict) else None
+    if not isinstance(method, str):
+        raise CheckpointError("config.json", "quantization_config does not say its quant_method")
+    return method
+
+
+def _tokenizer(
+    root: Path, config: dict[str, Any], generation: dict[str, Any], digest: "hashlib._Hash"
+) -> TokenizerFacts:
+    settings = _json(root, "tokenizer_config.json", digest) or {}
+    if (root / "tokenizer.json").is_file():
+        kind = "tokenizer.json"
+    else:
+        kind = "sentencepiece" if (root / "tokenizer.model").is_file() else "none"
+    config = dict(text_config(config))
+    bos = generation.get("bos_token_id", config.get("bos_token_id"))
+    eos = generation.get("eos_token_id", config.get("eos_token_id"))
+    ids = eos if isinstance(eos, list) else [eos]
+    return TokenizerFacts(
+        kind=kind,  # type: ignore[arg-type]  # one of the literal's values by the lines above
+        chat_template=_chat_template(root, settings, digest),
+        bos_token_id=bos if isinstance(bos, int) else None,
+        eos_token_ids=tuple(dict.fromkeys(value for value in ids if isinstance(value, int))),
+        # tokenizer.json adds it in its own post-processor; sentencepiece tokenizers add it unless told not to
+        add_bos=bool(settings.get("add_bos_token", kind == "sentencepiece")),
+    )
+
+
+def _chat_template(root: Path, settings: dict[str, Any], digest: "hashlib._Hash") -> str | None:
+    """In transformers' order: chat_template.jinja, chat_template.json, then tokenizer_config.json."""
+    jinja = root / "chat_template.jinja"
+    if jinja.is_file():
+        raw = jinja.read_bytes()
+        digest.update(raw)
+        return raw.decode("utf-8")
+    stated = (_json(root, "chat_template.json", digest) or settings).get("chat_template")
+    if isinstance(stated, list):
+        named = {item.get("name"): item.get("template") for item in stated if isinstance(item, dict)}
+        stated = named.get("default")
+    return stated if isinstance(stated, str) else None

@@ -1,0 +1,197 @@
+"""GGUF metadata as a Hugging Face config: one table of keys, and what single families add to it.
+
+Where GGUF leaves a value to llama.cpp's own constants (Gemma's attention scale and window pattern), the constants of
+llama.cpp's model loader are used, so that a file means here what it means there.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import StoredConventions
+from appliance.checkpoint.gguf import GgufFile, GgufTensor, plain
+
+ARCHITECTURES: Final = {
+    "llama": ("LlamaForCausalLM", "llama"),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "gemma2": ("Gemma2ForCausalLM", "gemma2"),
+    "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+    "phi3": ("Phi3ForCausalLM", "phi3"),
+    "gpt2": ("GPT2LMHeadModel", "gpt2"),
+}
+CONVENTIONS: Final = {
+    "llama": StoredConventions(interleaved_heads=True),
+    "gemma2": StoredConventions(norm_includes_one=True),
+    "gemma3": StoredConventions(norm_includes_one=True),
+}
+_KEYS: Final = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
+}
+# Present in a file, these change the computation in ways that no family here expresses.
+_REFUSED: Final = ("expert_count", "attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
+_GEMMA2_27B_LAYERS: Final = 46
+_GEMMA3_27B_LAYERS: Final = 62
+
+
+def gguf_architecture(file: GgufFile) -> str:
+    """The file's own architecture name. Raises CheckpointError when it is missing or not in this version."""
+    name = file.metadata.get("general.architecture")
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise CheckpointError(file.path.name, f"GGUF architecture {name!r} is not in this version", f"known: {known}")
+    return str(name)
+
+
+def translate_config(file: GgufFile, tensors: dict[str, GgufTensor]) -> dict[str, Any]:
+    """The Hugging Face config that the metadata stands for. `tensors` are those of all shards, by stored name."""
+    architecture = gguf_architecture(file)
+    class_name, model_type = ARCHITECTURES[architecture]
+    values = _architecture_values(file, architecture)
+    config: dict[str, Any] = {"architectures": [class_name], "model_type": model_type}
+    config |= {name: values[key] for key, name in _KEYS.items() if key in values}
+    config["vocab_size"] = _vocab_size(file, tensors)
+    config["tie_word_embeddings"] = "output.weight" not in tensors
+    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // max(1, config.get("num_attention_heads", 1))
+    rotary = values.get("rope.dimension_count")
+    if rotary is not None and head_dim and rotary != head_dim and model_type != "gpt2":
+        config["partial_rotary_factor"] = rotary / head_dim
+    config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(file, values, tensors)) else {}
+    if special := _SPECIAL.get(architecture):
+        special(config, values)
+    if any(name.endswith("attn_q.bias") for name in tensors):
+        config["attention_bias"] = True
+        config["attention_out_bias"] = any(name.endswith("attn_output.bias") for name in tensors)
+    return config | _token_ids(file)
+
+
+def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
+    """Metadata of this architecture without its prefix. A per-layer list whose entries agree becomes one value."""
+    prefix, values = f"{architecture}.", {}
+    for key, value in file.metadata.items():
+        if not key.startswith(prefix):
+            continue
+        short, value = key.removeprefix(prefix), plain(value)
+        if isinstance(value, list) and short in _KEYS:
+            if len(set(value)) != 1:
+                raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
+            value = value[0]
+        values[short] = value
+    for key in _REFUSED:
+        if values.get(key):
+            raise CheckpointError(
+                file.path.name, f"{prefix}{key} = {values[key]} is not in this version for GGUF files"
+            )
+    return values
+
+
+def _vocab_size(file: GgufFile, tensors: dict[str, GgufTensor]) -> int:
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise CheckpointError(file.path.name, "there is no two-dimensional token_embd.weight")
+    return embedding.shape[0]
+
+
+def _rope_scaling(file: GgufFile, values: dict[str, Any], tensors: dict[str, GgufTensor]) -> dict[str, Any] | None:
+    """`rope_scaling` as transformers knows it.
+
+    Llama 3.x files carry their scaling as one divisor for each frequency. "longrope" with equal short and long factors
+    and attention_factor 1 is the same computation, so no kind of our own is needed.
+    """
+    context = values.get("context_length", 0)
+    original = values.get("rope.scaling.original_context_length", context)
+    if (freqs := _factors(file, tensors, "rope_freqs.weight")) is not None:
+        same = {"short_factor": freqs, "long_factor": freqs, "attention_factor": 1.0}
+        return {"rope_type": "longrope", "original_max_position_embeddings": context, **same}
+    long, short = (_factors(file, tensors, f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    if long is not None and short is not None:
+        factor = values.get("rope.scaling.attn_factor")
+        scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+        scaling |= {"attention_factor": factor} if factor else {"factor": context / original}
+        return scaling | {"original_max_position_embeddings": original}
+    kind = values.get("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    scaling = {"rope_type": kind, "factor": values.get("rope.scaling.factor", 1.0)}
+    if kind == "yarn":
+        scaling |= {"original_max_position_embeddings": original}
+    return scaling
+
+
+def _factors(file: GgufFile, tensors: dict[str, GgufTensor], name: str) -> list[float] | None:
+    tensor = tensors.get(name)
+    if tensor is None:
+        return None
+    if tensor.storage != "f32" or tensor.size_bytes > 4096:
+        raise CheckpointError(file.path.name, f"{name} must be a short f32 vector, not {tensor.storage} {tensor.shape}")
+    return [float(value) for value in np.frombuffer(file.read(tensor), dtype="<f4")]
+
+
+def _gemma2(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["query_pre_attn_scalar"] = _pre_attention_scalar(config, values, _GEMMA2_27B_LAYERS)
+    config.setdefault("attn_logit_softcapping", 50.0)
+    config.setdefault("final_logit_softcapping", 30.0)
+
+
+def _gemma3(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["query_pre_attn_scalar"] = _pre_attention_scalar(config, values, _GEMMA3_27B_LAYERS)
+    config.setdefault("rope_theta", 1_000_000.0)
+    config.setdefault("rope_local_base_freq", 10_000.0)
+    pattern = values.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        config["layer_types"] = ["sliding_attention" if sliding else "full_attention" for sliding in pattern]
+    elif pattern:
+        config["sliding_window_pattern"] = pattern
+
+
+def _gpt2(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["activation_function"] = "gelu_new"
+
+
+def _qwen2(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["use_sliding_window"] = False  # llama.cpp gives Qwen full attention whatever the file says
+
+
+def _no_window(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config.setdefault("sliding_window", None)
+
+
+def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
+    scale = values.get("attention.scale")
+    if scale:
+        return float(scale) ** -2
+    if config.get("num_hidden_layers") == layers_27b:
+        return float(config["hidden_size"] / config["num_attention_heads"])
+    return float(config.get("head_dim", 256))
+
+
+_SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gpt2": _gpt2,
+    "llama": _no_window,
+    "phi3": _no_window,
+    "qwen2": _qwen2,
+    "qwen3": _qwen2,
+}
+
+
+def _token_ids(file: GgufFile) -> dict[str, Any]:
+    names = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+    found = {key: file.metadata.get(f"tokenizer.ggml.{name}_token_id") for key, name in names.items()}
+    return {key: value for key, value in found.items() if value is not None}

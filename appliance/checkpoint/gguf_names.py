@@ -1,0 +1,84 @@
+"""GGUF tensor names and their Hugging Face names, family by family. `{n}` is the layer number.
+
+The GGUF side is ggml's tensor table (gguf-py, constants.py); the Hugging Face side is transformers' module names.
+"""
+
+import re
+from typing import Final
+
+_MODEL: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_ATTENTION: Final = {
+    "blk.{n}.attn_norm": "model.layers.{n}.input_layernorm",
+    "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
+    "blk.{n}.attn_k": "model.layers.{n}.self_attn.k_proj",
+    "blk.{n}.attn_v": "model.layers.{n}.self_attn.v_proj",
+    "blk.{n}.attn_output": "model.layers.{n}.self_attn.o_proj",
+}
+_HEAD_NORMS: Final = {
+    "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.q_norm",
+    "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.k_norm",
+}
+_GATED: Final = {
+    "blk.{n}.ffn_gate": "model.layers.{n}.mlp.gate_proj",
+    "blk.{n}.ffn_up": "model.layers.{n}.mlp.up_proj",
+    "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
+}
+_LLAMA: Final = _MODEL | _ATTENTION | _GATED | {"blk.{n}.ffn_norm": "model.layers.{n}.post_attention_layernorm"}
+_GEMMA2: Final = (
+    _MODEL
+    | _ATTENTION
+    | _GATED
+    | {
+        "blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm",
+        "blk.{n}.ffn_norm": "model.layers.{n}.pre_feedforward_layernorm",
+        "blk.{n}.post_ffw_norm": "model.layers.{n}.post_feedforward_layernorm",
+    }
+)
+_PHI3: Final = _MODEL | {
+    "blk.{n}.attn_norm": "model.layers.{n}.input_layernorm",
+    "blk.{n}.attn_qkv": "model.layers.{n}.self_attn.qkv_proj",
+    "blk.{n}.attn_output": "model.layers.{n}.self_attn.o_proj",
+    "blk.{n}.ffn_norm": "model.layers.{n}.post_attention_layernorm",
+    "blk.{n}.ffn_up": "model.layers.{n}.mlp.gate_up_proj",
+    "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
+}
+_GPT2: Final = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{n}.attn_norm": "transformer.h.{n}.ln_1",
+    "blk.{n}.attn_qkv": "transformer.h.{n}.attn.c_attn",
+    "blk.{n}.attn_output": "transformer.h.{n}.attn.c_proj",
+    "blk.{n}.ffn_norm": "transformer.h.{n}.ln_2",
+    "blk.{n}.ffn_up": "transformer.h.{n}.mlp.c_fc",
+    "blk.{n}.ffn_down": "transformer.h.{n}.mlp.c_proj",
+}
+NAMES: Final[dict[str, dict[str, str]]] = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA | _HEAD_NORMS,
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA2 | _HEAD_NORMS,
+    "phi3": _PHI3,
+    "gpt2": _GPT2,
+}
+# Not weights of the model: they become part of its config (gguf_config).
+ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+
+_LAYER: Final = re.compile(r"^blk\.(\d{1,4})\.")
+
+
+def hugging_face_name(architecture: str, stored: str) -> str | None:
+    """The Hugging Face name of a GGUF tensor; None where the family has no such tensor."""
+    base, _, suffix = stored.rpartition(".")
+    if suffix not in ("weight", "bias"):
+        return None
+    match = _LAYER.match(base)
+    pattern = _LAYER.sub("blk.{n}.", base) if match else base
+    name = NAMES[architecture].get(pattern)
+    return None if name is None else f"{name.replace('{n}', match.group(1) if match else '')}.{suffix}"

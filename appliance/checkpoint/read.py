@@ -1,0 +1,30 @@
+"""ModelFacts from a path: a Hugging Face folder, a folder with one .gguf file, or the file itself."""
+
+from pathlib import Path
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.folder import read_folder_facts
+from appliance.checkpoint.gguf_facts import read_gguf_facts
+
+
+def read_model_facts(path: Path) -> ModelFacts:
+    """What the checkpoint at `path` is, from its headers alone. Raises CheckpointError."""
+    if path.is_file():
+        if path.suffix == ".gguf":
+            return read_gguf_facts(path)
+        raise CheckpointError(
+            path.name, "is neither a .gguf file nor a folder", "name the folder that holds config.json"
+        )
+    if not path.is_dir():
+        raise CheckpointError(str(path), "does not exist")
+    if (path / "config.json").is_file():
+        return read_folder_facts(path)
+    files = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name and "-of-" not in file.name)
+    files += sorted(path.glob("*-00001-of-*.gguf"))
+    if len(files) == 1:
+        return read_gguf_facts(files[0])
+    if files:
+        names = ", ".join(file.name for file in files[:6])
+        raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")
+    raise CheckpointError(path.name, "holds neither config.json nor a .gguf file")

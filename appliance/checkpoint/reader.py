@@ -1,0 +1,93 @@
+"""Tensor bytes straight from the mapped files: nothing is copied, and pages are read when they are touched."""
+
+import mmap
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.checkpoint.storage import NUMPY_TYPES, is_block_type
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class TensorReader:
+    """The tensors of one checkpoint by name. Views are read-only and keep their mapping alive after `close`."""
+
+    def __init__(self, facts: ModelFacts) -> None:
+        root = Path(facts.root)
+        self._folder = root if root.is_dir() else root.parent
+        self._tensors = {tensor.name: tensor for tensor in facts.tensors}
+        self._maps: dict[str, mmap.mmap] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def facts(self, name: str) -> TensorFacts:
+        """Raises CheckpointError when the checkpoint has no such tensor."""
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(self._folder.name, f"there is no tensor {name!r}")
+        return tensor
+
+    def read(self, name: str) -> Bytes:
+        """The stored bytes, uint8 [size_bytes]."""
+        tensor = self.facts(name)
+        mapping = self._mapping(tensor.file)
+        if tensor.offset_bytes + tensor.size_bytes > len(mapping):
+            raise CheckpointError(tensor.file, f"tensor {name!r} lies after the end of the file", "pull it again")
+        return np.frombuffer(mapping, dtype=np.uint8, count=tensor.size_bytes, offset=tensor.offset_bytes)
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """A typed view in the tensor's shape; bf16 comes as uint16 and float8 as uint8, bit for bit.
+
+        Raises CheckpointError for block types, which have no element type: `read` those.
+        """
+        tensor = self.facts(name)
+        if is_block_type(tensor.storage):
+            raise CheckpointError(
+                tensor.file, f"tensor {name!r} is stored in {tensor.storage} blocks and has no plain view"
+            )
+        return self.read(name).view(NUMPY_TYPES[tensor.storage]).reshape(tensor.shape)
+
+    def will_need(self, name: str) -> None:
+        """Ask the system to read this tensor ahead."""
+        tensor = self.facts(name)
+        begin = tensor.offset_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        length = tensor.offset_bytes + tensor.size_bytes - begin
+        if length:
+            self._mapping(tensor.file).madvise(mmap.MADV_WILLNEED, begin, length)
+
+    def close(self) -> None:
+        """Let go of the mappings; one that still has views goes away with the last of them."""
+        maps, self._maps = self._maps, {}
+        for name, mapping in maps.items():
+            try:
+                mapping.close()
+            except BufferError:
+                del name, mapping  # views are out: the garbage collector unmaps when the last one goes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _mapping(self, file: str) -> mmap.mmap:
+        if file not in self._maps:
+            try:
+                with (self._folder / file).open("rb") as handle:
+                    self._maps[file] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:
+                raise CheckpointError(file, f"cannot be mapped: {error}") from error
+        return self._maps[file]
+
+
+def open_tensors(facts: ModelFacts) -> TensorReader:
+    """A reader of the checkpoint's tensors; use it as a context manager."""
+    return TensorReader(facts)

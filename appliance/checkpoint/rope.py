@@ -1,0 +1,73 @@
+"""Rotary position parameters of a config, in both forms that transformers has written."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from appliance.checkpoint.errors import CheckpointError
+
+ROPE_KINDS: Final = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "mrope")
+_OTHER_NAMES: Final = {"su": "longrope"}
+_NO_ROPE: Final = ("gpt2", "opt", "gpt_bigcode", "bloom", "mpt")
+
+
+class RopeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary parameters of one kind of layer, under transformers' names."""
+
+    theta: float
+    kind: str  # one of ROPE_KINDS
+    partial_factor: float  # part of head_dim that is rotated
+    parameters: dict[str, Any]  # factor, low_freq_factor, original_max_position_embeddings, long_factor, ...
+
+
+def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
+    """Rotary parameters by layer type ("full_attention", "sliding_attention"); empty where positions are learned.
+
+    config: values that are not None, defaults already filled in. Raises CheckpointError for an unknown kind.
+    """
+    if model_type in _NO_ROPE:
+        return {}
+    new = config.get("rope_parameters")
+    if isinstance(new, Mapping):
+        by_type = {kind: new.get(kind) for kind in ("full_attention", "sliding_attention")}
+        if isinstance(by_type["full_attention"], Mapping):
+            return {kind: _rope(config, model_type, values or {}) for kind, values in by_type.items()}
+        rope = _rope(config, model_type, new)
+        return {"full_attention": rope, "sliding_attention": rope}
+    return _older_ropes(config, model_type)
+
+
+def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
+    scaling = config.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        raise CheckpointError("config.json", f"rope_scaling is {scaling!r}; a mapping is expected")
+    if model_type == "gemma3_text":
+        local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+        wide = {"rope_theta": config.get("rope_theta", 1_000_000.0), **scaling}
+        return {
+            "full_attention": _rope(config, model_type, wide),
+            "sliding_attention": _rope(config, model_type, local),
+        }
+    rope = _rope(config, model_type, scaling)
+    return {"full_attention": rope, "sliding_attention": rope}
+
+
+def _rope(config: Mapping[str, Any], model_type: str, values: Mapping[str, Any]) -> RopeFacts:
+    kind = str(values.get("rope_type", values.get("type", "default")))
+    kind = _OTHER_NAMES.get(kind, kind)
+    if model_type == "phi3" and kind == "yarn":  # an early spelling of Phi-3's own scaling
+        kind = "longrope"
+    if kind not in ROPE_KINDS:
+        raise CheckpointError("config.json", f"rotary scaling {kind!r} is not known", f"known: {', '.join(ROPE_KINDS)}")
+    parameters = {key: value for key, value in values.items() if value is not None}
+    if kind == "longrope" and "original_max_position_embeddings" in config:
+        parameters.setdefault("original_max_position_embeddings", config["original_max_position_embeddings"])
+    for key in ("rope_type", "type", "rope_theta", "partial_rotary_factor"):
+        parameters.pop(key, None)
+    return RopeFacts(
+        theta=float(values.get("rope_theta", config.get("rope_theta", 10_000.0))),
+        kind=kind,
+        partial_factor=float(values.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))),
+        parameters=parameters,
+    )

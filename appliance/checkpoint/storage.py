@@ -1,0 +1,121 @@
+"""How tensors are stored: block sizes, and the numbers and names by which GGUF and safetensors call each storage."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from appliance.checkpoint.facts import Storage
+
+# Elements and bytes of one block. Plain types have one element a block. Figures as in ggml's type traits.
+BLOCKS: dict[Storage, tuple[int, int]] = {
+    "f64": (1, 8),
+    "f32": (1, 4),
+    "f16": (1, 2),
+    "bf16": (1, 2),
+    "f8_e4m3": (1, 1),
+    "f8_e5m2": (1, 1),
+    "i8": (1, 1),
+    "i16": (1, 2),
+    "i32": (1, 4),
+    "i64": (1, 8),
+    "u8": (1, 1),
+    "bool": (1, 1),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+    "q2_k": (256, 84),
+    "q3_k": (256, 110),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+}
+
+GGML_TYPES: dict[int, Storage] = {
+    0: "f32",
+    1: "f16",
+    2: "q4_0",
+    3: "q4_1",
+    6: "q5_0",
+    7: "q5_1",
+    8: "q8_0",
+    10: "q2_k",
+    11: "q3_k",
+    12: "q4_k",
+    13: "q5_k",
+    14: "q6_k",
+    24: "i8",
+    25: "i16",
+    26: "i32",
+    27: "i64",
+    28: "f64",
+    30: "bf16",
+}
+
+# Known to ggml, not read here: named so that the error says what the file holds.
+UNREAD_GGML_TYPES: dict[int, str] = {
+    4: "Q4_2",
+    5: "Q4_3",
+    9: "Q8_1",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+}
+
+SAFETENSORS_TYPES: dict[str, Storage] = {
+    "F64": "f64",
+    "F32": "f32",
+    "F16": "f16",
+    "BF16": "bf16",
+    "F8_E4M3": "f8_e4m3",
+    "F8_E5M2": "f8_e5m2",
+    "I8": "i8",
+    "I16": "i16",
+    "I32": "i32",
+    "I64": "i64",
+    "U8": "u8",
+    "BOOL": "bool",
+}
+
+# numpy has neither bfloat16 nor float8: their bits are given as unsigned integers.
+NUMPY_TYPES: dict[Storage, np.dtype[Any]] = {
+    "f64": np.dtype("<f8"),
+    "f32": np.dtype("<f4"),
+    "f16": np.dtype("<f2"),
+    "bf16": np.dtype("<u2"),
+    "f8_e4m3": np.dtype("u1"),
+    "f8_e5m2": np.dtype("u1"),
+    "i8": np.dtype("i1"),
+    "i16": np.dtype("<i2"),
+    "i32": np.dtype("<i4"),
+    "i64": np.dtype("<i8"),
+    "u8": np.dtype("u1"),
+    "bool": np.dtype("?"),
+}
+
+
+def is_block_type(storage: Storage) -> bool:
+    """True for the ggml types that share scales between several elements."""
+    return BLOCKS[storage][0] > 1
+
+
+def stored_bytes(storage: Storage, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor. Raises ValueError when a row does not divide into blocks."""
+    elements, size = BLOCKS[storage]
+    if elements > 1 and (not shape or shape[-1] % elements):
+        raise ValueError(
+            f"a row of {shape[-1] if shape else 1} elements does not divide into {storage} blocks of {elements}"
+        )
+    return math.prod(shape) // elements * size
