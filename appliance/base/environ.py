@@ -1,0 +1,40 @@
+"""The only reader of the process environment."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+OVERRIDE_PREFIX = "APPLIANCE__"  # APPLIANCE__SECTION__FIELD overrides a field of the spec
+
+
+def snapshot() -> Mapping[str, str]:
+    """A copy of the environment, to be passed on as data."""
+    return dict(os.environ)
+
+
+def get(name: str) -> str | None:
+    """None when the variable is unset or empty."""
+    return os.environ.get(name) or None
+
+
+def home() -> Path:
+    return Path(os.environ.get("HOME") or Path.home())
+
+
+def cache_dir() -> Path:
+    """Where downloads and converted tokenizers go: APPLIANCE_CACHE, else the XDG cache. Not created here."""
+    if chosen := get("APPLIANCE_CACHE"):
+        return Path(chosen)
+    return Path(get("XDG_CACHE_HOME") or home() / ".cache") / "appliance"
+
+
+def state_dir() -> Path:
+    """Where deployments keep their state: APPLIANCE_STATE, else the XDG state folder. Not created here."""
+    if chosen := get("APPLIANCE_STATE"):
+        return Path(chosen)
+    return Path(get("XDG_STATE_HOME") or home() / ".local" / "state") / "appliance"
+
+
+def with_changes(**changes: str) -> dict[str, str]:
+    """The environment of a child process: this one's with some variables set."""
+    return {**os.environ, **changes}

@@ -1,0 +1,72 @@
+"""Structured logs to stderr: one line an event, as text or JSON. Values are escaped, so no value can forge a line.
+
+    log = logger("engine")
+    log.info("step", extra=fields(running=3, waiting=0))
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+_FIELDS = "appliance_fields"
+
+
+def logger(area: str) -> logging.Logger:
+    return logging.getLogger(f"appliance.{area}")
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """For `extra=`: the named values of an event."""
+    return {_FIELDS: values}
+
+
+def configure(level: str = "info", form: LogFormat = "text", stream: TextIO | None = None) -> None:
+    """Sends the records of `appliance.*` to `stream` (stderr). Calling it again replaces the handler."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
+    root = logging.getLogger("appliance")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel("DEBUG" if level == "trace" else level.upper())
+
+
+class _TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        area = record.name.removeprefix("appliance.")
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in _values(record).items())
+        head = f"{moment}.{int(record.msecs):03d} {record.levelname.lower():<7} {area}: "
+        return head + _one_line(record.getMessage()) + pairs
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        body = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "area": record.name.removeprefix("appliance."),
+            "event": record.getMessage(),
+            **_values(record),
+        }
+        return json.dumps(body, default=str)
+
+
+def _values(record: logging.LogRecord) -> dict[str, Any]:
+    values: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
+    if record.exc_info and record.exc_info[1] is not None:
+        values["error"] = repr(record.exc_info[1])
+        values["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return values
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if text.isprintable() and text and " " not in text else json.dumps(text)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)[1:-1]
