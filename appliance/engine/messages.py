@@ -7,7 +7,7 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to sample one request. The engine assumes these were validated by `validate_sampling`."""
+    """How to sample one request. `validate_sampling` gives the bounds."""
 
     n: int = 1
     max_tokens: int = 16
@@ -29,8 +29,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
 
 
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """Makes a client known: it gets boot events and heartbeats from now on. Any other message does the same."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_defaults=True):
-    request_id: str
+    request_id: str  # unique among the open requests of one client
     prompt_token_ids: list[int]
     sampling: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
@@ -46,13 +50,17 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
 
 
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
-    """A call that answers once: boot_report, stats, reset_prefix_cache, drain, shutdown."""
+    """A call that answers once.
+
+    boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: whether it was done (not while a block is used).
+    drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
+    """
 
     call_id: str
     method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown"]
 
 
-EngineMessage = GenerateRequest | AbortRequest | UtilityRequest
+EngineMessage = Hello | GenerateRequest | AbortRequest | UtilityRequest
 
 
 class FinishReason(enum.StrEnum):
@@ -60,6 +68,15 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class ErrorKind(enum.StrEnum):
+    """Whose fault a failed sequence is, so that a front end can choose the status code."""
+
+    INVALID = "invalid"  # the request's: 400
+    OVERLOADED = "overloaded"  # too many wait: 429
+    UNAVAILABLE = "unavailable"  # draining or dead: 503
+    INTERNAL = "internal"  # ours: 500
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -77,11 +94,13 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     index: int = 0
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first output
-    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first output of index 0
+    num_cached_tokens: int = 0  # prompt tokens served from the prefix cache when the sequence was admitted
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
+    error_kind: ErrorKind | None = None
+    error_field: str | None = None  # of the request, when the request is to blame
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,16 +125,45 @@ class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """Sent while a step runs as well, so that busy differs from hung."""
+    """Sent while a step runs as well, so that busy differs from hung: a hung engine's step_seconds grows on."""
 
     time: float
     step: int
+    step_seconds: float = 0.0  # how long the step that runs now has run; 0 between steps
+
+
+class BootPhase(msgspec.Struct, frozen=True, kw_only=True, tag="boot"):
+    """One phase of the start began, moved on or ended."""
+
+    name: str
+    seconds: float  # in this phase so far
+    done: int = 0
+    total: int = 0  # 0 when unknown
+    ended: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine takes requests. `report` is the BootReport. Sent to each client once, and again on each Hello."""
+
+    report: msgspec.Raw
+
+
+class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
+    """The engine is about to exit; every open request has been failed."""
+
+    error: str
 
 
 class UtilityResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):
     call_id: str
-    value: msgspec.Raw = msgspec.Raw(b"null")
+    value: msgspec.Raw = msgspec.Raw(b"\xc0")  # msgpack null
     error: str | None = None
 
 
-EngineEvent = OutputBatch | Heartbeat | UtilityResult
+class BadMessage(msgspec.Struct, frozen=True, tag="bad_message"):
+    """A message could not be read; nothing was done."""
+
+    error: str
+
+
+EngineEvent = OutputBatch | Heartbeat | BootPhase | Ready | Fatal | UtilityResult | BadMessage

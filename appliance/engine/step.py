@@ -1,58 +1,58 @@
 """StepPlan and StepResult: the values that cross between the scheduler and the runner."""
 
-from dataclasses import dataclass
+import msgspec
 
 from appliance.engine.messages import SamplingParams, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
+class NewRow(msgspec.Struct, frozen=True):
     """A sequence that takes a row of the runner's persistent state this step (first time, or after preemption)."""
 
     row: int
     sequence_id: int
-    token_ids: tuple[int, ...]  # everything known so far: prompt, then generated
+    token_ids: list[int]  # everything known so far: prompt, then generated; the runner copies it
     num_prompt_tokens: int
     sampling: SamplingParams
     eos_token_ids: tuple[int, ...]
     seed: int
+    prompt_logprobs: int | None  # wanted and not delivered yet
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """`length` tokens of one row from position `start`. `sample` when the chunk reaches the last known token."""
+class Chunk(msgspec.Struct, frozen=True):
+    """`length` tokens of one row from position `start`.
+
+    Positions below `write_start` are in the cache already (a full prefix hit, a fork): they run for their logits and
+    are not stored again. `new_blocks` are appended to the row's block table before the chunk runs. `sample` is set
+    when the chunk reaches the last known token.
+    """
 
     row: int
     start: int
     length: int
-    new_blocks: tuple[int, ...]  # appended to the row's block table before the chunk runs
+    write_start: int
+    new_blocks: tuple[int, ...]
     sample: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True):
+    """One step. Order of work: freed_rows, new_rows, block_copies, chunks."""
+
     step: int
+    freed_rows: tuple[int, ...]
     new_rows: tuple[NewRow, ...]
+    block_copies: tuple[tuple[int, int], ...]  # (source, destination) whole blocks
     chunks: tuple[Chunk, ...]
-    freed_rows: tuple[int, ...]  # rows given up since the last step; processed before new_rows
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(chunk.length for chunk in self.chunks)
+    num_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
-    """What the model said for one chunk: a sampled token (None when it did not sample), and wanted logprobs."""
+class StepResult(msgspec.Struct, frozen=True):
+    """What the model said. Dense for tokens, sparse for what few rows want.
 
-    row: int
-    token_id: int | None
-    logprobs: TokenLogprobs | None = None
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    error: str | None = None  # this row alone failed
+    token_ids holds one token for each chunk that samples, in the plan's order (undefined for rows in `errors`).
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
     step: int
-    rows: tuple[RowResult, ...]
+    token_ids: list[int]
+    logprobs: dict[int, TokenLogprobs] = {}  # row -> of the sampled token
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # row -> of this chunk's prompt positions, from `start` + 1
+    errors: dict[int, str] = {}  # row -> reason; that row alone failed

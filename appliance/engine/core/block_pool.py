@@ -1,0 +1,127 @@
+"""The pool of KV blocks: reference counts, a hash table of cached blocks, and the free blocks in LRU order."""
+
+from collections.abc import Iterable
+
+BlockHash = int | bytes
+
+
+class OutOfBlocksError(Exception):
+    """More blocks were asked for than are free. The scheduler checks first, so this is a fault of ours."""
+
+
+class BlockPool:
+    """Blocks are plain ints. Free ones form a circular doubly linked list through a sentinel, so every change is O(1).
+
+    The list's head is taken next. A free block may still be cached: its content stays valid until it is taken.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        self._sentinel = num_blocks
+        self._next = [*range(1, num_blocks + 1), 0]
+        self._previous = [num_blocks, *range(num_blocks)]
+        self._references = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._cached: dict[BlockHash, int] = {}
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - self.num_free
+
+    def references(self, block: int) -> int:
+        return self._references[block]
+
+    def lookup(self, block_hash: BlockHash) -> int | None:
+        """The block that holds this content, used or free."""
+        return self._cached.get(block_hash)
+
+    def take(self, count: int) -> list[int]:
+        """Takes the least recently used free blocks, and forgets what they cached."""
+        if count > self.num_free:
+            raise OutOfBlocksError(f"{count} blocks wanted, {self.num_free} free")
+        taken = []
+        following, sentinel = self._next, self._sentinel
+        block = following[sentinel]
+        for _ in range(count):
+            if self._hash_of[block] is not None:
+                self._forget(block)
+            self._references[block] = 1
+            taken.append(block)
+            block = following[block]
+        following[sentinel] = block
+        self._previous[block] = sentinel
+        self.num_free -= count
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Adds a reference to each block; a free one leaves the free list with its content."""
+        for block in blocks:
+            if self._references[block] == 0:
+                self._unlink(block)
+            self._references[block] += 1
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Drops a reference to each block, in order: of blocks freed together the first is reused first.
+
+        A block that caches nothing goes to the front: reusing it loses nothing, and keeps untouched memory untouched.
+        """
+        for block in blocks:
+            self._references[block] -= 1
+            if self._references[block] == 0:
+                at = self._next[self._sentinel] if self._hash_of[block] is None else self._sentinel
+                self._link_before(block, at)
+
+    def register(self, block: int, block_hash: BlockHash) -> None:
+        """Makes a block findable by its content. The first block with a given content stays the cached one."""
+        if self._cached.setdefault(block_hash, block) == block:
+            self._hash_of[block] = block_hash
+
+    def forget(self, block: int) -> None:
+        """Makes a block unfindable (its content is not to be trusted)."""
+        if self._hash_of[block] is not None:
+            self._forget(block)
+
+    def forget_all(self) -> None:
+        """Empties the hash table. Contents of used blocks stay where they are."""
+        for block in self._cached.values():
+            self._hash_of[block] = None
+        self._cached.clear()
+
+    def check_invariants(self, tables: Iterable[Iterable[int]]) -> None:
+        """Raises AssertionError unless references equal the tables and the free list holds exactly the rest."""
+        expected = [0] * self.num_blocks
+        for table in tables:
+            for block in table:
+                expected[block] += 1
+        assert expected == self._references, "references differ from the tables"
+        free = []
+        block = self._next[self._sentinel]
+        while block != self._sentinel:
+            assert self._next[self._previous[block]] == block, f"block {block} is badly linked"
+            free.append(block)
+            block = self._next[block]
+        assert sorted(free) == [b for b, count in enumerate(expected) if count == 0], "free list differs"
+        assert len(free) == self.num_free, "free count differs"
+        assert all(self._hash_of[block] == key for key, block in self._cached.items()), "hash table differs"
+        assert sum(key is not None for key in self._hash_of) == len(self._cached), "stale hash on a block"
+
+    def _forget(self, block: int) -> None:
+        block_hash = self._hash_of[block]
+        assert block_hash is not None
+        del self._cached[block_hash]
+        self._hash_of[block] = None
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._previous[block], self._next[block]
+        self._next[before] = after
+        self._previous[after] = before
+        self.num_free -= 1
+
+    def _link_before(self, block: int, at: int) -> None:
+        before = self._previous[at]
+        self._next[before] = block
+        self._previous[at] = block
+        self._previous[block] = before
+        self._next[block] = at
+        self.num_free += 1

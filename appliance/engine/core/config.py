@@ -1,0 +1,66 @@
+"""What the scheduler needs of a plan."""
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from appliance.plan.types import EnginePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Raises ValueError for sizes that cannot work together."""
+
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_sampled: int  # rows of logits a step may ask for
+    chunked_prefill: bool = True
+    max_num_partial_prefills: int = 1
+    max_long_partial_prefills: int = 1
+    long_prefill_token_threshold: int = 0
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    prefix_caching: bool = True
+    hash_algorithm: Literal["sha256", "builtin"] = "builtin"
+    max_waiting: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_model_len", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens",
+                     "max_num_partial_prefills", "max_long_partial_prefills"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_num_sampled < self.max_num_seqs:
+            raise ValueError(f"max_num_sampled {self.max_num_sampled} is below max_num_seqs {self.max_num_seqs}")
+        if not self.chunked_prefill and self.max_num_batched_tokens < self.max_sequence_len:
+            raise ValueError(
+                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must hold the longest"
+                f" sequence ({self.max_sequence_len} tokens)"
+            )
+
+    @property
+    def max_sequence_len(self) -> int:
+        """Tokens one sequence can have: the context, or the whole cache where that is smaller."""
+        return min(self.max_model_len, self.num_blocks * self.block_size)
+
+    @classmethod
+    def from_plan(cls, plan: EnginePlan) -> Self:
+        scheduler = plan.scheduler
+        return cls(
+            max_model_len=plan.model.max_model_len,
+            block_size=plan.cache.block_size,
+            num_blocks=plan.cache.num_blocks,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_num_sampled=scheduler.max_num_seqs,
+            chunked_prefill=scheduler.chunked_prefill,
+            max_num_partial_prefills=scheduler.max_num_partial_prefills,
+            max_long_partial_prefills=scheduler.max_long_partial_prefills,
+            long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+            policy=scheduler.policy,
+            prefix_caching=plan.cache.prefix_caching,
+            hash_algorithm=plan.cache.hash_algorithm,
+            max_waiting=scheduler.max_waiting,
+            seed=plan.model.seed,
+        )

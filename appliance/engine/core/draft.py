@@ -1,0 +1,58 @@
+"""A step while it is being put together."""
+
+from appliance.engine.core.sequence import Sequence
+from appliance.engine.step import Chunk, NewRow, StepPlan
+
+
+class StepDraft:
+    """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
+
+    __slots__ = ("block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials", "shares")
+
+    def __init__(self, budget: int, logits: int) -> None:
+        self.budget = budget
+        self.logits = logits
+        self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
+        self.num_partials = 0  # prompts that stay unfinished after this step
+        self.num_long_partials = 0
+        self.chunks: list[Chunk] = []
+        self.new_rows: list[NewRow] = []
+        self.block_copies: list[tuple[int, int]] = []
+
+    def append(
+        self, sequence: Sequence, length: int, new_blocks: tuple[int, ...], write_start: int | None = None
+    ) -> None:
+        """Schedules the next `length` tokens of a running sequence."""
+        start = sequence.num_computed
+        end = start + length
+        sample = end == len(sequence.tokens)
+        self.chunks.append(Chunk(sequence.row, start, length, write_start or start, new_blocks, sample))
+        sequence.num_computed = end
+        self.budget -= length
+        self.logits -= length if sequence.prompt_logprobs_left is not None else sample
+
+    def append_row(self, sequence: Sequence) -> None:
+        """Announces a sequence that just took its row."""
+        message = sequence.request.message
+        self.new_rows.append(
+            NewRow(
+                row=sequence.row,
+                sequence_id=sequence.order,
+                token_ids=sequence.tokens,
+                num_prompt_tokens=sequence.num_prompt,
+                sampling=message.sampling,
+                eos_token_ids=message.eos_token_ids,
+                seed=sequence.seed,
+                prompt_logprobs=sequence.prompt_logprobs_left,
+            )
+        )
+
+    def plan(self, step: int, freed_rows: tuple[int, ...], budget: int) -> StepPlan:
+        return StepPlan(
+            step=step,
+            freed_rows=freed_rows,
+            new_rows=tuple(self.new_rows),
+            block_copies=tuple(self.block_copies),
+            chunks=tuple(self.chunks),
+            num_tokens=budget - self.budget,
+        )

@@ -1,0 +1,118 @@
+"""Which KV blocks each sequence holds.
+
+Every layer keeps every block of a sequence, sliding-window layers too: one table serves all layers.
+"""
+
+from appliance.engine.core.block_pool import BlockPool
+from appliance.engine.core.prefix_cache import Hasher
+from appliance.engine.core.sequence import Sequence
+
+
+class KvManager:
+    """`hasher` None turns prefix caching off."""
+
+    def __init__(self, num_blocks: int, block_size: int, hasher: Hasher | None) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self._hasher = hasher
+
+    @property
+    def prefix_caching(self) -> bool:
+        return self._hasher is not None
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def missing(self, sequence: Sequence, num_tokens: int) -> int:
+        """Blocks to add so that the sequence can hold `num_tokens`."""
+        return max(0, self.blocks_for(num_tokens) - len(sequence.block_table))
+
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """The blocks of the longest cached prefix of a sequence that holds none yet."""
+        if self._hasher is None:
+            return []
+        hits = []
+        for index in range(len(sequence.tokens) // self.block_size):
+            block = self.pool.lookup(self._hash(sequence, index))
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def num_free_after(self, hits: list[int]) -> int:
+        """Free blocks left if the hits were taken (some of them are free now)."""
+        return self.pool.num_free - sum(self.pool.references(block) == 0 for block in hits)
+
+    def adopt(self, sequence: Sequence, hits: list[int]) -> None:
+        """Gives the cached prefix to a sequence. The last token is always left to compute: its logits are wanted."""
+        self.pool.share(hits)
+        sequence.block_table = hits
+        sequence.num_registered = len(hits)
+        sequence.num_computed = min(len(hits) * self.block_size, len(sequence.tokens) - 1)
+
+    def fork(self, leader: Sequence, sequence: Sequence) -> tuple[int, int] | None:
+        """Shares the leader's prompt blocks. Returns the (source, destination) copy of the last, partial one, if any.
+
+        Needs one free block when the prompt does not end on a block boundary.
+        """
+        num_full = sequence.num_prompt // self.block_size
+        sequence.block_table = leader.block_table[:num_full]
+        self.pool.share(sequence.block_table)
+        sequence.block_hashes = leader.block_hashes[:num_full]
+        sequence.num_registered = min(num_full, leader.num_registered)
+        sequence.num_computed = sequence.num_prompt - 1
+        if sequence.num_prompt % self.block_size == 0:
+            return None
+        copy = self.pool.take(1)[0]
+        sequence.block_table.append(copy)
+        return leader.block_table[num_full], copy
+
+    def grow(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
+        """Adds the missing blocks; the caller has checked that they are free."""
+        count = self.missing(sequence, num_tokens)
+        if count == 0:
+            return ()
+        blocks = self.pool.take(count)
+        sequence.block_table += blocks
+        return tuple(blocks)
+
+    def register(self, sequence: Sequence) -> None:
+        """Makes the full blocks of what is computed (or scheduled for sure) findable.
+
+        Offered before the step runs: layers store all keys and values of a step before any attention reads them, so
+        a sequence scheduled later in the same step may already share them.
+        """
+        if self._hasher is None:
+            return
+        for index in range(sequence.num_registered, sequence.num_computed // self.block_size):
+            self.pool.register(sequence.block_table[index], self._hash(sequence, index))
+            sequence.num_registered = index + 1
+
+    def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        """Gives all blocks back, deepest first, so that among equals the end of the longest prefix is reused first.
+
+        With `trusted` false the blocks are not to be found again.
+        """
+        if not trusted:
+            for block in sequence.block_table:
+                self.pool.forget(block)
+        self.pool.release(reversed(sequence.block_table))
+        sequence.block_table = []
+        sequence.num_registered = 0
+        sequence.num_computed = 0
+
+    def reset(self) -> bool:
+        """Empties the prefix cache; refused (False) while any block is used."""
+        if self.pool.num_used:
+            return False
+        self.pool.forget_all()
+        return True
+
+    def _hash(self, sequence: Sequence, index: int) -> int | bytes:
+        hashes = sequence.block_hashes
+        assert self._hasher is not None
+        while len(hashes) <= index:
+            at = len(hashes) * self.block_size
+            parent = hashes[-1] if hashes else self._hasher.root(None, sequence.request.message.cache_salt)
+            hashes.append(self._hasher.extend(parent, sequence.tokens[at : at + self.block_size]))
+        return hashes[index]

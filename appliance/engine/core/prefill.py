@@ -1,0 +1,54 @@
+"""How much of a prompt runs in a step: the token budget and the limits on partial prefills, in one place."""
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.draft import StepDraft
+from appliance.engine.core.sequence import Sequence
+
+
+class PrefillRules:
+    """A prompt is long when it has more tokens than long_prefill_token_threshold (0: none is).
+
+    - At most max_num_partial_prefills prompts are left unfinished by a step; they share its budget evenly.
+    - Of these at most max_long_partial_prefills are long; other long ones wait and let shorter ones pass.
+    - A long prompt takes at most long_prefill_token_threshold tokens of a step.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+
+    def shares(self, num_candidates: int) -> int:
+        return min(self._config.max_num_partial_prefills, num_candidates)
+
+    def is_long(self, sequence: Sequence) -> bool:
+        return 0 < self._config.long_prefill_token_threshold < sequence.num_prompt
+
+    def length(self, sequence: Sequence, num_computed: int, step: StepDraft) -> int:
+        """Tokens to compute in this step; 0 when none can be."""
+        remaining = len(sequence.tokens) - num_computed
+        if not self._config.chunked_prefill and remaining > step.budget:
+            return 0
+        length = min(remaining, step.budget)
+        if self._config.chunked_prefill:
+            if self.is_long(sequence):
+                length = min(length, self._config.long_prefill_token_threshold)
+            if step.shares > 1:
+                length = min(length, -(-step.budget // step.shares))
+        if sequence.prompt_logprobs_left is not None:
+            length = min(length, step.logits)
+        elif length == remaining and step.logits == 0:
+            length = 0
+        return length
+
+    def may_stay_partial(self, sequence: Sequence, end: int, step: StepDraft) -> bool:
+        return end == len(sequence.tokens) or step.num_partials < self._config.max_num_partial_prefills
+
+    def must_let_pass(self, sequence: Sequence, step: StepDraft) -> bool:
+        """Whether a long prompt has to wait while shorter ones behind it go first."""
+        return self.is_long(sequence) and step.num_long_partials >= self._config.max_long_partial_prefills
+
+    def count(self, sequence: Sequence, step: StepDraft) -> None:
+        """Counts a prompt that was looked at in this step."""
+        step.shares = max(0, step.shares - 1)
+        if sequence.num_computed < len(sequence.tokens):
+            step.num_partials += 1
+            step.num_long_partials += self.is_long(sequence)

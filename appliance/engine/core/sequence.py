@@ -1,0 +1,100 @@
+"""The state of one sequence and of the request it belongs to."""
+
+import enum
+
+from appliance.engine.core.block_pool import BlockHash
+from appliance.engine.core.policy import PolicyKey
+from appliance.engine.messages import FinishReason, GenerateRequest, TokenLogprobs
+
+RequestKey = tuple[bytes, str]  # (client, request id)
+
+
+class Status(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Request:
+    """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
+
+    __slots__ = ("client", "message", "sequences")
+
+    def __init__(self, client: bytes, message: GenerateRequest) -> None:
+        self.client = client
+        self.message = message
+        self.sequences: list[Sequence] = []
+
+    @property
+    def key(self) -> RequestKey:
+        return (self.client, self.message.request_id)
+
+
+class Sequence:
+    """One token stream. `tokens` is the prompt and what was generated; `num_computed` of them are in the KV cache
+    (or will be once the step that was scheduled last has run)."""
+
+    __slots__ = (
+        "block_hashes",
+        "block_table",
+        "index",
+        "key",
+        "min_tokens",
+        "num_cached_tokens",
+        "num_computed",
+        "num_prompt",
+        "num_registered",
+        "order",
+        "prompt_logprobs",
+        "prompt_logprobs_left",
+        "request",
+        "row",
+        "seed",
+        "status",
+        "stop_length",
+        "tokens",
+    )
+
+    def __init__(
+        self, request: Request, index: int, *, order: int, key: PolicyKey, seed: int, max_sequence_len: int
+    ) -> None:
+        sampling = request.message.sampling
+        self.request = request
+        self.index = index
+        self.order = order
+        self.key = key
+        self.seed = seed
+        self.tokens = list(request.message.prompt_token_ids)
+        self.num_prompt = len(self.tokens)
+        self.stop_length = min(self.num_prompt + sampling.max_tokens, max_sequence_len)
+        self.min_tokens = self.num_prompt + sampling.min_tokens
+        self.status = Status.WAITING
+        self.row = -1
+        self.num_computed = 0
+        self.num_cached_tokens = 0
+        self.block_table: list[int] = []
+        self.block_hashes: list[BlockHash] = []
+        self.num_registered = 0  # leading blocks that were offered to the hash table
+        self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
+        self.prompt_logprobs: list[TokenLogprobs | None] = [None]
+
+    @property
+    def leader(self) -> "Sequence":
+        return self.request.sequences[0]
+
+    @property
+    def has_output(self) -> bool:
+        return len(self.tokens) > self.num_prompt
+
+    def finish_reason(self) -> tuple[FinishReason, int | None] | None:
+        """Why the sequence ends with its last token, and the stop token that ended it; None when it goes on."""
+        message = self.request.message
+        token = self.tokens[-1]
+        if len(self.tokens) >= self.min_tokens:
+            if token in message.eos_token_ids and not message.sampling.ignore_eos:
+                return FinishReason.STOP, None
+            if token in message.sampling.stop_token_ids:
+                return FinishReason.STOP, token
+        if len(self.tokens) >= self.stop_length:
+            return FinishReason.LENGTH, None
+        return None

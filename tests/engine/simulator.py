@@ -1,0 +1,131 @@
+"""A runner for scheduler tests: it keeps the KV cache as (position, token) cells and checks all that a plan claims."""
+
+from collections.abc import Callable, Sequence
+
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.messages import GenerateRequest, SamplingParams, SequenceOutput
+from appliance.engine.step import Chunk, NewRow, StepPlan, StepResult
+
+NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
+
+
+def mixed(context: Sequence[int], seed: int) -> int:
+    """A token that depends on every token before it, and on the seed."""
+    return hash((tuple(context), seed)) % 97 + 3
+
+
+class SimulatedRunner:
+    """Computes the next token from what is read back through the block table, never from the row's token ids."""
+
+    def __init__(self, scheduler: Scheduler, next_token: NextToken = mixed) -> None:
+        self.block_size = scheduler.config.block_size
+        self.cells: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
+        self.rows: dict[int, NewRow] = {}
+        self.tokens: dict[int, list[int]] = {}
+        self.tables: dict[int, list[int]] = {}
+        self.next_token = next_token
+        self.computed_tokens = 0
+        self.broken: set[int] = set()  # sequence ids whose logits are NaN
+
+    def run(self, plan: StepPlan) -> StepResult:
+        for row in plan.freed_rows:
+            del self.rows[row], self.tokens[row], self.tables[row]
+        for new in plan.new_rows:
+            assert new.row not in self.rows, "row taken twice"
+            self.rows[new.row], self.tokens[new.row], self.tables[new.row] = new, list(new.token_ids), []
+        for source, target in plan.block_copies:
+            for offset in range(self.block_size):
+                if source * self.block_size + offset in self.cells:
+                    cell = self.cells[source * self.block_size + offset]
+                    self.cells[target * self.block_size + offset] = cell
+        assert sum(chunk.length for chunk in plan.chunks) == plan.num_tokens
+        assert len({chunk.row for chunk in plan.chunks}) == len(plan.chunks), "a row runs twice"
+        for chunk in plan.chunks:  # all writes before any read, as layers do
+            self._write(chunk)
+        tokens: list[int] = []
+        errors: dict[int, str] = {}
+        for chunk in plan.chunks:
+            context = self._read(chunk)
+            if self.rows[chunk.row].sequence_id in self.broken:
+                errors[chunk.row] = "NaN"
+            if chunk.sample:
+                assert chunk.start + chunk.length == len(self.tokens[chunk.row])
+                tokens.append(self.next_token(context, self.rows[chunk.row].seed))
+                self.tokens[chunk.row].append(tokens[-1])
+        return StepResult(step=plan.step, token_ids=tokens, errors=errors)
+
+    def _slot(self, row: int, position: int) -> int:
+        return self.tables[row][position // self.block_size] * self.block_size + position % self.block_size
+
+    def _write(self, chunk: Chunk) -> None:
+        self.tables[chunk.row] += chunk.new_blocks
+        self.computed_tokens += chunk.length
+        for position in range(max(chunk.start, chunk.write_start), chunk.start + chunk.length):
+            self.cells[self._slot(chunk.row, position)] = (position, self.tokens[chunk.row][position])
+
+    def _read(self, chunk: Chunk) -> list[int]:
+        end = chunk.start + chunk.length
+        cells = [self.cells[self._slot(chunk.row, position)] for position in range(end)]
+        assert [position for position, _ in cells] == list(range(end)), "a block holds other positions"
+        context = [token for _, token in cells]
+        assert context == self.tokens[chunk.row][:end], "a block holds another sequence's tokens"
+        return context
+
+
+class Harness:
+    """Steps a scheduler over a simulated runner and gathers the outputs of each (request, index)."""
+
+    def __init__(self, scheduler: Scheduler, next_token: NextToken = mixed) -> None:
+        self.scheduler = scheduler
+        self.runner = SimulatedRunner(scheduler, next_token)
+        self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
+        self.steps: list[StepPlan] = []
+
+    def step(self) -> bool:
+        plan = self.scheduler.schedule()
+        self.scheduler.check_invariants()
+        if plan is None:
+            assert not self.scheduler.has_work, "work is open, and nothing can run"
+            return False
+        config = self.scheduler.config
+        assert plan.num_tokens <= config.max_num_batched_tokens
+        assert len(plan.chunks) <= config.max_num_seqs
+        self.steps.append(plan)
+        self.gather(self.scheduler.commit(plan, self.runner.run(plan)))
+        self.scheduler.check_invariants()
+        return True
+
+    def run(self, limit: int = 10_000) -> None:
+        for _ in range(limit):
+            if not self.step():
+                return
+        raise AssertionError(f"still working after {limit} steps")
+
+    def gather(self, outputs: dict[bytes, list[SequenceOutput]]) -> None:
+        for batch in outputs.values():
+            for output in batch:
+                self.outputs.setdefault((output.request_id, output.index), []).append(output)
+
+    def tokens(self, request_id: str, index: int = 0) -> list[int]:
+        return [token for output in self.outputs[request_id, index] for token in output.token_ids]
+
+    def finish(self, request_id: str, index: int = 0) -> SequenceOutput:
+        last = self.outputs[request_id, index][-1]
+        assert last.finish_reason is not None
+        assert sum(output.finish_reason is not None for output in self.outputs[request_id, index]) == 1
+        return last
+
+
+def generate(
+    request_id: str, prompt: Sequence[int], max_tokens: int = 4, *, eos: tuple[int, ...] = (), priority: int = 0,
+    salt: str | None = None, arrival: float = 0.0, **sampling: object,
+) -> GenerateRequest:  # fmt: skip
+    return GenerateRequest(
+        request_id=request_id,
+        prompt_token_ids=list(prompt),
+        sampling=SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type] # free keywords
+        eos_token_ids=eos,
+        priority=priority,
+        cache_salt=salt,
+        arrival_time=arrival,
+    )

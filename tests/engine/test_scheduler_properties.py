@@ -1,0 +1,131 @@
+"""Random traffic over tiny caches: the books balance at every step, everyone finishes, and no schedule changes a token."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.messages import FinishReason, GenerateRequest
+from .simulator import Harness, generate, mixed
+
+SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SchedulerConfig:
+    chunked = draw(st.booleans())
+    seqs = draw(st.integers(1, 6))
+    block_size = draw(st.sampled_from([1, 2, 4, 8]))
+    num_blocks = -(-draw(st.integers(36, 120)) // block_size)
+    return SchedulerConfig(
+        max_model_len=40,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=draw(st.integers(1, 60)) if chunked else draw(st.integers(40, 80)),
+        max_num_sampled=seqs + draw(st.integers(0, 4)),
+        chunked_prefill=chunked,
+        max_num_partial_prefills=draw(st.integers(1, 3)),
+        max_long_partial_prefills=draw(st.integers(1, 2)),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 3, 10])),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        prefix_caching=draw(st.booleans()),
+        hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn, priorities: bool) -> list[tuple[int, GenerateRequest, int | None]]:
+    """(step of arrival, request, step of abort) by arrival."""
+    traffic = []
+    for number in range(draw(st.integers(1, 10))):
+        prompt = SHARED[: draw(st.integers(0, 13))] + draw(st.lists(st.integers(3, 99), min_size=1, max_size=20))
+        request = generate(
+            f"r{number}", prompt, draw(st.integers(1, 12)), n=draw(st.sampled_from([1, 1, 1, 2, 3])), seed=number,
+            priority=draw(st.integers(-2, 2)) if priorities else 0, salt=draw(st.sampled_from([None, None, "s"])),
+            eos=(50,), prompt_logprobs=draw(st.sampled_from([None, None, None, 1])),
+        )  # fmt: skip
+        abort = draw(st.one_of(st.none(), st.none(), st.integers(0, 40)))
+        traffic.append((draw(st.integers(0, 20)), request, abort))
+    return sorted(traffic, key=lambda entry: entry[0])
+
+
+def expected(request: GenerateRequest, seed: int, max_len: int) -> list[int]:
+    context = list(request.prompt_token_ids)
+    while True:
+        context.append(mixed(context, seed))
+        done = len(context) - len(request.prompt_token_ids)
+        if context[-1] in request.eos_token_ids or done >= request.sampling.max_tokens or len(context) >= max_len:
+            return context[len(request.prompt_token_ids) :]
+
+
+def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int | None]]) -> Harness:
+    harness = Harness(Scheduler(config))
+    pending, step = list(traffic), 0
+    while pending or harness.scheduler.has_work:
+        while pending and pending[0][0] <= step:
+            harness.scheduler.add(b"", pending.pop(0)[1])
+        dead = [(b"", request.request_id) for _, request, abort in traffic if abort == step]
+        harness.gather(harness.scheduler.abort(dead))
+        harness.scheduler.check_invariants()
+        harness.step()
+        step += 1
+        assert step < 5_000, "no progress"
+    return harness
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_random_traffic(data: st.DataObject) -> None:
+    config = data.draw(configs())
+    traffic = data.draw(requests(config.policy == "priority"))
+    harness = drive(config, traffic)
+    assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
+    seeds = {new.sequence_id: new.seed for plan in harness.steps for new in plan.new_rows}
+    assert len(seeds) <= sum(request.sampling.n for _, request, _ in traffic)
+    for _, request, abort in traffic:
+        for index in range(request.sampling.n):
+            tokens, last = harness.tokens(request.request_id, index), harness.finish(request.request_id, index)
+            seed = next(iter_seeds(request, index))
+            full = expected(request, seed, config.max_sequence_len)
+            if abort is None:
+                assert last.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+                assert tokens == full
+            else:
+                assert tokens == full[: len(tokens)]
+
+
+def iter_seeds(request: GenerateRequest, index: int):
+    from appliance.engine.core.requests import sibling_seed
+
+    assert request.sampling.seed is not None
+    yield sibling_seed(request.sampling.seed, index)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_outputs_do_not_depend_on_the_schedule(data: st.DataObject) -> None:
+    config = data.draw(configs())
+    traffic = [(at, request, None) for at, request, _ in data.draw(requests(config.policy == "priority"))]
+    roomy = replace(
+        config, num_blocks=4000, max_num_seqs=40, max_num_sampled=4000, max_num_batched_tokens=4000,
+        chunked_prefill=False, prefix_caching=False, max_model_len=config.max_sequence_len,
+    )  # fmt: skip
+    tight, easy = drive(config, traffic), drive(roomy, traffic)
+    for key in tight.outputs:
+        assert tight.tokens(*key) == easy.tokens(*key)
+        assert tight.finish(*key).finish_reason == easy.finish(*key).finish_reason
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_fcfs_starts_in_order(data: st.DataObject) -> None:
+    """Without long-prompt rules and n > 1, first tokens come in the order of arrival."""
+    config = replace(data.draw(configs()), policy="fcfs", long_prefill_token_threshold=0, max_num_partial_prefills=1)
+    traffic = [(at, request, None) for at, request, _ in data.draw(requests(False)) if request.sampling.n == 1]
+    harness = drive(config, traffic)
+    admitted = [new.sequence_id for plan in harness.steps for new in plan.new_rows]
+    firsts = list(dict.fromkeys(admitted))
+    assert firsts == sorted(firsts)
