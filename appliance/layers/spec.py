@@ -1,4 +1,10 @@
-"""DecoderSpec: a model family as data. `layers.decoder` compiles one into a StepProgram; nothing here computes."""
+"""DecoderSpec: a model family as data. `layers.decoder` compiles one into a StepProgram; nothing here computes.
+
+Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
+`embed`, `positions`, `norm`, `norm.bias`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
+`k_norm`, `o`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with
+`.bias` where the block has one.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,25 +16,32 @@ Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """Where one logical weight comes from: checkpoint tensors joined along rows, each after `transform`.
+    """Where one logical weight comes from: a checkpoint tensor after `transform`, then a slice of its rows.
 
-    rows: a (start, stop) slice of a fused checkpoint tensor; None takes all of it.
+    transpose: stored (in, out). add_one: 1 + w. unpermute_heads: rows of each of num_heads heads are stored in the
+    order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are put back. rows: (start, stop) of a fused tensor.
     """
 
-    tensors: tuple[str, ...]
+    tensor: str
     transform: Transform = "none"
+    num_heads: int = 0  # unpermute_heads only
     rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NormSpec:
+    """RMS norm without a bias, or layer norm with one."""
+
     kind: Literal["rms", "layer"]
     eps: float
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary angles. inv_freq [rotary_dim / 2] already holds the scaling (linear, llama3, yarn, longrope)."""
+    """Rotary angles. inv_freq [rotary_dim / 2] already holds the scaling (linear, llama3, yarn, longrope).
+
+    attention_factor multiplies sines and cosines, and so the scores by its square.
+    """
 
     rotary_dim: int
     inv_freq: tuple[float, ...]
@@ -47,7 +60,7 @@ class AttentionSpec:
     soft_cap: float | None = None
     qkv_bias: bool = False
     out_bias: bool = False
-    head_norm: NormSpec | None = None  # query and key norms of each head
+    head_norm: NormSpec | None = None  # query and key norms of each head, before the rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +81,16 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecoderSpec:
+    """tie_embeddings: the head is the embedding table, and `weights` has no `head`."""
+
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
     norm: NormSpec
+    weights: dict[str, WeightSource]
     embedding_scale: float = 1.0
     learned_positions: bool = False
     position_offset: int = 0
     tie_embeddings: bool = False
     logit_soft_cap: float | None = None
-    logit_scale: float = 1.0
-    weights: dict[str, WeightSource] | None = None  # logical name -> checkpoint tensors; see docs/concepts/models.md
+    ignored_tensors: tuple[str, ...] = ()  # patterns (fnmatch) of checkpoint tensors that hold no weight of the decoder

@@ -42,11 +42,12 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How checkpoint tensors of one storage become kernel weights."""
+    """How checkpoint tensors of one storage and role become kernel weights."""
 
     storage: str
+    role: Literal["linear", "embedding", "other"]  # catalog.formats.tensor_role; one plan a storage and role
     layout: str  # a kernels.layout.Layout value
-    group_size: int | None
+    group_size: int | None  # None: dense, or int8 with one scale a row
     num_tensors: int
     stored_bytes: int
     planned_bytes: int

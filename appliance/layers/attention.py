@@ -1,0 +1,47 @@
+"""The attention block: projections into one slot, head norms, rotation, cache write, paged attention."""
+
+from appliance.kernels.interface import KvCacheShape
+from appliance.kernels.operators import HeadNorm, KvWrite, PagedAttention, Rope, Slot, Span
+from appliance.layers.program import ProgramBuilder, Projection
+from appliance.layers.spec import AttentionSpec
+
+
+def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot) -> Slot:
+    """Attention of x [T, D] before the output projection; returns a slot [T, H * d]."""
+    prefix = f"layers.{layer}"
+    q_width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    parts = [
+        Projection(f"{prefix}.q", q_width, spec.qkv_bias),
+        Projection(f"{prefix}.k", kv_width, spec.qkv_bias),
+        Projection(f"{prefix}.v", kv_width, spec.qkv_bias),
+    ]
+    q, k, v = builder.project(x, parts, builder.slot("qkv", q_width + 2 * kv_width))
+    _emit_head_norms(builder, spec, prefix, q, k)
+    _emit_rope(builder, spec, q, k)
+    builder.emit(KvWrite(k, v, layer, spec.num_kv_heads, spec.head_dim))
+    builder.kv_shapes.append(KvCacheShape(spec.num_kv_heads, spec.head_dim))
+    out = builder.slot("attention", q_width)
+    builder.emit(
+        PagedAttention(
+            q, out, layer, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.scale, spec.window, spec.soft_cap
+        )
+    )
+    return out
+
+
+def _emit_head_norms(builder: ProgramBuilder, spec: AttentionSpec, prefix: str, q: Span, k: Span) -> None:
+    if spec.head_norm is None:
+        return
+    for span, name, num_heads in ((q, "q_norm", spec.num_heads), (k, "k_norm", spec.num_kv_heads)):
+        weight = builder.weight(f"{prefix}.{name}", spec.head_dim)
+        builder.emit(HeadNorm(span, weight, num_heads, spec.head_dim, spec.head_norm.eps))
+
+
+def _emit_rope(builder: ProgramBuilder, spec: AttentionSpec, q: Span, k: Span) -> None:
+    """Query and key heads lie side by side and turn by the same angles, so one operator rotates both."""
+    if spec.rope is None:
+        return
+    both = Span(q.slot, q.start, q.width + k.width)
+    table = builder.rope_table(spec.rope)
+    num_heads = spec.num_heads + spec.num_kv_heads
+    builder.emit(Rope(both, table, num_heads, spec.head_dim, spec.rope.rotary_dim, spec.rope.interleaved))

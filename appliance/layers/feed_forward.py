@@ -1,0 +1,19 @@
+"""The feed-forward block, gated or plain."""
+
+from appliance.kernels.operators import GatedActivation, Slot
+from appliance.layers.program import ProgramBuilder, Projection
+from appliance.layers.spec import FeedForwardSpec
+
+
+def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, layer: int, x: Slot, out: Slot) -> None:
+    """out = down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate."""
+    inner = builder.slot("inner", spec.intermediate_size, x.extent)
+    up = Projection(f"layers.{layer}.up", spec.intermediate_size, spec.bias)
+    if spec.gated:
+        gate = Projection(f"layers.{layer}.gate", spec.intermediate_size, spec.bias)
+        both = builder.slot("gate_up", 2 * spec.intermediate_size, x.extent)
+        gate_span, up_span = builder.project(x, [gate, up], both)
+        builder.emit(GatedActivation(gate_span, up_span, inner, spec.activation))
+    else:
+        builder.project(x, [up], inner, spec.activation)
+    builder.project(inner, [Projection(f"layers.{layer}.down", out.width, spec.bias)], out)

@@ -1,0 +1,81 @@
+"""Grouped integers: the common ground between stored block types and the canonical int8 and int4 layouts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from appliance.catalog.formats import WeightForm
+from appliance.kernels.layout import CanonicalWeight, Layout
+
+Array = np.ndarray[Any, Any]
+
+
+class FormatError(ValueError):
+    """A tensor cannot take the form that was planned for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Some rows of a matrix, exactly as stored: an element is (code - zero) * scale + offset.
+
+    codes: uint8 [N, K], of `bits` bits; or int8 [N, K] with zero 0. scale, offset: f32 [N, K / group_size].
+    """
+
+    codes: Array
+    bits: int
+    zero: int
+    scale: Array
+    offset: Array | None
+    group_size: int
+
+    def dequantize(self) -> Array:
+        """f32 [N, K]."""
+        num_rows = self.codes.shape[0]
+        values = self.codes.astype(np.float32).reshape(num_rows, -1, self.group_size)
+        values -= np.float32(self.zero)
+        values *= self.scale[..., None]
+        if self.offset is not None:
+            values += self.offset[..., None]
+        return values.reshape(num_rows, -1)
+
+    def to_form(self, form: WeightForm) -> CanonicalWeight:
+        """The canonical weight with f16 scales. Raises FormatError when the form cannot hold the codes."""
+        if form.group_size != self.group_size:
+            raise FormatError(f"groups of {self.group_size} do not become {form.layout} in groups of {form.group_size}")
+        if form.layout == "int4":
+            return self._int4()
+        if form.layout == "int8" and (form.has_offset or self.offset is None):
+            return self._int8()
+        raise FormatError(f"{self.bits}-bit groups do not become {form}")
+
+    def _int8(self) -> CanonicalWeight:
+        signed = self.codes.view(np.int8)
+        data = signed - np.int8(self.zero) if self.zero else signed
+        return self._weight(Layout.INT8, data, self.offset)
+
+    def _int4(self) -> CanonicalWeight:
+        if self.bits > 4:
+            raise FormatError(f"{self.bits}-bit codes do not fit int4")
+        data = self.codes[:, 0::2] | (self.codes[:, 1::2] << 4)
+        shift = np.zeros_like(self.scale) if self.offset is None else self.offset
+        return self._weight(Layout.INT4, data, shift - np.float32(self.zero) * self.scale)
+
+    def _weight(self, layout: Layout, data: Array, offset: Array | None) -> CanonicalWeight:
+        return CanonicalWeight(
+            layout=layout,
+            out_features=self.codes.shape[0],
+            in_features=self.codes.shape[1],
+            data=data,
+            scale=_to_f16(self.scale),
+            offset=None if offset is None else _to_f16(offset),
+            group_size=self.group_size,
+        )
+
+
+def _to_f16(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float16)
+    if not np.isfinite(rounded).all():
+        raise FormatError("a group scale lies beyond the range of f16")
+    return rounded

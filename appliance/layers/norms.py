@@ -1,0 +1,18 @@
+"""Norms of the residual stream, each fused with the addition before it."""
+
+from appliance.kernels.operators import LayerNorm, RmsNorm, Slot
+from appliance.layers.program import ProgramBuilder
+from appliance.layers.spec import NormSpec
+
+
+def emit_norm(
+    builder: ProgramBuilder, spec: NormSpec, name: str, x: Slot, out: Slot, residual: Slot | None = None
+) -> Slot:
+    """Writes the norm of x into `out`; with `residual`, adds x to it first and norms the sum. Returns `out`."""
+    weight = builder.weight(name, x.width)
+    if spec.kind == "rms":
+        builder.emit(RmsNorm(x, weight, out, spec.eps, residual))
+    else:
+        bias = builder.weight(f"{name}.bias", x.width)
+        builder.emit(LayerNorm(x, weight, bias, out, spec.eps, residual))
+    return out

@@ -1,0 +1,106 @@
+"""Building a StepProgram: slots by role, operators in order, and which checkpoint parts each named weight is made of."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from appliance.kernels.interface import KvCacheShape
+from appliance.kernels.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
+from appliance.layers.spec import RopeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUse:
+    """A weight of the program: logical weights joined along rows, with the shape of each. A vector has one column."""
+
+    parts: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDecoder:
+    """A program, and how to fill it. `weights` and `ropes` together name every weight that the program reads."""
+
+    program: StepProgram
+    weights: Mapping[str, WeightUse]
+    ropes: Mapping[str, RopeSpec]
+    kv_shapes: tuple[KvCacheShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One linear map: a logical weight [out_features, width of the input], and a bias under `<weight>.bias`."""
+
+    weight: str
+    out_features: int
+    bias: bool = False
+
+
+@dataclass(slots=True)
+class ProgramBuilder:
+    """Collects what a decoder's blocks emit.
+
+    A slot is known by its role, extent and width, so that all layers share one. layouts: how each logical matrix will
+    be stored; parts that compare equal are joined into one Linear.
+    """
+
+    layouts: Mapping[str, Hashable]
+    operators: list[Operator] = field(default_factory=list)
+    weights: dict[str, WeightUse] = field(default_factory=dict)
+    ropes: dict[str, RopeSpec] = field(default_factory=dict)
+    kv_shapes: list[KvCacheShape] = field(default_factory=list)
+    _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
+
+    def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS) -> Slot:
+        key = (role, width, extent)
+        return self._slots.setdefault(key, Slot(len(self._slots), extent, width))
+
+    def emit(self, operator: Operator) -> None:
+        self.operators.append(operator)
+
+    def weight(self, name: str, *shape: int) -> str:
+        self.weights[name] = WeightUse((name,), (shape,))
+        return name
+
+    def rope_table(self, rope: RopeSpec) -> str:
+        """One table for all layers that rotate alike."""
+        for name, known in self.ropes.items():
+            if known == rope:
+                return name
+        name = f"rope.{len(self.ropes)}"
+        self.ropes[name] = rope
+        return name
+
+    def project(
+        self, x: Slot, parts: Sequence[Projection], out: Slot, activation: ActivationKind | None = None
+    ) -> list[Span]:
+        """Writes the parts side by side into `out`; returns the columns of each."""
+        starts = [sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
+        spans = [Span(out, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
+        placed = zip(parts, spans, strict=True)
+        for _, group in groupby(placed, key=lambda item: (self.layouts.get(item[0].weight), item[0].bias)):
+            self._linear(x, list(group), activation)
+        return spans
+
+    def _linear(self, x: Slot, group: list[tuple[Projection, Span]], activation: ActivationKind | None) -> None:
+        parts, spans = [part for part, _ in group], [span for _, span in group]
+        name = _joined_name([part.weight for part in parts])
+        shapes = tuple((part.out_features, x.width) for part in parts)
+        self.weights[name] = WeightUse(tuple(part.weight for part in parts), shapes)
+        bias = None
+        if parts[0].bias:
+            bias = f"{name}.bias"
+            vectors = tuple((part.out_features,) for part in parts)
+            self.weights[bias] = WeightUse(tuple(f"{part.weight}.bias" for part in parts), vectors)
+        out = Span(spans[0].slot, spans[0].start, sum(span.width for span in spans))
+        self.emit(Linear(Span(x, 0, x.width), name, out, bias=bias, activation=activation))
+
+    def finish(self, logits: Slot) -> CompiledDecoder:
+        program = StepProgram(tuple(self.operators), tuple(self._slots.values()), logits, len(self.kv_shapes))
+        return CompiledDecoder(program, dict(self.weights), dict(self.ropes), tuple(self.kv_shapes))
+
+
+def _joined_name(weights: Sequence[str]) -> str:
+    """`layers.0.q` and `layers.0.k` become `layers.0.q+k`."""
+    prefix = weights[0].rpartition(".")[0]
+    return f"{prefix}." + "+".join(weight.rpartition(".")[2] for weight in weights) if prefix else weights[0]
