@@ -1,14 +1,10 @@
 """Errors a user may see, each with the exit code the command line answers with (DESIGN section 5)."""
 
-from __future__ import annotations
-
 import enum
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from appliance.base.diagnostics import Diagnostic
+from appliance.base.diagnostics import Diagnostic, render_text
 
 
 class ExitCode(enum.IntEnum):
@@ -49,8 +45,6 @@ class DiagnosedError(ApplianceError):
         super().__init__(first.message if count == 1 else f"{first.message} (and {count - 1} more)")
 
     def report(self) -> str:
-        from appliance.base.diagnostics import render_text
-
         return render_text(self.diagnostics)
 
 

@@ -1,7 +1,7 @@
 """Structured logs to stderr: one line an event, as text or JSON. Values are escaped, so no value can forge a line.
 
-    log = logger("engine")
-    log.info("step", extra=fields(running=3, waiting=0))
+log = logger("engine")
+log.info("step", extra=fields(running=3, waiting=0))
 """
 
 import json

@@ -1,0 +1,128 @@
+"""Nodes to plain data, with the place of every key and value. Interpolates and merges; finds duplicate keys."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from appliance.base.diagnostics import Diagnostic
+from appliance.spec.nodes import MappingNode, Node, Position, ScalarNode, SequenceNode, scalar_value
+from appliance.spec.paths import Path, format_path
+
+MERGE_KEY = "<<"
+
+
+class InterpolationError(Exception):
+    """A `${...}` that cannot be filled in."""
+
+    def __init__(self, rule: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.hint = hint
+
+
+Interpolate = Callable[[str], str]  # raises InterpolationError
+
+
+@dataclass(slots=True)
+class Document:
+    """`values` and `keys` are places by path, as `paths.format_path` writes it; the root is ""."""
+
+    data: Any = None
+    values: dict[str, Position] = field(default_factory=dict)
+    keys: dict[str, Position] = field(default_factory=dict)
+    interpolated: set[str] = field(default_factory=set)  # paths whose value came from outside the file
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def place(self, path: str) -> Position:
+        """Of the value, else of the key, else of the nearest parent that is there."""
+        if path in self.values:
+            return self.values[path]
+        if path in self.keys:
+            return self.keys[path]
+        if not path:
+            return Position(1, 1)
+        return self.key_place(parent(path))
+
+    def key_place(self, path: str) -> Position:
+        """Of the key, else of the value, else of the nearest parent."""
+        return self.keys[path] if path in self.keys else self.place(path)
+
+
+def parent(path: str) -> str:
+    """`a.b[0]` is in `a.b`, which is in `a`, which is in ``."""
+    cut = max(path.rfind("."), path.rfind("["))
+    return path[:cut] if cut > 0 else ""
+
+
+def build(root: Node, interpolate: Interpolate) -> Document:
+    """Plain data: dicts with string keys, lists, strings, numbers, booleans and None."""
+    document = Document()
+    document.data = _Builder(document, interpolate).value(root, ())
+    return document
+
+
+class _Builder:
+    def __init__(self, document: Document, interpolate: Interpolate) -> None:
+        self._document = document
+        self._interpolate = interpolate
+
+    def value(self, node: Node, path: Path) -> Any:
+        self._document.values[format_path(path)] = node.position
+        if isinstance(node, SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.items)]
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        return self._scalar(node, path)
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        own: dict[str, Position] = {}
+        for key, value in node.entries:
+            name = key.text
+            if name == MERGE_KEY and key.plain:
+                continue
+            if name in own:
+                message = f"{name!r} is written twice; the first is on line {own[name].line}"
+                self._report("yaml/duplicate-key", message, (*path, name), key.position, "keep one of the two")
+                continue
+            own[name] = key.position
+            self._document.keys[format_path((*path, name))] = key.position
+            result[name] = self.value(value, (*path, name))
+        for key, value in node.entries:
+            if key.text == MERGE_KEY and key.plain:
+                self._merge(result, value, path)
+        return result
+
+    def _merge(self, result: dict[str, Any], node: Node, path: Path) -> None:
+        """`<<: *base` and `<<: [*a, *b]`: keys that are not there yet, the first source first."""
+        for source in node.items if isinstance(node, SequenceNode) else [node]:
+            if not isinstance(source, MappingNode):
+                self._report("yaml/merge", "<< takes a mapping or a list of mappings", path, source.position)
+                continue
+            for key, value in source.entries:
+                if key.text == MERGE_KEY and key.plain:
+                    self._merge(result, value, path)
+                elif key.text not in result:
+                    self._document.keys[format_path((*path, key.text))] = key.position
+                    result[key.text] = self.value(value, (*path, key.text))
+
+    def _scalar(self, node: ScalarNode, path: Path) -> Any:
+        text = node.text
+        try:
+            if "${" in text:
+                text = self._interpolate(text)
+                self._document.interpolated.add(format_path(path))
+            if node.tag is not None and node.tag.endswith(":str"):
+                return text
+            return scalar_value(text) if node.plain or (node.tag is not None and node.tag != "!") else text
+        except InterpolationError as fault:
+            self._report(fault.rule, str(fault), path, node.position, fault.hint)
+        except ValueError as error:
+            self._report("yaml/not-finite", str(error), path, node.position, "write a finite number")
+        return None
+
+    def _report(self, rule: str, message: str, path: Path, position: Position, hint: str = "") -> None:
+        found = Diagnostic(
+            rule=rule, message=message, path=format_path(path), line=position.line, column=position.column, hint=hint
+        )
+        self._document.diagnostics.append(found)

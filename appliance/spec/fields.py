@@ -1,0 +1,112 @@
+"""How a field of the spec is declared: one helper that keeps its documentation beside it."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+ApplyClass = Literal["live", "adapters", "drain", "restart"]
+
+NOW = "0.1"  # the version a field is `since` unless it says otherwise
+REQUIRED: Any = PydanticUndefined
+
+
+class Section(BaseModel):
+    """A mapping of the spec. Unknown keys are errors and nothing is coerced; the parser takes `x-` keys out before."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True, protected_namespaces=())
+    doc: ClassVar[str] = ""
+
+
+class FieldDoc:
+    """What is known of one field besides its type. `built_values` are the only values this version can run."""
+
+    __slots__ = ("allowed", "apply", "auto", "built", "built_values", "default", "doc", "secret", "since", "vllm")
+
+    def __init__(
+        self,
+        doc: str,
+        *,
+        default: Any,
+        apply: ApplyClass,
+        auto: str = "",
+        allowed: str = "",
+        built: bool = True,
+        built_values: tuple[Any, ...] | None = None,
+        since: str = NOW,
+        secret: bool = False,
+        vllm: str = "",
+    ) -> None:
+        self.doc = doc
+        self.default = default
+        self.apply: ApplyClass = apply
+        self.auto = auto
+        self.allowed = allowed
+        self.built = built
+        self.built_values = built_values
+        self.since = since
+        self.secret = secret
+        self.vllm = vllm
+
+    def can_run(self, value: Any) -> bool:
+        """False when this version cannot do what `value` asks for. The default always runs: it asks for nothing."""
+        if value == self.default and type(value) is type(self.default):
+            return True
+        if self.built_values is not None:
+            return value in self.built_values
+        return self.built
+
+
+def field(
+    default: Any,
+    doc: str,
+    *,
+    apply: ApplyClass = "restart",
+    auto: str = "",
+    allowed: str = "",
+    built: bool = True,
+    built_values: tuple[Any, ...] | None = None,
+    since: str = NOW,
+    secret: bool = False,
+    vllm: str = "",
+) -> Any:
+    """A field of a Section.
+
+    `auto` says what the value `auto` becomes; `allowed` says in words what a type cannot; `vllm` is the name of
+    the vLLM argument when it is not the field's own. A mutable default (list, dict, Section class) is made anew for
+    each model. `built=False`: it is parsed and checked, and the planner refuses it.
+    """
+    factory = default if isinstance(default, type) else type(default) if default in ([], {}) else None
+    shown = {} if isinstance(default, type) else default
+    known = FieldDoc(
+        doc,
+        default=shown,
+        apply=apply,
+        auto=auto,
+        allowed=allowed,
+        built=built,
+        built_values=built_values,
+        since=since,
+        secret=secret,
+        vllm=vllm,
+    )
+    if factory is not None:
+        made: FieldInfo = Field(default_factory=factory, description=doc)
+    else:
+        made = Field(default=default, description=doc)
+    made.metadata.append(known)
+    return made
+
+
+def field_doc(info: FieldInfo) -> FieldDoc:
+    """The FieldDoc of a field declared with `field`. Raises LookupError for any other field."""
+    for item in info.metadata:
+        if isinstance(item, FieldDoc):
+            return item
+    raise LookupError("a field of the spec is declared without field()")
+
+
+def docs_of(section: type[Section]) -> Mapping[str, FieldDoc]:
+    return {name: field_doc(info) for name, info in section.model_fields.items()}

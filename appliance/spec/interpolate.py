@@ -1,0 +1,59 @@
+"""`${env:NAME}`, `${env:NAME:?message}` and `${file:path}` in values; `$${` is a plain `${`."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.spec.document import Interpolate, InterpolationError
+
+FORMS = "${env:NAME}, ${env:NAME:?message}, ${file:path}"
+MAX_FILE_BYTES = 64 * 1024
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
+_ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(?::\?(.*))?")
+
+
+def interpolator(environ: Mapping[str, str], folder: Path) -> Interpolate:
+    """Fills in references; relative files are below `folder`, that of the spec."""
+
+    def fill(text: str) -> str:
+        return _REFERENCE.sub(lambda matched: _filled(matched, environ, folder), text)
+
+    return fill
+
+
+def _filled(matched: re.Match[str], environ: Mapping[str, str], folder: Path) -> str:
+    if matched[0] == "$${":
+        return "${"
+    body = matched[1]
+    if not matched[0].endswith("}"):
+        raise InterpolationError("interpolation/form", "a ${ without its }", f"write {FORMS}; $${{ is a plain ${{")
+    if env := _ENV.fullmatch(body):
+        return _variable(env[1], env[2], environ)
+    if body.startswith("file:") and len(body) > len("file:"):
+        return _file(body.removeprefix("file:"), folder)
+    raise InterpolationError("interpolation/form", f"{matched[0]!r} is no known reference", f"write {FORMS}")
+
+
+def _variable(name: str, message: str | None, environ: Mapping[str, str]) -> str:
+    value = environ.get(name)
+    if value is None or (message is not None and not value):
+        text = f"the environment variable {name} is not set"
+        raise InterpolationError("interpolation/env", message or text, f"export {name}=...")
+    return value
+
+
+def _file(name: str, folder: Path) -> str:
+    path = folder / name
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise InterpolationError("interpolation/file", f"{name} is larger than {MAX_FILE_BYTES // 1024} KiB")
+        return data.decode("utf-8").rstrip("\r\n")
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        hint = "a relative path starts at the folder of the spec"
+        raise InterpolationError("interpolation/file", f"cannot read {name}: {reason}", hint) from None
+    except UnicodeDecodeError:
+        raise InterpolationError("interpolation/file", f"{name} is not UTF-8 text") from None

@@ -1,0 +1,258 @@
+"""From a file to a LoadedSpec, or to a SpecError with everything that is wrong."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from appliance.base import environ as process_environ
+from appliance.base import hashing
+from appliance.base.diagnostics import Diagnostic, Severity, has_errors, in_order
+from appliance.base.errors import SpecError
+from appliance.spec import overrides as override_values
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.document import Document, build
+from appliance.spec.fields import FieldDoc, Section
+from appliance.spec.interpolate import interpolator
+from appliance.spec.nodes import MAX_BYTES, Position, YamlReadError, parse
+from appliance.spec.overrides import Override
+from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, value_at
+from appliance.spec.rules import check_rules
+from appliance.spec.shape import check_shape
+from appliance.spec.translate import MASK, translate
+from appliance.spec.tree import fields_of
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where one value came from, when not from the file. Its text is not kept: it may be a secret."""
+
+    path: str
+    kind: Literal["env", "set"]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """One field that the user wrote. For a section that cannot run in this version: the section as a whole."""
+
+    path: str
+    value: Any
+    doc: FieldDoc
+    position: Position
+
+    @property
+    def can_run(self) -> bool:
+        return self.doc.can_run(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedSpec:
+    """A valid spec and where each of its values stands."""
+
+    spec: DeploymentSpec
+    file: str
+    text: str
+    positions: Mapping[str, Position]  # of values, by path
+    keys: Mapping[str, Position]
+    sources: tuple[Source, ...]  # overrides, in the order they were applied
+    secrets: frozenset[str]  # paths whose values came from ${...}
+    warnings: tuple[Diagnostic, ...] = ()
+    _document: Document = field(repr=False)
+
+    def is_set(self, path: str) -> bool:
+        """Whether the user wrote this field, or anything below it."""
+        below = (path + ".", path + "[")
+        return any(each == path or each.startswith(below) for each in self.positions)
+
+    def diagnostic(
+        self,
+        path: str,
+        rule: str,
+        message: str,
+        *,
+        allowed: str = "",
+        hint: str = "",
+        severity: Severity = Severity.ERROR,
+    ) -> Diagnostic:
+        """A finding about the value at `path`; about its nearest written parent when it was not written."""
+        value = self.value(path)
+        bare = Diagnostic(
+            rule=rule, message=message, path=path, severity=severity, value=value, allowed=allowed, hint=hint
+        )
+        return _Placed(self.file, self.text, self._document, self.sources).place(bare)
+
+    def value(self, path: str) -> Any:
+        """The value at `path` as plain data, masked when it is secret; None when there is none."""
+        found = value_at(self.resolved(), parse_path(path))
+        return None if found is ABSENT else found
+
+    def resolved(self) -> dict[str, Any]:
+        """The spec as JSON data with every default, secrets masked."""
+        data: dict[str, Any] = self.spec.model_dump(mode="json")
+        for path in self.secrets:
+            _mask(data, parse_path(path))
+        return data
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the resolved spec; secrets do not enter it."""
+        return hashing.sha256_json(self.resolved())
+
+
+def load_spec(
+    path: str | pathlib.Path, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> LoadedSpec:
+    """Reads, overrides, interpolates and checks one file.
+
+    `overrides` are `path=value` texts of --set; `environ` is the process environment unless given. Raises SpecError
+    with every error found.
+    """
+    file = pathlib.Path(path)
+    return load_text(_read(file), str(path), overrides, environ, folder=file.parent)
+
+
+def load_text(
+    text: str,
+    file: str = "<spec>",
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    folder: pathlib.Path = pathlib.Path(),
+) -> LoadedSpec:
+    """As `load_spec`, for a text that is already here."""
+    known = process_environ.snapshot() if environ is None else environ
+    interpolate = interpolator(known, folder)
+    try:
+        root = parse(text)
+    except YamlReadError as fault:
+        found = Diagnostic(rule=fault.rule, message=str(fault), hint=fault.hint)
+        placed = dataclasses.replace(found, line=fault.position.line, column=fault.position.column)
+        raise SpecError([_Placed(file, text, Document(), ()).show(placed)]) from None
+    document = build(root, interpolate) if root is not None else Document()
+    values, faults = override_values.collect(overrides, known)
+    faults += _override(document, values, interpolate)
+    sources = tuple(Source(format_path(each.path), each.kind, each.origin) for each in values)
+    placed_at = _Placed(file, text, document, sources)
+    spec, found_later = _checked(document)
+    found_all = [*faults, *map(placed_at.place, [*document.diagnostics, *found_later])]
+    if spec is None or has_errors(found_all):
+        raise SpecError(in_order(found_all))
+    return LoadedSpec(
+        spec=spec,
+        file=file,
+        text=text,
+        positions=document.values,
+        keys=document.keys,
+        sources=sources,
+        secrets=frozenset(document.interpolated),
+        warnings=tuple(in_order(found_all)),
+        _document=document,
+    )
+
+
+def iter_set_fields(loaded: LoadedSpec) -> Iterator[SetField]:
+    """Every field the user set, in the order of the spec, sections that this version lacks as one."""
+    yield from _set_fields(loaded, loaded.spec, "")
+
+
+def _set_fields(loaded: LoadedSpec, section: Section, prefix: str) -> Iterator[SetField]:
+    for found in fields_of(type(section), prefix):
+        if found.name not in section.model_fields_set:
+            continue
+        value = getattr(section, found.name)
+        if isinstance(value, Section) and found.doc.built:
+            yield from _set_fields(loaded, value, found.path)
+        elif isinstance(value, list) and found.child is not None and found.doc.built:
+            for index, item in enumerate(value):
+                yield from _set_fields(loaded, item, f"{found.path}[{index}]")
+        else:
+            yield SetField(found.path, value, found.doc, loaded._document.place(found.path))
+
+
+def _read(file: pathlib.Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 2)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        found = Diagnostic(rule="file/read", message=f"cannot read the file: {reason}", file=str(file))
+        raise SpecError([found]) from None
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("utf-8", "replace")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message = "the file is not UTF-8 text"
+        found = Diagnostic(rule="file/encoding", message=message, file=str(file), line=line, column=column)
+        raise SpecError([found]) from None
+
+
+def _override(document: Document, values: Sequence[Override], interpolate: Any) -> list[Diagnostic]:
+    """Applies overrides, or refuses them all where the file says `overrides: none`."""
+    if isinstance(document.data, dict) and document.data.get("overrides") == "none":
+        hint = "change the file, or write overrides: allowed"
+        return [
+            Diagnostic(
+                rule="override/refused",
+                message=f"the file says overrides: none, so {each.origin} cannot change {format_path(each.path)}",
+                path=format_path(each.path),
+                file=each.origin,
+                hint=hint,
+            )
+            for each in values
+        ]
+    if document.data is not None and not isinstance(document.data, dict):
+        return []
+    return [found for each in values for found in override_values.apply(each, document, interpolate)]
+
+
+def _checked(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
+    """The spec, when its types are right, and what was found, places still missing."""
+    if (wrong := check_shape(document)) is not None:
+        return None, [wrong]
+    try:
+        spec = DeploymentSpec.model_validate(document.data)
+    except ValidationError as error:
+        return None, translate(error.errors(include_url=False), document)
+    return spec, check_rules(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Gives findings their file, line, column and source line."""
+
+    file: str
+    text: str
+    document: Document
+    sources: tuple[Source, ...]
+
+    def place(self, found: Diagnostic) -> Diagnostic:
+        """Findings that have no place yet get that of their path."""
+        source = next((each for each in reversed(self.sources) if _within(found.path, each.path)), None)
+        if found.path in self.document.interpolated and found.value is not None:
+            found = dataclasses.replace(found, value=MASK)
+        if source is not None:
+            return dataclasses.replace(found, file=source.origin, line=1, column=1)
+        if (found.line, found.column) == (1, 1):
+            position = self.document.place(found.path)
+            found = dataclasses.replace(found, line=position.line, column=position.column)
+        return self.show(found)
+
+    def show(self, found: Diagnostic) -> Diagnostic:
+        lines = self.text.splitlines()
+        line = lines[found.line - 1] if found.line <= len(lines) and found.value != MASK else None
+        return dataclasses.replace(found, file=self.file, source_line=line)
+
+
+def _within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith((outer + ".", outer + "["))
+
+
+def _mask(data: Any, path: Path) -> None:
+    """Replaces the value at `path`, when it is there."""
+    holder = value_at(data, path[:-1])
+    if child(holder, path[-1]) is not ABSENT:
+        holder[path[-1]] = MASK

@@ -1,0 +1,104 @@
+"""Values from outside the file: `APPLIANCE__SECTION__FIELD`, then `--set path=value`. The later wins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from appliance.base.diagnostics import Diagnostic
+from appliance.base.environ import OVERRIDE_PREFIX
+from appliance.spec.document import Document, Interpolate, build
+from appliance.spec.nodes import YamlReadError, parse
+from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One value from outside: `text` is YAML, `origin` names where it came from."""
+
+    kind: Literal["env", "set"]
+    origin: str  # "--set cache.block_size=32" without its value, or the variable's name
+    path: Path
+    text: str
+
+
+def collect(assignments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[Override], list[Diagnostic]]:
+    """Overrides in the order they apply, and what is wrong with those that cannot be read."""
+    overrides: list[Override] = []
+    diagnostics: list[Diagnostic] = []
+    for name in sorted(environ):
+        if name.startswith(OVERRIDE_PREFIX) and len(name) > len(OVERRIDE_PREFIX):
+            path = tuple(part.lower() for part in name.removeprefix(OVERRIDE_PREFIX).split("__"))
+            overrides.append(Override("env", name, path, environ[name]))
+    for assignment in assignments:
+        try:
+            name, text = _split(assignment)
+            overrides.append(Override("set", f"--set {name}", parse_path(name), text))
+        except ValueError as error:
+            hint = "write --set cache.block_size=32"
+            diagnostics.append(Diagnostic(rule="override/form", message=str(error), file="--set", hint=hint))
+    return overrides, diagnostics
+
+
+def apply(override: Override, document: Document, interpolate: Interpolate) -> list[Diagnostic]:
+    """Puts one value into the document, making the sections on its way. Its place becomes that of its text."""
+    try:
+        node = parse(override.text)
+    except YamlReadError as fault:
+        return [_fault(override, fault.rule, str(fault), fault.hint)]
+    inner = build(node, interpolate) if node is not None else Document()
+    target = _target(document, override.path)
+    if target is None:
+        return [_fault(override, "override/path", f"{format_path(override.path)} is not in the file", _NO_TARGET)]
+    last = override.path[-1]
+    target[last] = inner.data
+    text = format_path(override.path)
+    _forget(document, text)
+    document.values[text] = inner.values.get("", document.place(""))
+    for path, position in inner.values.items():
+        if path:
+            document.values[_joined(text, path)] = position
+    document.interpolated.update(_joined(text, path) for path in inner.interpolated)
+    return [_fault(override, found.rule, found.message, found.hint) for found in inner.diagnostics]
+
+
+_NO_TARGET = "an override may name any field, and items of lists that the file has"
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    name, equals, text = assignment.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"{assignment!r} is not path=value")
+    return name.strip(), text
+
+
+def _target(document: Document, path: Path) -> Any:
+    """What holds the last part of `path`: a dict, or a list that has the item; None when there is none."""
+    if document.data is None:
+        document.data = {}
+    current = document.data
+    for part in path[:-1]:
+        if isinstance(current, dict) and not isinstance(current.get(part), dict | list):
+            current[part] = {}
+        current = child(current, part)
+    can_hold = isinstance(current, dict) and isinstance(path[-1], str)
+    return current if can_hold or child(current, path[-1]) is not ABSENT else None
+
+
+def _forget(document: Document, text: str) -> None:
+    """The replaced value's places and marks are gone; so are its faults."""
+    below = (text + ".", text + "[")
+    for table in (document.values, document.keys):
+        for path in [path for path in table if path == text or path.startswith(below)]:
+            del table[path]
+    document.interpolated = {path for path in document.interpolated if path != text and not path.startswith(below)}
+    document.diagnostics = [found for found in document.diagnostics if found.path != text]
+
+
+def _joined(outer: str, inner: str) -> str:
+    if not inner:
+        return outer
+    return outer + inner if inner.startswith("[") else f"{outer}.{inner}"
+
+
+def _fault(override: Override, rule: str, message: str, hint: str) -> Diagnostic:
+    return Diagnostic(rule=rule, message=message, path=format_path(override.path), file=override.origin, hint=hint)

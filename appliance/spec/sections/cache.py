@@ -1,0 +1,99 @@
+"""`cache` and `scheduler`: the KV cache and who runs next."""
+
+from typing import ClassVar, Literal
+
+from appliance.spec.fields import Section, field
+from appliance.spec.scalars import (
+    Auto,
+    Count,
+    DottedPath,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+
+class CacheSection(Section):
+    """The KV cache."""
+
+    doc: ClassVar[str] = "The KV cache: its type, its blocks, and what is kept between requests."
+
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"] = field(
+        "auto",
+        "Data type of keys and values. fp8 is fp8_e4m3.",
+        auto="the activations' type",
+        built_values=("auto", "float32", "float16", "bfloat16"),
+        vllm="kv_cache_dtype",
+    )
+    block_size: Auto[Literal[1, 8, 16, 32, 64, 128]] = field(
+        "auto", "Tokens of a block.", auto="from the kernels of the profile", allowed="auto, 1, 8, 16, 32, 64 or 128"
+    )
+    num_blocks: Auto[PositiveInt] = field(
+        "auto",
+        "Blocks, whatever the memory plan would give; for tests of preemption.",
+        auto="as many as the planned memory holds",
+        vllm="num_gpu_blocks_override",
+    )
+    prefix_caching: bool = field(
+        True, "Keep finished blocks for prompts that begin alike.", vllm="enable_prefix_caching"
+    )
+    hash_algorithm: Literal["sha256", "builtin", "sha256_cbor_64bit"] = field(
+        "sha256",
+        "Hash of block contents: sha256 cannot be made to collide; builtin is faster.",
+        built_values=("sha256", "builtin"),
+        vllm="prefix_caching_hash_algo",
+    )
+    calculate_kv_scales: bool = field(False, "Find FP8 scales while running.", built=False)
+    q_scale_constant: PositiveFloat = field(200.0, "Divisor of dynamic query scales.", built=False)
+    k_scale_constant: PositiveFloat = field(200.0, "Divisor of dynamic key scales.", built=False)
+    v_scale_constant: PositiveFloat = field(100.0, "Divisor of dynamic value scales.", built=False)
+    kv_sharing_fast_prefill: bool = field(False, "Layers that share KV skip the prompt's tokens.", built=False)
+    mamba_cache_dtype: Literal["auto", "float32"] = field(
+        "auto", "Type of convolution and state-space state.", auto="the model's type", built=False
+    )
+    mamba_ssm_cache_dtype: Literal["auto", "float32"] = field(
+        "auto", "Type of state-space state alone.", auto="mamba_cache_dtype", built=False
+    )
+    disable_hybrid_kv_cache_manager: bool = field(
+        False, "The same cache for full and sliding-window layers.", built=False
+    )
+
+
+class SchedulerSection(Section):
+    """What a step runs."""
+
+    doc: ClassVar[str] = "How much a step runs, and in what order."
+
+    policy: Literal["fcfs", "priority"] = field(
+        "fcfs",
+        "First come first served, or lowest priority number first with ties by arrival.",
+        vllm="scheduling_policy",
+    )
+    max_num_seqs: Auto[PositiveInt] = field(
+        "auto", "Sequences of a step.", auto="from the profile, and from what the KV cache holds"
+    )
+    max_num_batched_tokens: Auto[Count] = field(
+        "auto", "Tokens of a step. More is throughput, less is steady output.", auto="from the profile"
+    )
+    chunked_prefill: Auto[bool] = field(
+        "auto",
+        "Cut long prompts to the token budget left by decodes.",
+        auto="true",
+        vllm="enable_chunked_prefill",
+    )
+    max_num_partial_prefills: PositiveInt = field(1, "Prompts in part at the same time.")
+    max_long_partial_prefills: PositiveInt = field(1, "Of these, long ones; fewer lets short prompts overtake.")
+    long_prefill_token_threshold: NonNegativeInt = field(0, "A prompt is long above this; 0 is none.")
+    max_waiting: PositiveInt | None = field(None, "Requests that may wait; more are answered 429. null is no limit.")
+    preemption_mode: Literal["auto", "recompute", "swap"] = field(
+        "auto", "What happens to a preempted sequence.", auto="recompute", built_values=("auto", "recompute")
+    )
+    num_lookahead_slots: NonNegativeInt = field(0, "KV slots beyond the known tokens.", built=False)
+    scheduler_delay_factor: NonNegativeFloat = field(
+        0.0, "Wait this times the last prompt's latency before the next prompt.", built=False
+    )
+    async_scheduling: bool = field(False, "Plan the next step while one runs.", built=False)
+    disable_async_output_proc: bool = field(False, "Handle outputs between steps.", built=False)
+    disable_chunked_mm_input: bool = field(False, "Never split the tokens of one image.", built=False)
+    scheduler_cls: DottedPath | None = field(None, "A scheduler of your own.", built=False)

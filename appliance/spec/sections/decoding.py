@@ -1,0 +1,96 @@
+"""`decoding` and `multimodal`: what constrains and parses the output, and what media go in."""
+
+from typing import Any, ClassVar, Literal
+
+from appliance.spec.fields import Section, field
+from appliance.spec.scalars import Auto, DottedPath, Duration, NonNegativeInt, Size, Text
+
+Modality = Literal["image", "video", "audio"]
+
+
+class DecodingSection(Section):
+    """Constraints, parsers and defaults."""
+
+    doc: ClassVar[str] = "Structured output, tool calls, reasoning, and sampling defaults."
+
+    structured_output: Literal["auto", "none", "guidance", "xgrammar", "outlines", "lm-format-enforcer"] = field(
+        "auto",
+        "Back-end of structured output.",
+        auto="for each request, by what it asks and the back-end can",
+        built_values=("auto", "none"),
+        vllm="guided_decoding_backend",
+    )
+    disable_fallback: bool = field(
+        False, "No second back-end when the first fails.", built=False, vllm="guided_decoding_disable_fallback"
+    )
+    disable_any_whitespace: bool = field(
+        False,
+        "No free whitespace in structured JSON; guidance and xgrammar only.",
+        built=False,
+        vllm="guided_decoding_disable_any_whitespace",
+    )
+    disable_additional_properties: bool = field(
+        False,
+        "Schemas without additionalProperties allow none; guidance only.",
+        built=False,
+        vllm="guided_decoding_disable_additional_properties",
+    )
+    tool_parser: Auto[Text] = field(
+        "auto",
+        "Parser of tool calls: hermes, mistral, llama3_json, pythonic ...",
+        auto="from the chat template, else none",
+        built_values=("auto", "none"),
+        apply="live",
+        vllm="tool_call_parser",
+    )
+    enable_auto_tool_choice: bool = field(
+        False, "Let the model decide to call tools; needs a tool parser.", built=False, apply="live"
+    )
+    exclude_tools_when_tool_choice_none: bool = field(
+        False, "Leave tools out of the prompt when the request forbids calls.", built=False, apply="live"
+    )
+    tool_parser_plugin: Text | None = field(None, "A Python file with tool parsers of your own.", built=False)
+    tool_server: list[Text] = field([], "Tool servers as host:port, or demo.", built=False, apply="live")
+    reasoning_parser: Text = field(
+        "none",
+        "Parser of reasoning: deepseek_r1, qwen3, granite, mistral ...",
+        built_values=("none",),
+        apply="live",
+    )
+    generation_config: Text = field(
+        "auto",
+        "Where sampling defaults come from: auto, none, or a folder with generation_config.json.",
+        auto="the checkpoint's generation_config.json",
+        apply="live",
+    )
+    override_generation_config: dict[str, Any] = field(
+        {}, "Sampling defaults merged over it: {temperature: 0.7, top_p: 0.8, max_new_tokens: 512}.", apply="live"
+    )
+    logits_processors: list[DottedPath] = field([], "Classes applied to the logits of every request.", built=False)
+    logits_processor_pattern: Text | None = field(
+        None, "Names of logits processors that requests may bring. Default: none.", built=False
+    )
+
+
+class MultimodalSection(Section):
+    """Images, video and audio in prompts."""
+
+    doc: ClassVar[str] = "Images, video and audio in prompts."
+
+    limit_mm_per_prompt: dict[Modality, NonNegativeInt] = field(
+        {}, "Most items of each modality a prompt may hold: {image: 4, video: 0}.", apply="live"
+    )
+    media_io_kwargs: dict[Modality, dict[str, Any]] = field({}, "Options of decoding: {video: {num_frames: 40}}.")
+    mm_processor_kwargs: dict[str, Any] = field({}, "Options of the model's processor: {num_crops: 4}.")
+    mm_processor_cache: Size = field(
+        4 * 2**30, "Memory of processed inputs, for each API process and each replica.", vllm="mm_processor_cache_gb"
+    )
+    disable_mm_preprocessor_cache: bool = field(False, "Keep no processed inputs.")
+    interleave_mm_strings: bool = field(False, "Media stay where they are between texts.")
+    skip_mm_profiling: bool = field(False, "Leave encoder memory out of the plan.")
+    allowed_local_media_path: Text | None = field(
+        None, "Folder from which requests may read media. Default: none.", apply="live"
+    )
+    image_fetch_timeout: Duration = field(5.0, "Longest fetch of an image.", apply="live")
+    video_fetch_timeout: Duration = field(30.0, "Longest fetch of a video.", apply="live")
+    audio_fetch_timeout: Duration = field(10.0, "Longest fetch of an audio file.", apply="live")

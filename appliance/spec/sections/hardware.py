@@ -1,0 +1,137 @@
+"""`hardware` and `parallelism`: what it runs on, and how it is spread."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import StringConstraints
+
+from appliance.spec.fields import Section, field
+from appliance.spec.scalars import (
+    Auto,
+    DottedPath,
+    Fraction,
+    NonNegativeInt,
+    Port,
+    PositiveInt,
+    Size,
+    Text,
+    Words,
+)
+
+CpuBinding = Annotated[
+    str,
+    StringConstraints(pattern=r"^(auto|all|\d+(-\d+)?(,\d+(-\d+)?)*([|/]\d+(-\d+)?(,\d+(-\d+)?)*)*)$"),
+    Words("auto, all, or CPU lists such as 0-15 or 0-7|8-15 (one list a rank)"),
+]
+
+
+class MemorySection(Section):
+    """Shares of device memory."""
+
+    doc: ClassVar[str] = "How much memory the engine may use, and for what."
+
+    utilization: Fraction = field(
+        0.9,
+        "Share of the device memory that is free to us (on a CPU: of the memory the cgroup allows) that weights, "
+        "activations and KV cache may take together. It is for each instance: two on one device take half each.",
+        vllm="gpu_memory_utilization",
+    )
+    kv_cache: Auto[Size] = field(
+        "auto",
+        "Bytes of KV cache.",
+        auto="what is left after weights and activations",
+        vllm="kv_cache_memory_bytes",
+    )
+    swap_space: Size = field(0, "Host memory a device for swapped-out KV blocks.", built=False)
+    cpu_offload: Size = field(
+        0,
+        "Weights a device that stay in host memory and are streamed each step.",
+        built=False,
+        vllm="cpu_offload_gb",
+    )
+    lock: bool = field(False, "Lock weights in memory, so that they are never paged out.", built=False)
+
+
+class KernelsSection(Section):
+    """Which kernels may run."""
+
+    doc: ClassVar[str] = "Which kernels may be planned. The plan says why each was chosen or refused."
+
+    kernel_set: Auto[Text] = field(
+        "auto", "One kernel set by name: cpu-avx2, cpu-avx512, reference ...", auto="the best the hardware can run"
+    )
+    attention_backend: Auto[Text] = field(
+        "auto", "Implementation of attention by name.", auto="from the kernel set", built=False
+    )
+    disabled: list[Text] = field([], "Implementations never to choose.", built=False, vllm="disabled_kernels")
+
+
+class HardwareSection(Section):
+    """The machine."""
+
+    doc: ClassVar[str] = "The machine: its profile, its memory, its threads, its kernels."
+
+    profile: Auto[Text] = field("auto", "A profile by name.", auto="the most specific whose rules match the facts")
+    device: Literal["auto", "cpu", "cuda", "rocm"] = field(
+        "auto", "Kind of device.", auto="the best kind that is there", built_values=("auto", "cpu")
+    )
+    memory: MemorySection = field(MemorySection, "Shares of memory.")
+    num_threads: Auto[PositiveInt] = field(
+        "auto", "Threads of the CPU kernels.", auto="the physical cores that affinity and cgroup allow"
+    )
+    cpu_omp_threads_bind: CpuBinding = field(
+        "auto", "CPUs of the threads.", auto="those the process may use", built_values=("auto", "all")
+    )
+    kernels: KernelsSection = field(KernelsSection, "Which kernels may be planned.")
+    additional_config: dict[str, Any] = field({}, "Settings of one platform; plain values only.", built=False)
+
+
+class ParallelismSection(Section):
+    """Ranks."""
+
+    doc: ClassVar[str] = "How the model is spread over devices and nodes."
+
+    tensor: PositiveInt = field(1, "Ranks that share each layer.", built_values=(1,), vllm="tensor_parallel_size")
+    pipeline: PositiveInt = field(1, "Stages of consecutive layers.", built_values=(1,), vllm="pipeline_parallel_size")
+    data: PositiveInt = field(1, "Replicas behind one service.", built_values=(1,), vllm="data_parallel_size")
+    expert: bool = field(
+        False,
+        "Spread whole experts over ranks, in place of slices of each.",
+        built=False,
+        vllm="enable_expert_parallel",
+    )
+    backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = field(
+        "auto",
+        "How ranks are started.",
+        auto="uni for one rank, mp on one node, ray beyond",
+        built_values=("auto", "uni"),
+        vllm="distributed_executor_backend",
+    )
+    layer_partition: list[PositiveInt] = field(
+        [], "Layers of each pipeline stage. Empty: an even split.", built=False, vllm="pp_layer_partition"
+    )
+    disable_custom_all_reduce: bool = field(False, "All-reduce by the vendor's library only.", built=False)
+    headless: bool = field(False, "Run ranks without an API server: a secondary node.", built=False)
+    data_parallel_rank: NonNegativeInt | None = field(
+        None, "This replica's rank; setting it means an outer load balancer.", built=False
+    )
+    data_parallel_start_rank: NonNegativeInt | None = field(None, "First rank of a secondary node.", built=False)
+    data_parallel_size_local: PositiveInt | None = field(None, "Replicas on this node.", built=False)
+    data_parallel_address: Text | None = field(None, "Address of the head node.", built=False)
+    data_parallel_rpc_port: Port | None = field(None, "Port of the head node.", built=False)
+    data_parallel_backend: Literal["mp", "ray"] = field("mp", "How replicas are started.", built=False)
+    data_parallel_hybrid_lb: bool = field(
+        False, "Each node balances its own replicas; an outer balancer spreads over nodes.", built=False
+    )
+    enable_eplb: bool = field(False, "Move experts between ranks by their load.", built=False)
+    num_redundant_experts: NonNegativeInt = field(0, "Extra copies of busy experts.", built=False)
+    eplb_window_size: PositiveInt = field(1000, "Steps of load that are remembered.", built=False)
+    eplb_step_interval: PositiveInt = field(3000, "Steps between rearrangements.", built=False)
+    eplb_log_balancedness: bool = field(False, "Log the balance each step; costs communication.", built=False)
+    enable_multimodal_encoder_data_parallel: bool = field(
+        False, "Spread the vision encoder by data, not by tensor.", built=False
+    )
+    ray_workers_use_nsight: bool = field(False, "Profile Ray workers with nsight.", built=False)
+    worker_cls: Auto[DottedPath] = field("auto", "A worker class of your own.", auto="ours", built=False)
+    worker_extension_cls: DottedPath | None = field(
+        None, "A class whose methods workers gain for collective calls.", built=False
+    )

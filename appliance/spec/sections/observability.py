@@ -1,0 +1,108 @@
+"""`observability`, `slo`, `restart` and `shutdown`: seeing it, judging it, keeping it up."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import StringConstraints
+
+from appliance.spec.fields import Section, field
+from appliance.spec.scalars import Duration, HttpUrl, NonNegativeInt, PositiveInt, Text, Words
+
+LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
+Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$"), Words("a version in quotes: '0.1'")]
+
+
+class LogsSection(Section):
+    """What is logged."""
+
+    doc: ClassVar[str] = "What is logged. Prompts and outputs are not, unless asked for."
+
+    level: LogLevel = field("info", "Least severity that is logged.", apply="live", vllm="uvicorn_log_level")
+    enable_log_requests: bool = field(False, "Log each request.", apply="live")
+    enable_log_outputs: bool = field(False, "Log generated text as well.", built=False, apply="live")
+    max_log_len: NonNegativeInt | None = field(
+        None, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
+    )
+    log_config_file: Text | None = field(None, "A JSON logging configuration.", built=False)
+
+
+class MetricsSection(Section):
+    """Prometheus."""
+
+    doc: ClassVar[str] = "Prometheus metrics at /metrics."
+
+    enabled: bool = field(True, "Serve /metrics.", apply="live", vllm="disable_log_stats")
+    show_hidden_metrics_for_version: Version | None = field(
+        None, "Show metrics that were deprecated in this version.", built=False, apply="live"
+    )
+
+
+class TracesSection(Section):
+    """OpenTelemetry."""
+
+    doc: ClassVar[str] = "OpenTelemetry traces."
+
+    otlp_traces_endpoint: HttpUrl | None = field(None, "Where traces go.")
+    collect_detailed_traces: list[Literal["model", "worker", "all"]] = field(
+        [], "Parts traced in detail; costly. Needs the endpoint."
+    )
+
+
+class ObservabilitySection(Section):
+    """Logs, metrics, traces."""
+
+    doc: ClassVar[str] = "Logs, metrics and traces."
+
+    logs: LogsSection = field(LogsSection, "What is logged.")
+    metrics: MetricsSection = field(MetricsSection, "Prometheus metrics.")
+    traces: TracesSection | None = field(None, "OpenTelemetry traces.", built=False)
+    profiler_dir: Text | None = field(None, "Where profiles are written.", built=False, vllm="torch_profiler_dir")
+
+
+def _bound(what: str, percent: int) -> Duration | None:
+    bound: Duration | None = field(None, f"{what}: {percent} of 100 are no slower.", apply="live")
+    return bound
+
+
+class SloSection(Section):
+    """Promised latencies."""
+
+    doc: ClassVar[str] = "Promised latencies. Benchmarks count what meets them as goodput."
+
+    ttft_p50: Duration | None = _bound("Time to the first token", 50)
+    ttft_p90: Duration | None = _bound("Time to the first token", 90)
+    ttft_p95: Duration | None = _bound("Time to the first token", 95)
+    ttft_p99: Duration | None = _bound("Time to the first token", 99)
+    itl_p50: Duration | None = _bound("Time between two tokens", 50)
+    itl_p90: Duration | None = _bound("Time between two tokens", 90)
+    itl_p95: Duration | None = _bound("Time between two tokens", 95)
+    itl_p99: Duration | None = _bound("Time between two tokens", 99)
+    tpot_p50: Duration | None = _bound("Mean time an output token of a request", 50)
+    tpot_p90: Duration | None = _bound("Mean time an output token of a request", 90)
+    tpot_p95: Duration | None = _bound("Mean time an output token of a request", 95)
+    tpot_p99: Duration | None = _bound("Mean time an output token of a request", 99)
+    e2el_p50: Duration | None = _bound("Time of a whole request", 50)
+    e2el_p90: Duration | None = _bound("Time of a whole request", 90)
+    e2el_p95: Duration | None = _bound("Time of a whole request", 95)
+    e2el_p99: Duration | None = _bound("Time of a whole request", 99)
+
+
+class RestartSection(Section):
+    """What happens when the engine dies or hangs."""
+
+    doc: ClassVar[str] = "What happens when the engine dies or hangs. Open requests fail at once in any case."
+
+    policy: Literal["on-failure", "never"] = field("on-failure", "Whether the engine is started again.", apply="live")
+    max_restarts: PositiveInt = field(5, "Restarts within the window before giving up.", apply="live")
+    window: Duration = field(600.0, "The window.", apply="live")
+    backoff: Duration = field(0.5, "Wait before the first restart; doubles each time.", apply="live")
+    heartbeat_timeout: Duration = field(
+        60.0, "An engine silent for this long is hung.", apply="live", vllm="engine_iteration_timeout_s"
+    )
+
+
+class ShutdownSection(Section):
+    """How it ends."""
+
+    doc: ClassVar[str] = "How the server ends."
+
+    timeout: Duration = field(30.0, "How long open requests may finish after SIGTERM.", apply="live")

@@ -1,0 +1,78 @@
+"""Hints for keys that do not exist: near names, names of other sections, vLLM's names, names that are gone."""
+
+import difflib
+import functools
+from collections.abc import Iterable
+
+from appliance.spec.fields import Section
+from appliance.spec.paths import Path, format_path
+from appliance.spec.tree import fields_of, walk
+
+GONE = {
+    "num_scheduler_steps": "multi-step scheduling is gone from the field; remove it",
+    "multi_step_stream_outputs": "multi-step scheduling is gone from the field; remove it",
+    "use_v2_block_manager": "there is one block manager; remove it",
+    "worker_use_ray": "write parallelism.backend: ray",
+    "engine_use_ray": "write parallelism.backend: ray",
+    "enable_prompt_adapter": "prompt adapters are gone from the field; use lora",
+    "quantization_param_path": "KV scales come from the checkpoint; see cache.calculate_kv_scales",
+    "tokenizer_pool_size": "tokenization has its own threads; remove it",
+    "long_lora_scaling_factors": "adapters carry their own scaling; remove it",
+    "enable_reasoning": "write decoding.reasoning_parser alone",
+    "enable_lora": "a lora section is enough",
+    "qlora_adapter_name_or_path": "list the adapter under lora.adapters",
+    "max_context_len_to_capture": "write compilation.max_seq_len_to_capture",
+    "override_device": "write hardware.device",
+    "gpu_layers": "the plan decides what is on which device; see hardware.memory",
+    "n_ctx": "write model.max_model_len",
+    "ctx_size": "write model.max_model_len",
+    "threads": "write hardware.num_threads",
+    "key": 'keys are stored as digests: hash: sha256:<hex>, made by printf %s "$KEY" | sha256sum',
+}
+
+
+def unknown_key_hint(name: str, section: type[Section], path: Path) -> str:
+    """A hint for a key `name` that `section`, at `path`, does not have. May be empty."""
+    wanted = name.replace("-", "_").lower()
+    here = [found.name for found in fields_of(section)]
+    prefix = format_path(path)
+    if wanted in here:
+        return f"did you mean {wanted!r}?"
+    if elsewhere := _places(wanted):
+        return f"did you mean {_or(elsewhere)}?"
+    if wanted in GONE:
+        return GONE[wanted]
+    if near := difflib.get_close_matches(wanted, here, n=1, cutoff=0.7):
+        return f"did you mean {near[0]!r}?"
+    if near := difflib.get_close_matches(wanted, list(_by_name()), n=1, cutoff=0.85):
+        return f"did you mean {_or(_places(near[0]))}?"
+    return f"keys of {prefix or 'the document'}: {', '.join(here)}; keys that begin with x- are yours"
+
+
+def near_value(value: object, allowed: Iterable[object]) -> str:
+    """A near word among allowed values, or an empty string."""
+    words = [str(each) for each in allowed]
+    text = str(value)
+    by_lower = {word.lower(): word for word in words}
+    if text.lower() in by_lower:
+        return by_lower[text.lower()]
+    near = difflib.get_close_matches(text, words, n=1, cutoff=0.6)
+    return near[0] if near else ""
+
+
+@functools.cache
+def _by_name() -> dict[str, tuple[str, ...]]:
+    """Paths by the field's own name and by vLLM's."""
+    table: dict[str, tuple[str, ...]] = {}
+    for found in walk():
+        for name in {found.name, found.doc.vllm} - {""}:
+            table[name] = (*table.get(name, ()), found.path)
+    return table
+
+
+def _places(name: str) -> tuple[str, ...]:
+    return _by_name().get(name, ())
+
+
+def _or(paths: tuple[str, ...]) -> str:
+    return " or ".join(paths[:3])

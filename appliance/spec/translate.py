@@ -1,0 +1,221 @@
+"""pydantic's errors as located diagnostics in the words of the spec."""
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic_core import ErrorDetails
+
+from appliance.base.diagnostics import Diagnostic
+from appliance.spec.document import Document
+from appliance.spec.paths import ABSENT, Path, child, format_path
+from appliance.spec.suggest import near_value, unknown_key_hint
+from appliance.spec.tree import Field, find, section_at, words_of
+
+MASK = "***"
+
+_RULES = {
+    "missing": "spec/missing",
+    "extra_forbidden": "spec/unknown-key",
+    "literal_error": "value/choice",
+    "value_error": "value/format",
+    "string_pattern_mismatch": "value/format",
+    "string_too_short": "value/format",
+    "greater_than": "value/range",
+    "greater_than_equal": "value/range",
+    "less_than": "value/range",
+    "less_than_equal": "value/range",
+}
+
+
+def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagnostic]:
+    """One diagnostic a path: of the branches of a union, the one that says most."""
+    by_path: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        by_path.setdefault(_document_path(error, document.data), []).append(error)
+    known = {found.path for found in document.diagnostics}
+    return [
+        _diagnostic(path, _telling(group), document)
+        for path, group in by_path.items()
+        if format_path(path) not in known
+    ]
+
+
+def _document_path(error: ErrorDetails, data: Any) -> Path:
+    """The error's location without the names of union branches."""
+    path: list[str | int] = []
+    current = data
+    for part in error["loc"]:
+        inner = child(current, part)
+        if inner is not ABSENT:
+            current = inner
+        elif error["type"] != "missing" or part != error["loc"][-1]:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _telling(group: list[ErrorDetails]) -> ErrorDetails:
+    """An error of value beats one of choice, which beats one of type."""
+    order = {"value_error": 0, "greater_than_equal": 0, "greater_than": 0, "less_than_equal": 0, "literal_error": 1}
+    return min(group, key=lambda error: order.get(error["type"], 2))
+
+
+def _diagnostic(path: Path, error: ErrorDetails, document: Document) -> Diagnostic:
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(path, document)
+    if kind == "missing":
+        return _missing(path, document)
+    text = format_path(path)
+    found = find(path)
+    value = _input(error)
+    if kind == "model_type" or (value is None and kind.endswith("_type")):
+        return _not_a_section(path, value, document)
+    position = document.key_place(text) if "[key]" in error["loc"] else document.place(text)
+    shown = MASK if text in document.interpolated or (found and found.doc.secret) else value
+    allowed = _item_words(found, path) if found else ""
+    reason = str(error.get("ctx", {}).get("error", "")) if kind == "value_error" else ""
+    message = f"{text} cannot be {_shown(shown)}"
+    if reason and shown is not MASK:
+        message += f": {reason}" if reason not in allowed else ""
+    return Diagnostic(
+        rule=_RULES.get(kind, "value/type"),
+        message=message,
+        path=text,
+        line=position.line,
+        column=position.column,
+        value=shown,
+        allowed=allowed or error["msg"].lower(),
+        hint=_value_hint(found, value, kind, allowed) if shown is not MASK else "",
+    )
+
+
+def _unknown_key(path: Path, document: Document) -> Diagnostic:
+    text = format_path(path)
+    position = document.key_place(text)
+    section = section_at(path[:-1])
+    name = str(path[-1])
+    hint = unknown_key_hint(name, section, path[:-1]) if section else ""
+    where = format_path(path[:-1])
+    message = f"{where} has no key {name!r}" if where else f"{name!r} is no key of a deployment"
+    return Diagnostic(
+        rule="spec/unknown-key", message=message, path=text, line=position.line, column=position.column, hint=hint
+    )
+
+
+def _missing(path: Path, document: Document) -> Diagnostic:
+    text = format_path(path)
+    position = document.key_place(format_path(path[:-1]))
+    found = find(path)
+    return Diagnostic(
+        rule="spec/missing",
+        message=f"{text} is required",
+        path=text,
+        line=position.line,
+        column=position.column,
+        allowed=found.allowed if found else "",
+        hint=_MISSING_HINTS.get(text, found.doc.doc if found else ""),
+    )
+
+
+_MISSING_HINTS = {
+    "api_version": "begin the file with: api_version: appliance/v1",
+    "kind": "write: kind: Deployment",
+    "model": "write: model: {source: hf://owner/name}",
+}
+
+
+def _not_a_section(path: Path, value: Any, document: Document) -> Diagnostic:
+    """A section, a list or a value that is empty or of the wrong shape."""
+    text = format_path(path)
+    position = document.place(text)
+    section = section_at(path)
+    found = find(path)
+    if section is not None:
+        allowed = f"a mapping with the keys {', '.join(section.model_fields)}"
+    else:
+        allowed = _item_words(found, path) if found else ""
+    message = f"{text} is empty" if value is None else f"{text} cannot be {_shown(value)}"
+    return Diagnostic(
+        rule="value/null" if value is None else "value/type",
+        message=message,
+        path=text,
+        line=position.line,
+        column=position.column,
+        value=value,
+        allowed=allowed,
+        hint="give it a value, or remove the key to get its default" if value is None else "",
+    )
+
+
+def _item_words(found: Field | None, path: Path) -> str:
+    """What the field takes; for an item of a list, what an item may be."""
+    if found is None:
+        return ""
+    if isinstance(path[-1], int) and found.is_list and found.child is None:
+        (item,) = get_args(found.info.annotation)
+        return words_of(item)
+    return found.allowed
+
+
+def _input(error: ErrorDetails) -> Any:
+    value = error["input"]
+    return f"a mapping of {len(value)} keys" if isinstance(value, dict) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        return value if value.startswith("a mapping of") else repr(value[:80])
+    return {True: "true", False: "false", None: "null"}.get(value, repr(value)) if _is_word(value) else repr(value)
+
+
+def _is_word(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _value_hint(found: Field | None, value: Any, kind: str, allowed: str) -> str:
+    if isinstance(value, str):
+        return _text_hint(found, value, kind, allowed)
+    if kind == "string_type" and not isinstance(value, list):
+        return f"put it in quotes: '{_shown(value)}'"
+    if kind == "list_type":
+        return f"write a list: [{value}]"
+    if isinstance(value, float) and value.is_integer() and kind.startswith("int"):
+        return f"write {int(value)}"
+    return f"default: {found.doc.default}" if found and _says_something(found.doc.default) else ""
+
+
+def _text_hint(found: Field | None, value: str, kind: str, allowed: str) -> str:
+    if "true or false" in allowed and value.lower() in {"yes", "no", "on", "off", "y", "n", "1", "0"} | _CASED:
+        return f"write {'true' if value.lower() in {'yes', 'on', 'y', '1', 'true'} else 'false'}, without quotes"
+    if kind == "list_type":
+        return f"write a list: [{value}]"
+    if (
+        value.replace("_", "").replace(",", "").isdigit()
+        and "number" in allowed + "number"
+        and "a string" not in allowed
+    ):
+        return f"write {value.replace('_', '').replace(',', '')}, without quotes or separators"
+    if found is not None and (near := near_value(value, _choices(found.info.annotation))):
+        return f"did you mean {near!r}?"
+    return f"default: {found.doc.default}" if found and _says_something(found.doc.default) else ""
+
+
+_CASED = {"true", "false"}
+
+
+def _choices(annotation: Any) -> list[object]:
+    """The literal values somewhere in a type."""
+    values: list[object] = []
+    for part in get_args(annotation):
+        if isinstance(part, str | int):
+            values.append(part)
+        else:
+            values += _choices(part)
+    return values
+
+
+def _says_something(default: Any) -> bool:
+    return isinstance(default, str | int | float) and default != ""

@@ -1,0 +1,144 @@
+"""The spec's shape: sections, fields, and finding them by path."""
+
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.fields import FieldDoc, Section, field_doc
+from appliance.spec.paths import Path
+from appliance.spec.scalars import Words
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of one section. In `path` a list item is `[]`: `lora.adapters[].source`."""
+
+    path: str
+    name: str
+    section: type[Section]
+    info: FieldInfo
+    doc: FieldDoc
+
+    @property
+    def child(self) -> type[Section] | None:
+        """The section a value of this field is, or is a list of."""
+        return child_section(self.info)
+
+    @property
+    def is_list(self) -> bool:
+        return get_origin(_without_none(self.info.annotation)) is list
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, in words."""
+        return self.doc.allowed or words_of(self.info.annotation, self.info.metadata)
+
+
+def fields_of(section: type[Section], prefix: str = "") -> Iterator[Field]:
+    """The fields of one section, in their order."""
+    for name, info in section.model_fields.items():
+        yield Field(f"{prefix}.{name}" if prefix else name, name, section, info, field_doc(info))
+
+
+def walk(section: type[Section] = DeploymentSpec, prefix: str = "") -> Iterator[Field]:
+    """Every field below a section, each section's field before its own fields."""
+    for found in fields_of(section, prefix):
+        yield found
+        if found.child is not None:
+            yield from walk(found.child, found.path + ("[]" if found.is_list else ""))
+
+
+def find(path: Path) -> Field | None:
+    """The field at a path of a document, list indices included; None where the path is free-form or unknown."""
+    section: type[Section] | None = DeploymentSpec
+    found: Field | None = None
+    prefix = ""
+    for part in path:
+        if isinstance(part, int):
+            if found is None or not found.is_list or prefix.endswith("[]"):
+                return None
+            prefix += "[]"
+            continue
+        if section is None or part not in section.model_fields:
+            return None
+        found = next(each for each in fields_of(section, prefix) if each.name == part)
+        section, prefix = found.child, found.path
+    return found
+
+
+def section_at(path: Path) -> type[Section] | None:
+    """The section that a mapping at `path` is."""
+    if not path:
+        return DeploymentSpec
+    found = find(path)
+    if found is None or found.is_list != isinstance(path[-1], int):
+        return None
+    return found.child
+
+
+@functools.cache
+def _child_of(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        return annotation if issubclass(annotation, Section) else None
+    if get_origin(annotation) in (list, Union, types.UnionType):
+        children = [_child_of(part) for part in get_args(annotation)]
+        return next((child for child in children if child is not None), None)
+    return None
+
+
+def child_section(info: FieldInfo) -> type[Section] | None:
+    annotation: Any = info.annotation
+    return _child_of(annotation)
+
+
+def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
+    """What a type takes, in words."""
+    for item in metadata:
+        if isinstance(item, Words):
+            return item.text
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return words_of(args[0], args[1:])
+    if origin in (Union, types.UnionType):
+        return _joined([words_of(part) for part in sorted(args, key=_is_tail)], " or ")
+    if origin is Literal:
+        return _joined([str(value) for value in args], " or ")
+    if origin is list:
+        return f"a list of: {words_of(args[0])}"
+    if origin is dict:
+        return "a mapping" if args[1] is Any else f"a mapping to: {words_of(args[1])}"
+    return _PLAIN_WORDS.get(annotation, "a mapping")
+
+
+_PLAIN_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    SecretStr: "a string",
+    types.NoneType: "null",
+}
+
+
+def _is_tail(annotation: Any) -> int:
+    """`auto` and null are named last."""
+    if annotation is types.NoneType:
+        return 2
+    return 1 if get_origin(annotation) is Literal else 0
+
+
+def _joined(words: list[str], last: str) -> str:
+    return last.join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [part for part in get_args(annotation) if part is not types.NoneType]
+        return rest[0] if len(rest) == 1 else annotation
+    return annotation
