@@ -1,0 +1,149 @@
+"""From stored rows to one canonical weight: every format, joins along rows, and bounded memory."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from appliance.catalog.formats import WeightForm
+from appliance.checkpoint.facts import TensorFacts
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.layers.formats import blocks32, k_quants
+from appliance.layers.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
+from appliance.layers.formats.groups import Array, FormatError, Groups
+from appliance.layers.formats.rounding import quantize
+from appliance.layers.spec import WeightSource
+
+CHUNK_ELEMENTS = 1 << 20  # translated at a time: temporaries stay near the caches
+
+BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
+    "q4_0": blocks32.read_q4_0,
+    "q4_1": blocks32.read_q4_1,
+    "q5_0": blocks32.read_q5_0,
+    "q5_1": blocks32.read_q5_1,
+    "q8_0": blocks32.read_q8_0,
+    "q2_k": k_quants.read_q2_k,
+    "q3_k": k_quants.read_q3_k,
+    "q4_k": k_quants.read_q4_k,
+    "q5_k": k_quants.read_q5_k,
+    "q6_k": k_quants.read_q6_k,
+}
+DENSE_LAYOUTS = ("f32", "f16", "bf16")
+
+
+class StoredRows:
+    """One checkpoint tensor as the rows that the decoder wants, after the source's transform and slice.
+
+    A vector is a column: each element is a row. Raises FormatError where tensor and source do not go together.
+    """
+
+    def __init__(self, tensor: TensorFacts, source: WeightSource, raw: Array) -> None:
+        self.storage = tensor.storage
+        self._adds_one = source.transform == "add_one"
+        self._rows = _transformed_rows(tensor, source, raw)
+        self._order = _head_order(len(self._rows), source.num_heads) if source.transform == "unpermute_heads" else None
+        self._start, self._stop = source.rows or (0, len(self._rows))
+        if not 0 <= self._start < self._stop <= len(self._rows):
+            raise FormatError(f"rows {self._start} to {self._stop} are asked of {len(self._rows)}")
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def stored(self, start: int, stop: int) -> Array:
+        """Rows as the file has them: bytes of block types, else elements."""
+        window = slice(self._start + start, self._start + stop)
+        return self._rows[window] if self._order is None else self._rows[self._order[window]]
+
+    def is_plain(self, layout: str) -> bool:
+        """True when the mapped bytes already are the dense layout."""
+        rows = self._rows
+        unchanged = self._order is None and not self._adds_one
+        return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
+
+    def values(self, start: int, stop: int) -> Array:
+        """f32 rows. Block types are dequantized."""
+        rows = self.stored(start, stop)
+        if self.storage in BLOCK_READERS:
+            return BLOCK_READERS[self.storage](rows).dequantize()
+        values = widen(rows, self.storage)
+        return values + np.float32(1.0) if self._adds_one else values
+
+
+def translate_matrix(parts: Sequence[StoredRows], form: WeightForm, num_columns: int) -> CanonicalWeight:
+    """The parts under each other, in `form`. A single part that already has the form is returned as a view."""
+    if len(parts) == 1 and parts[0].is_plain(form.layout):
+        return dense_weight(parts[0].stored(0, len(parts[0])), form.layout)
+    if form.layout == "int8" and form.group_size is None:
+        form = WeightForm("int8", num_columns)
+    whole = _empty(form, sum(len(part) for part in parts), num_columns)
+    chunk = max(1, CHUNK_ELEMENTS // num_columns)
+    row = 0
+    for part in parts:
+        for start in range(0, len(part), chunk):
+            stop = min(start + chunk, len(part))
+            _place(whole, row + start, _translate_rows(part, start, stop, form))
+        row += len(part)
+    return whole
+
+
+def translate_vector(parts: Sequence[StoredRows]) -> CanonicalWeight:
+    """The parts after each other, as f32 [1, N]."""
+    values = [part.values(0, len(part)).reshape(-1) for part in parts]
+    return dense_weight(values[0] if len(values) == 1 else np.concatenate(values), "f32")
+
+
+def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -> CanonicalWeight:
+    is_dense = form.layout in DENSE_LAYOUTS
+    if part.storage in BLOCK_READERS and not is_dense:
+        return BLOCK_READERS[part.storage](part.stored(start, stop)).to_form(form)
+    if part.is_plain(form.layout):
+        return dense_weight(part.stored(start, stop), form.layout)
+    values = part.values(start, stop)
+    return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
+
+
+def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
+    shape, is_block = tensor.shape, tensor.storage in BLOCK_READERS
+    if is_block:
+        rows = raw.reshape(prod(shape[:-1]), -1)
+    elif tensor.storage in ELEMENT_TYPES:
+        rows = raw.view(ELEMENT_TYPES[tensor.storage]).reshape(shape if len(shape) > 1 else (*shape, 1))
+    else:
+        raise FormatError(f"the storage {tensor.storage} is not in this version")
+    if source.transform == "transpose" and len(shape) > 1:
+        if is_block:
+            raise FormatError(f"{tensor.storage} blocks cannot be transposed")
+        return rows.T
+    return rows
+
+
+def _head_order(num_rows: int, num_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Stored row of each row: undoes llama.cpp's permutation (LlamaModel.permute in its converter)."""
+    if num_heads <= 0 or num_rows % (2 * num_heads):
+        raise FormatError(f"{num_rows} rows do not divide into {num_heads} heads with paired rows")
+    stored = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
+    return stored.swapaxes(1, 2).reshape(-1)
+
+
+def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight:
+    if form.group_size is None:
+        types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+        return dense_weight(np.empty((num_rows, num_columns), types[form.layout]), form.layout)
+    if num_columns % form.group_size:
+        raise FormatError(f"{num_columns} columns do not divide into groups of {form.group_size}")
+    is_int4 = form.layout == "int4"
+    data = np.empty((num_rows, num_columns // 2), np.uint8) if is_int4 else np.empty((num_rows, num_columns), np.int8)
+    groups = (num_rows, num_columns // form.group_size)
+    offset = np.empty(groups, np.float16) if form.has_offset else None
+    scale = np.empty(groups, np.float16)
+    return CanonicalWeight(Layout(form.layout), num_rows, num_columns, data, scale, offset, form.group_size)
+
+
+def _place(whole: CanonicalWeight, row: int, piece: CanonicalWeight) -> None:
+    rows = slice(row, row + piece.out_features)
+    whole.data[rows] = piece.data
+    if whole.scale is not None and piece.scale is not None:
+        whole.scale[rows] = piece.scale
+    if whole.offset is not None:
+        whole.offset[rows] = 0 if piece.offset is None else piece.offset

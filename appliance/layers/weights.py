@@ -1,0 +1,105 @@
+"""The weights of a compiled decoder, translated one at a time when a kernel set asks for them."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from appliance.checkpoint.reader import TensorReader
+from appliance.kernels.layout import CanonicalWeight
+from appliance.layers.formats.groups import FormatError
+from appliance.layers.formats.translate import StoredRows, translate_matrix, translate_vector
+from appliance.layers.inventory import InventoryItem, WeightError
+from appliance.layers.program import CompiledDecoder, WeightUse
+from appliance.layers.rope import rope_table
+
+Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
+
+
+class DecoderWeights(Mapping[str, CanonicalWeight]):
+    """Every weight of the program by name, in program order. Nothing is kept: a look-up translates anew.
+
+    Raises WeightError, naming the tensor, when one cannot take its planned form or has another shape.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledDecoder,
+        inventory: Mapping[str, InventoryItem],
+        reader: TensorReader,
+        max_model_len: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self._compiled = compiled
+        self._inventory = inventory
+        self._reader = reader
+        self._max_model_len = max_model_len
+        self._progress = progress
+        self._loaded_bytes = 0
+        _check_complete(compiled, inventory)
+        self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
+
+    def __len__(self) -> int:
+        return len(self._compiled.weights) + len(self._compiled.ropes)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._compiled.weights
+        yield from self._compiled.ropes
+
+    def __getitem__(self, name: str) -> CanonicalWeight:
+        if name in self._compiled.ropes:
+            return rope_table(self._compiled.ropes[name], self._max_model_len)
+        use = self._compiled.weights[name]
+        weight = self._translate(use)
+        self._loaded_bytes += self._stored_bytes(use)
+        if self._progress is not None:
+            self._progress(min(self._loaded_bytes, self._total_bytes), self._total_bytes)
+        return weight
+
+    def _translate(self, use: WeightUse) -> CanonicalWeight:
+        parts = [self._stored_rows(part) for part in use.parts]
+        try:
+            if len(use.shapes[0]) == 1:
+                return translate_vector(parts)
+            return translate_matrix(parts, self._inventory[use.parts[0]].form, use.shapes[0][1])
+        except FormatError as error:
+            names = ", ".join(self._inventory[part].tensor.name for part in use.parts)
+            raise WeightError(f"{names}: {error}") from error
+
+    def _stored_rows(self, part: str) -> StoredRows:
+        item = self._inventory[part]
+        try:
+            return StoredRows(item.tensor, item.source, self._reader.read(item.tensor.name))
+        except FormatError as error:
+            raise WeightError(f"{item.tensor.name}: {error}") from error
+
+    def _stored_bytes(self, use: WeightUse) -> int:
+        return sum(_part_bytes(self._inventory[part]) for part in use.parts)
+
+
+def _part_bytes(item: InventoryItem) -> int:
+    """Bytes that one logical weight reads: its share of a fused tensor."""
+    if item.source.rows is None:
+        return item.tensor.size_bytes
+    start, stop = item.source.rows
+    shape = item.tensor.shape
+    num_rows = shape[-1] if item.source.transform == "transpose" else shape[0]
+    return item.tensor.size_bytes * (stop - start) // num_rows
+
+
+def _check_complete(compiled: CompiledDecoder, inventory: Mapping[str, InventoryItem]) -> None:
+    """Shapes before bytes: a checkpoint that does not match its config is refused before anything is loaded."""
+    for use in compiled.weights.values():
+        for part, shape in zip(use.parts, use.shapes, strict=True):
+            found = _decoder_shape(inventory[part])
+            if found != shape and not (shape[0] < 0 and found[1:] == shape[1:]):
+                name = inventory[part].tensor.name
+                raise WeightError(f"{name} has the shape {found}; the config calls for {shape}")
+
+
+def _decoder_shape(item: InventoryItem) -> tuple[int, ...]:
+    shape = item.tensor.shape
+    if item.source.transform == "transpose":
+        shape = shape[::-1]
+    if item.source.rows is not None:
+        shape = (item.source.rows[1] - item.source.rows[0], *shape[1:])
+    return tuple(int(size) for size in np.asarray(shape))
