@@ -1,0 +1,58 @@
+"""What Gemma 2 and 3 share: four norms a layer stored as w - 1, scaled embeddings, soft caps, windows in most layers."""
+
+from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec, Transform
+from appliance.models.errors import ModelError
+from appliance.models.family import Model, Part
+
+
+def gemma_decoder(model: Model, head_norms: bool) -> DecoderSpec:
+    """Raises ModelError for the bidirectional (embedding) variants."""
+    config = model.config
+    if model.facts.config.get("use_bidirectional_attention"):
+        raise ModelError("use_bidirectional_attention is not in this version: attention here is causal")
+    norm = NormSpec("rms", config.norm_eps)
+    layers = tuple(
+        LayerSpec(
+            model.attention(layer, norm if head_norms else None),
+            model.feed_forward(),
+            post_attention_norm=True,
+            post_feed_forward_norm=True,
+        )
+        for layer in config.layers
+    )
+    stored_norm: Transform = "none" if model.facts.stored.norm_includes_one else "add_one"
+    top = [Part("embed", "embed_tokens"), Part("norm", "norm", transform=stored_norm)]
+    head = [] if config.tie_embeddings else [Part("head", "lm_head")]
+    return DecoderSpec(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        layers=layers,
+        norm=norm,
+        weights=model.weights(top + head, _layer_parts(model, stored_norm, head_norms)),
+        embedding_scale=config.hidden_size**0.5,
+        tie_embeddings=config.tie_embeddings,
+        logit_soft_cap=config.final_soft_cap,
+        ignored_tensors=model.ignored(),
+    )
+
+
+def _layer_parts(model: Model, stored_norm: Transform, head_norms: bool) -> list[Part]:
+    bias = model.config.attention_bias
+    norms = {
+        "attention_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "feed_forward_norm": "pre_feedforward_layernorm",
+        "post_feed_forward_norm": "post_feedforward_layernorm",
+    }
+    if head_norms:
+        norms |= {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+    return [
+        *(Part(name, module, transform=stored_norm) for name, module in norms.items()),
+        Part("q", "self_attn.q_proj", bias),
+        Part("k", "self_attn.k_proj", bias),
+        Part("v", "self_attn.v_proj", bias),
+        Part("o", "self_attn.o_proj", model.config.attention_out_bias),
+        Part("gate", "mlp.gate_proj"),
+        Part("up", "mlp.up_proj"),
+        Part("down", "mlp.down_proj"),
+    ]

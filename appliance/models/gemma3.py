@@ -1,0 +1,10 @@
+"""Gemma 3 (text): head norms instead of soft caps; five windowed layers to a full one, with a rotary base of their own."""
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.spec import DecoderSpec
+from appliance.models.family import Model
+from appliance.models.gemma import gemma_decoder
+
+
+def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    return gemma_decoder(Model.of(facts, max_model_len), head_norms=True)
