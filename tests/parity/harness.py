@@ -1,0 +1,159 @@
+"""Drives an Executable directly: sequences, their block tables, and steps of chosen chunks. No scheduler."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from appliance.catalog.formats import STORAGES, WeightForm, tensor_role
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.reader import open_tensors
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
+from appliance.layers.decoder import compile_decoder
+from appliance.layers.inventory import take_inventory
+from appliance.layers.weights import DecoderWeights
+from appliance.models.load import build_decoder
+from appliance.plan.types import PrecisionPlan, WeightPlan
+
+BLOCK_SIZE = 4  # small, so that short prompts cross blocks
+
+
+def limits(max_model_len: int = 128, num_blocks: int = 128, **changes: object) -> ExecutionLimits:
+    values: dict[str, object] = {
+        "max_num_batched_tokens": 128,
+        "max_num_seqs": 16,
+        "max_num_sampled": 128,
+        "max_model_len": max_model_len,
+        "block_size": BLOCK_SIZE,
+        "num_blocks": num_blocks,
+        "kv_dtype": "f32",
+        "num_threads": 1,
+        "quantize_activations": False,
+    }
+    return ExecutionLimits(**(values | changes))
+
+
+def precision(facts: ModelFacts, dense: str | None = None, quantize: WeightForm | None = None) -> PrecisionPlan:
+    """Native forms; or every matrix as `dense` ("quantization: none"); or dense matrices quantized to one form."""
+    pairs = dict.fromkeys((tensor.storage, tensor_role(tensor.name, len(tensor.shape))) for tensor in facts.tensors)
+    plans = []
+    for storage, role in pairs:
+        form = STORAGES[storage].form if dense is None else WeightForm(dense)
+        form = quantize or form
+        plans.append(
+            WeightPlan(
+                storage=storage,
+                role=role,
+                layout=form.layout,
+                group_size=form.group_size,
+                num_tensors=0,
+                stored_bytes=0,
+                planned_bytes=0,
+                error="",
+            )
+        )
+    return PrecisionPlan(weights=tuple(plans), activations="f32", quantize_activations=False, kv_dtype="f32")
+
+
+def bind(
+    facts: ModelFacts,
+    kernel_set: KernelSet,
+    plan: PrecisionPlan | None = None,
+    bounds: ExecutionLimits | None = None,
+) -> Executable:
+    bounds = bounds or limits()
+    spec = build_decoder(facts, bounds.max_model_len)
+    inventory = take_inventory(spec, facts, plan or precision(facts))
+    compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
+    with open_tensors(facts) as reader:
+        weights = DecoderWeights(compiled, inventory, reader, bounds.max_model_len)
+        return kernel_set.bind(compiled.program, weights, compiled.kv_shapes, bounds)
+
+
+@dataclass
+class Sequence_:
+    token_ids: list[int]
+    blocks: list[int]
+    num_computed: int = 0
+
+
+@dataclass
+class Driver:
+    """Hands out blocks in a scattered order, and runs steps."""
+
+    executable: Executable
+    bounds: ExecutionLimits
+    _free: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        order = np.random.default_rng(7).permutation(self.bounds.num_blocks)
+        self._free = [int(block) for block in order]
+
+    def sequence(self, token_ids: Sequence[int], shared: Sequence_ | None = None) -> Sequence_:
+        """A new sequence; with `shared`, its first full blocks that hold the same tokens are taken as they are."""
+        sequence = Sequence_(list(token_ids), [])
+        if shared is not None:
+            same = 0
+            for mine, theirs in zip(token_ids, shared.token_ids[: shared.num_computed], strict=False):
+                if mine != theirs:
+                    break
+                same += 1
+            full = min(same, len(token_ids) - 1) // self.bounds.block_size
+            sequence.blocks = shared.blocks[:full]
+            sequence.num_computed = full * self.bounds.block_size
+        return sequence
+
+    def step(self, chunks: Sequence[tuple[Sequence_, int]], sample: Sequence[bool] | None = None) -> np.ndarray:
+        """Runs the next `length` tokens of each sequence; logits of each chunk's last token where `sample` says so."""
+        wanted = list(sample) if sample is not None else [True] * len(chunks)
+        tokens, positions, slots, starts, lengths, rows = [], [], [], [0], [], []
+        for (sequence, length), want in zip(chunks, wanted, strict=True):
+            begin, end = sequence.num_computed, sequence.num_computed + length
+            while len(sequence.blocks) * self.bounds.block_size < end:
+                sequence.blocks.append(self._free.pop())
+            tokens += sequence.token_ids[begin:end]
+            positions += range(begin, end)
+            size = self.bounds.block_size
+            slots += [sequence.blocks[p // size] * size + p % size for p in range(begin, end)]
+            starts.append(len(tokens))
+            lengths.append(end)
+            sequence.num_computed = end
+            if want:
+                rows.append(len(tokens) - 1)
+        width = max(len(sequence.blocks) for sequence, _ in chunks)
+        tables = np.zeros((len(chunks), width), np.int32)
+        for index, (sequence, _) in enumerate(chunks):
+            tables[index, : len(sequence.blocks)] = sequence.blocks
+        inputs = StepInputs(*(np.asarray(v, np.int32) for v in (tokens, positions, slots, starts, lengths)), tables,
+                            np.asarray(rows, np.int32))  # fmt: skip
+        return self.executable.run(inputs).copy()
+
+    def all_logits(self, token_ids: Sequence[int]) -> np.ndarray:
+        """Logits after every token of one whole prompt, f32 [n, V]."""
+        sequence = self.sequence(token_ids)
+        n = len(token_ids)
+        while len(sequence.blocks) * self.bounds.block_size < n:
+            sequence.blocks.append(self._free.pop())
+        size, at = self.bounds.block_size, np.arange(n)
+        table = np.asarray(sequence.blocks, np.int32)
+        inputs = StepInputs(
+            np.asarray(token_ids, np.int32), at.astype(np.int32), (table[at // size] * size + at % size).astype(np.int32),
+            np.asarray([0, n], np.int32), np.asarray([n], np.int32), table[None, :], at.astype(np.int32),
+        )  # fmt: skip
+        return self.executable.run(inputs).copy()
+
+    def greedy(
+        self, token_ids: Sequence[int], count: int, on_logits: Callable[[np.ndarray], None] | None = None
+    ) -> list[int]:
+        """The `count` most likely tokens after a prompt, one after the other."""
+        sequence = self.sequence(token_ids)
+        logits = self.step([(sequence, len(token_ids))])[0]
+        made: list[int] = []
+        while True:
+            if on_logits is not None:
+                on_logits(logits)
+            made.append(int(logits.argmax()))
+            if len(made) == count:
+                return made
+            sequence.token_ids.append(made[-1])
+            logits = self.step([(sequence, 1)])[0]
