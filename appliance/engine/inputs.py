@@ -1,0 +1,171 @@
+"""From a StepPlan to arrays: StepInputs for the model, a SamplingBatch for the sampler. No Python work a token."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from appliance.engine.rows import Int32, Rows
+from appliance.engine.step import Chunk, StepPlan
+from appliance.kernels.interface import StepInputs
+from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
+
+_NO_IDS = np.zeros(0, np.int32)
+_NO_VALUES = np.zeros(0, np.float32)
+
+
+@dataclass(slots=True)
+class LogitRows:
+    """Whose logits a step asks for, R rows: the row of the engine, and the token whose log-probability is asked there
+    (NO_TOKEN where one is to be sampled)."""
+
+    tokens: Int32  # [R], indices into the step's tokens
+    rows: Int32  # [R]
+    given: Int32  # [R]
+
+
+class InputBuilder:
+    """Reuses its buffers: what it returns is valid until the next call."""
+
+    def __init__(self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int) -> None:
+        self._rows = rows
+        self._block_size = block_size
+        self._slots = np.empty(max_num_tokens, np.int32)
+        self._token_ids = np.empty(max_num_tokens, np.int32)
+        self._query_start = np.zeros(max_num_seqs + 1, np.int32)
+        self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
+
+    def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
+        chunks = plan.chunks
+        fields = np.array([(c.row, c.start, c.length, c.write_start, c.sample) for c in chunks], np.int32).T
+        row_ids, starts, lengths, write_starts, sample = np.ascontiguousarray(fields)
+        count, num_tokens = len(chunks), plan.num_tokens
+        query_start = self._query_start[: count + 1]
+        np.cumsum(lengths, out=query_start[1:])
+        if num_tokens == count:
+            of, positions = row_ids, starts
+        else:
+            of = np.repeat(row_ids, lengths)
+            positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - query_start[:-1], lengths)
+        token_ids, slots = self._token_ids[:num_tokens], self._slots[:num_tokens]
+        token_ids[:] = self._rows.token_ids[of, positions]
+        blocks, offsets = np.divmod(positions, np.int32(self._block_size))
+        np.multiply(self._rows.block_table[of, blocks], np.int32(self._block_size), out=slots)
+        slots += offsets
+        if (write_starts > starts).any():
+            slots[positions < np.repeat(write_starts, lengths)] = -1
+        ends = starts + lengths
+        inputs = StepInputs(
+            token_ids=token_ids,
+            positions=positions,
+            slot_mapping=slots,
+            query_start=query_start,
+            seq_lens=ends,
+            block_tables=self._gather_tables(row_ids, int(ends.max())),
+            sampled_rows=_NO_IDS,
+        )
+        wanted = self._logit_rows(chunks, row_ids, sample, query_start)
+        inputs.sampled_rows = wanted.tokens
+        return inputs, wanted
+
+    def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
+        """[S, blocks of the longest sequence], contiguous."""
+        width = -(-longest // self._block_size)
+        tables = self._tables[: len(row_ids) * width].reshape(len(row_ids), width)
+        return np.take(self._rows.block_table[:, :width], row_ids, axis=0, out=tables, mode="clip")
+
+    def _logit_rows(
+        self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32
+    ) -> LogitRows:
+        """The last token of each chunk that samples; all tokens before a prompt token where prompt_logprobs ask."""
+        sampling = np.flatnonzero(sample)
+        tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
+        given = np.full(len(tokens), NO_TOKEN, np.int32)
+        if not self._rows.prompt_logprobs:
+            return LogitRows(tokens, rows, given)
+        parts = [(tokens, rows, given)]
+        for at, chunk in enumerate(chunks):
+            if chunk.row in self._rows.prompt_logprobs:
+                last = min(chunk.start + chunk.length, int(self._rows.num_prompt[chunk.row]) - 1)
+                asked = self._rows.token_ids[chunk.row, chunk.start + 1 : last + 1]
+                first = query_start[at]
+                indices = np.arange(first, first + len(asked), dtype=np.int32)
+                parts.append((indices, np.full(len(asked), chunk.row, np.int32), asked))
+        return LogitRows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+class BatchBuilder:
+    """Gathers the sampling parameters of the rows whose logits a step has."""
+
+    def __init__(self, rows: Rows, mode: LogprobsMode) -> None:
+        self._rows = rows
+        self._mode = mode
+
+    def build(self, wanted: LogitRows) -> SamplingBatch:
+        """Prompt positions (a given token) are greedy without penalties, masks and biases: nothing is drawn there."""
+        rows, at = self._rows, wanted.rows
+        lengths = rows.num_tokens[at]
+        bias_start, bias_ids, bias_values = self._biases(wanted)
+        forbidden_start, forbidden_ids = self._forbidden(wanted)
+        batch = SamplingBatch(
+            temperature=rows.temperature[at],
+            top_k=rows.top_k[at],
+            top_p=rows.top_p[at],
+            min_p=rows.min_p[at],
+            repetition_penalty=rows.repetition_penalty[at],
+            presence_penalty=rows.presence_penalty[at],
+            frequency_penalty=rows.frequency_penalty[at],
+            seed=rows.seed[at],
+            position=lengths.astype(np.uint64),
+            token_table=rows.token_ids,
+            token_row=at,
+            num_prompt_tokens=rows.num_prompt[at],
+            num_tokens=lengths,
+            bias_start=bias_start,
+            bias_ids=bias_ids,
+            bias_values=bias_values,
+            forbidden_start=forbidden_start,
+            forbidden_ids=forbidden_ids,
+            mask_row=rows.mask_row[at],
+            mask_bits=rows.mask_bits,
+            given_token_ids=wanted.given,
+            num_logprobs=rows.num_logprobs[at],
+            logprobs_mode=self._mode,
+        )
+        if rows.prompt_logprobs:
+            self._neutralise(batch, np.flatnonzero(wanted.given != NO_TOKEN))
+        return batch
+
+    def _neutralise(self, batch: SamplingBatch, prompt: np.ndarray) -> None:
+        batch.temperature[prompt] = 0.0
+        batch.repetition_penalty[prompt] = 1.0
+        batch.presence_penalty[prompt] = 0.0
+        batch.frequency_penalty[prompt] = 0.0
+        batch.mask_row[prompt] = NO_MASK
+        batch.num_logprobs[prompt] = [
+            self._rows.prompt_logprobs.get(row, NO_LOGPROBS) for row in batch.token_row[prompt].tolist()
+        ]
+
+    def _biases(self, wanted: LogitRows) -> tuple[Int32, Int32, np.ndarray]:
+        start = np.zeros(len(wanted.rows) + 1, np.int32)
+        if not self._rows.biases:
+            return start, _NO_IDS, _NO_VALUES
+        ids: list[int] = []
+        values: list[float] = []
+        for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
+            if given == NO_TOKEN and row in self._rows.biases:
+                ids += self._rows.biases[row][0]
+                values += self._rows.biases[row][1]
+            start[at + 1] = len(ids)
+        return start, np.array(ids, np.int32), np.array(values, np.float32)
+
+    def _forbidden(self, wanted: LogitRows) -> tuple[Int32, Int32]:
+        start = np.zeros(len(wanted.rows) + 1, np.int32)
+        forbidden = self._rows.forbidden
+        if not forbidden:
+            return start, _NO_IDS
+        ids: list[int] = []
+        for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
+            if given == NO_TOKEN and row in forbidden:
+                ids += forbidden[row].now(self._rows.token_ids[row], int(self._rows.num_tokens[row]))
+            start[at + 1] = len(ids)
+        return start, np.array(ids, np.int32)

@@ -1,0 +1,173 @@
+"""The loop that owns all engine state: intake -> schedule -> execute -> commit -> emit. No sockets, no threads.
+
+The clock and the faults are arguments. Whoever drives the loop (engine process, in-process engine, test) feeds it
+messages between steps and carries its events away while the next step runs.
+"""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from appliance.engine.core.requests import Refusal
+from appliance.engine.core.scheduler import Outputs, Scheduler
+from appliance.engine.messages import (
+    AbortRequest,
+    EngineEvent,
+    EngineMessage,
+    ErrorKind,
+    FinishReason,
+    GenerateRequest,
+    Hello,
+    OutputBatch,
+    SequenceOutput,
+    UtilityRequest,
+    UtilityResult,
+)
+from appliance.engine.runner import Runner
+from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
+from appliance.engine.wire import raw
+
+Events = list[tuple[bytes, EngineEvent]]  # (client, event)
+Clock = Callable[[], float]
+
+
+class Pulse:
+    """What another thread may read of a loop at any time: the step that runs, and since when (0 between steps)."""
+
+    __slots__ = ("since", "step")
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.since = 0.0
+
+
+class EngineLoop:
+    """`before_step` is called with each step's number before it runs: tests make it raise, sleep or hang."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        limits: SamplingLimits,
+        *,
+        boot_report: msgspec.Raw | None = None,
+        clock: Clock = time.monotonic,
+        before_step: Callable[[int], None] | None = None,
+    ) -> None:
+        self.pulse = Pulse()
+        self.stopped = False
+        self._scheduler = scheduler
+        self._runner = runner
+        self._limits = limits
+        self._boot_report = boot_report if boot_report is not None else raw(None)
+        self._clock = clock
+        self._before_step = before_step
+        self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    def handle(self, client: bytes, message: EngineMessage) -> Events:
+        """Takes one message in, between steps."""
+        match message:
+            case GenerateRequest():
+                return self._generate(client, message)
+            case AbortRequest():
+                return self._events(self._scheduler.abort([(client, key) for key in message.request_ids]))
+            case UtilityRequest():
+                return self._utility(client, message)
+            case Hello():
+                return []
+
+    def forget_client(self, client: bytes) -> None:
+        """Ends what a client that went away had asked for."""
+        self._scheduler.abort(self._scheduler.open_requests(client))
+
+    def step(self) -> Events:
+        """Runs one step if there is work. An exception leaves the loop unusable; then call `fail_all`."""
+        plan = self._scheduler.schedule()
+        if plan is None:
+            return []
+        self.pulse.step, self.pulse.since = plan.step, self._clock()
+        if self._before_step is not None:
+            self._before_step(plan.step)
+        result = self._runner.run(plan)
+        events = self._events(self._scheduler.commit(plan, result))
+        self.pulse.since = 0.0
+        return events
+
+    def drained(self) -> Events:
+        """Answers the calls that wait for an idle engine, once it is idle."""
+        if not self._draining or self.has_work:
+            return []
+        waiting, self._draining = self._draining, []
+        return [(client, UtilityResult(call_id=call_id, value=raw(True))) for client, call_id in waiting]
+
+    def drain(self) -> None:
+        """Refuses new requests from now on."""
+        if self._draining is None:
+            self._draining = []
+
+    def fail_all(self, reason: str, kind: ErrorKind) -> Events:
+        """Fails every open sequence with the same reason, and clears the books."""
+        events = self._events(self._scheduler.abort(self._scheduler.open_requests()))
+        for _, event in events:
+            assert isinstance(event, OutputBatch)
+            event.outputs[:] = [
+                msgspec.structs.replace(output, finish_reason=FinishReason.ERROR, error=reason, error_kind=kind)
+                for output in event.outputs
+            ]
+        return events
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def _generate(self, client: bytes, message: GenerateRequest) -> Events:
+        try:
+            if self._draining is not None:
+                raise Refusal(ErrorKind.UNAVAILABLE, None, "the engine is shutting down and takes no new requests")
+            validate_request(message, self._runner.vocab_size, self._limits)
+            self._scheduler.add(client, message)
+        except InvalidSamplingError as error:
+            return self._refused(client, message, ErrorKind.INVALID, error.field, str(error))
+        except Refusal as refusal:
+            return self._refused(client, message, refusal.kind, refusal.field, str(refusal))
+        return []
+
+    def _refused(
+        self, client: bytes, message: GenerateRequest, kind: ErrorKind, field: str | None, reason: str
+    ) -> Events:
+        output = SequenceOutput(
+            request_id=message.request_id,
+            finish_reason=FinishReason.ERROR,
+            error=reason,
+            error_kind=kind,
+            error_field=field,
+        )
+        return self._events({client: [output]})
+
+    def _utility(self, client: bytes, message: UtilityRequest) -> Events:
+        value: object = True
+        match message.method:
+            case "boot_report":
+                return [(client, UtilityResult(call_id=message.call_id, value=self._boot_report))]
+            case "stats":
+                value = self._scheduler.stats(self._clock())
+            case "reset_prefix_cache":
+                value = self._scheduler.kv.reset()
+            case "drain":
+                self.drain()
+                assert self._draining is not None
+                self._draining.append((client, message.call_id))
+                return self.drained()
+            case "shutdown":
+                self.stopped = True
+        return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]
+
+    def _events(self, outputs: Outputs) -> Events:
+        if not outputs:
+            return []
+        stats = self._scheduler.stats(self._clock())
+        return [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]

@@ -1,0 +1,133 @@
+"""The engine process: `python -m appliance.engine --plan plan.json --socket ipc:///path`.
+
+Threads: the main one boots and then runs the loop; the front owns the socket. Exit codes: 0 after a drain or a
+shutdown, 1 when the engine died, 2 when the plan cannot be read or the model cannot be loaded.
+"""
+
+import argparse
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure, fields, logger
+from appliance.engine.boot import Boot
+from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake
+from appliance.engine.loop import EngineLoop, Pulse
+from appliance.engine.messages import ErrorKind, Fatal, Ready
+from appliance.plan.types import EnginePlan
+
+_log = logger("engine")
+
+EXIT_DEAD = 1
+EXIT_NOT_STARTED = 2
+SWITCH_INTERVAL_S = 0.0005  # how long the front may keep the interpreter from the loop
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    faulthandler.enable()
+    try:
+        plan = msgspec.json.decode(Path(options.plan).read_bytes(), type=EnginePlan)
+    except (OSError, msgspec.DecodeError) as error:
+        sys.stderr.write(f"error: the plan {options.plan} cannot be read: {error}\n")
+        return EXIT_NOT_STARTED
+    configure(plan.serving.log_level)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return EngineProcess(plan, options.socket, options.parent_fd, options.heartbeat).run()
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="appliance.engine", description="Runs one planned engine behind a socket.")
+    parser.add_argument("--plan", required=True, help="an EnginePlan as JSON")
+    parser.add_argument("--socket", required=True, help="a ZeroMQ endpoint to bind, such as ipc:///run/engine.sock")
+    parser.add_argument("--parent-fd", type=int, help="read end of a pipe; the engine ends at once when it closes")
+    parser.add_argument("--heartbeat", type=float, default=0.5, metavar="SECONDS", help="between heartbeats")
+    return parser.parse_args(arguments)
+
+
+class EngineProcess:
+    """Boots an engine, serves it, and ends it."""
+
+    def __init__(self, plan: EnginePlan, endpoint: str, parent_fd: int | None, heartbeat_s: float) -> None:
+        self._plan = plan
+        self._intake: queue.SimpleQueue[Intake] = queue.SimpleQueue()
+        self._pulse = Pulse()
+        self._deadline: float | None = None  # of a drain
+        self._front = Front(
+            endpoint,
+            self._intake,
+            lambda: self._pulse,
+            heartbeat_s=heartbeat_s,
+            parent_fd=parent_fd,
+            orphaned=lambda: os._exit(0),
+        )
+
+    def run(self) -> int:
+        self._front.start()
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; whoever started us decides
+        try:
+            return self._run()
+        finally:
+            self._front.stop()
+
+    def _run(self) -> int:
+        try:
+            boot = Boot(self._plan, self._front.broadcast)
+            loop = boot.run()
+        except (ApplianceError, ValueError, OSError, MemoryError) as error:
+            return self._die(f"the engine could not start: {error}", EXIT_NOT_STARTED)
+        self._pulse = loop.pulse
+        self._front.broadcast(Ready(boot.report))
+        try:
+            self._serve(loop)
+        except Exception as error:  # whatever it was, every open request must be told
+            _log.exception("the engine died")
+            reason = f"the engine died in step {loop.pulse.step}: {type(error).__name__}: {error}"
+            self._front.emit(loop.fail_all(reason, ErrorKind.INTERNAL))
+            return self._die(reason, EXIT_DEAD)
+        self._front.emit(loop.fail_all("the engine was shut down", ErrorKind.UNAVAILABLE))
+        loop.close()
+        return 0
+
+    def _serve(self, loop: EngineLoop) -> None:
+        while not loop.stopped:
+            self._take_in(loop)
+            self._front.emit(loop.step())
+            self._front.emit(loop.drained())
+            if self._deadline is not None and (not loop.has_work or time.monotonic() >= self._deadline):
+                return
+
+    def _take_in(self, loop: EngineLoop) -> None:
+        """Takes every message that waits; blocks for one when there is nothing else to do."""
+        while True:
+            try:
+                client, message = self._intake.get(block=not (loop.has_work or loop.stopped or self._deadline))
+            except queue.Empty:
+                return
+            match message:
+                case ClientGone():
+                    loop.forget_client(client)
+                case DrainAndStop(seconds):
+                    loop.drain()
+                    self._deadline = time.monotonic() + seconds
+                case _:
+                    self._front.emit(loop.handle(client, message))
+
+    def _on_terminate(self, *_: object) -> None:
+        """The first SIGTERM drains, a second one ends at once."""
+        again = self._deadline is not None
+        self._intake.put((b"", DrainAndStop(0.0 if again else self._plan.serving.shutdown_timeout_s)))
+
+    def _die(self, reason: str, code: int) -> int:
+        _log.error(reason, extra=fields(code=code))
+        self._front.broadcast(Fatal(reason))
+        return code

@@ -1,0 +1,120 @@
+"""The runner's persistent state: one row a sequence, in arrays that a step indexes with the rows it runs."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from appliance.engine.messages import SamplingParams
+from appliance.engine.step import NewRow
+from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class ForbiddenIds:
+    """What one row must not say: ids for ever, ids before it has `until` tokens, ids after certain tokens."""
+
+    num_prompt: int
+    always: list[int] = field(default_factory=list)
+    until: int = 0
+    early: list[int] = field(default_factory=list)
+    phrases: list[tuple[list[int], int]] = field(default_factory=list)  # (tokens before, id)
+
+    def now(self, tokens: Int32, num_tokens: int) -> list[int]:
+        """`tokens` is the row's line of the token table. Phrases are looked for in the generated tokens only."""
+        ids = list(self.always)
+        if num_tokens < self.until:
+            ids += self.early
+        for before, token in self.phrases:
+            start = num_tokens - len(before)
+            if start >= self.num_prompt and tokens[start:num_tokens].tolist() == before:
+                ids.append(token)
+        return ids
+
+
+class Rows:
+    """Arrays by row. token_ids int32 [rows, max_len] and block_table int32 [rows, max_blocks] are touched lazily."""
+
+    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.token_ids = np.zeros((num_rows, max_len), np.int32)
+        self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self.num_tokens = np.zeros(num_rows, np.int32)
+        self.num_prompt = np.zeros(num_rows, np.int32)
+        self.num_blocks = [0] * num_rows
+        self.temperature = np.zeros(num_rows, np.float32)
+        self.top_p = np.ones(num_rows, np.float32)
+        self.top_k = np.zeros(num_rows, np.int32)
+        self.min_p = np.zeros(num_rows, np.float32)
+        self.presence_penalty = np.zeros(num_rows, np.float32)
+        self.frequency_penalty = np.zeros(num_rows, np.float32)
+        self.repetition_penalty = np.ones(num_rows, np.float32)
+        self.seed = np.zeros(num_rows, np.uint64)
+        self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
+        self.mask_row = np.full(num_rows, NO_MASK, np.int32)
+        self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
+        self.biases: dict[int, tuple[list[int], list[float]]] = {}
+        self.forbidden: dict[int, ForbiddenIds] = {}
+        self.prompt_logprobs: dict[int, int] = {}
+
+    def put(self, new: NewRow) -> None:
+        row, sampling, count = new.row, new.sampling, len(new.token_ids)
+        self.token_ids[row, :count] = new.token_ids
+        self.num_tokens[row] = count
+        self.num_prompt[row] = new.num_prompt_tokens
+        self.num_blocks[row] = 0
+        self.temperature[row] = sampling.temperature
+        self.top_p[row] = sampling.top_p
+        self.top_k[row] = sampling.top_k
+        self.min_p[row] = sampling.min_p
+        self.presence_penalty[row] = sampling.presence_penalty
+        self.frequency_penalty[row] = sampling.frequency_penalty
+        self.repetition_penalty[row] = sampling.repetition_penalty
+        self.seed[row] = new.seed
+        self.num_logprobs[row] = self._count(sampling.logprobs)
+        if sampling.logit_bias:
+            self.biases[row] = (list(sampling.logit_bias), list(sampling.logit_bias.values()))
+        if sampling.bad_words or sampling.min_tokens:
+            self.forbidden[row] = self._forbidden(new)
+        if new.prompt_logprobs is not None:
+            self.prompt_logprobs[row] = self._count(new.prompt_logprobs)
+        self._put_mask(row, sampling)
+
+    def drop(self, row: int) -> None:
+        self.biases.pop(row, None)
+        self.forbidden.pop(row, None)
+        self.prompt_logprobs.pop(row, None)
+
+    def add_blocks(self, row: int, blocks: tuple[int, ...]) -> None:
+        start = self.num_blocks[row]
+        self.num_blocks[row] = end = start + len(blocks)
+        self.block_table[row, start:end] = blocks
+
+    def _count(self, wanted: int | None) -> int:
+        if wanted is None:
+            return NO_LOGPROBS
+        return self.vocab_size if wanted < 0 else min(wanted, self.vocab_size)
+
+    def _forbidden(self, new: NewRow) -> ForbiddenIds:
+        sampling = new.sampling
+        return ForbiddenIds(
+            num_prompt=new.num_prompt_tokens,
+            always=[words[0] for words in sampling.bad_words if len(words) == 1],
+            until=new.num_prompt_tokens + sampling.min_tokens,
+            early=sorted({*new.eos_token_ids, *sampling.stop_token_ids}),
+            phrases=[(list(words[:-1]), words[-1]) for words in sampling.bad_words if len(words) > 1],
+        )
+
+    def _put_mask(self, row: int, sampling: SamplingParams) -> None:
+        self.mask_row[row] = NO_MASK
+        if sampling.allowed_token_ids is None:
+            return
+        if not len(self.mask_bits):
+            self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
+        allowed = np.asarray(sampling.allowed_token_ids, np.int64)
+        self.mask_bits[row] = 0
+        np.bitwise_or.at(self.mask_bits[row], allowed // 32, np.uint32(1) << (allowed % 32).astype(np.uint32))
+        self.mask_row[row] = row

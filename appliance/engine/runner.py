@@ -1,0 +1,92 @@
+"""Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
+
+import numpy as np
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
+from appliance.engine.messages import TokenLogprobs
+from appliance.engine.rows import Rows
+from appliance.engine.step import StepPlan, StepResult
+from appliance.kernels.interface import Executable
+from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, LogprobsMode, SampledBatch, Sampler, SamplingBatch
+
+
+class Runner:
+    """A row's tokens depend on its own tokens, parameters and seed: random numbers come from (seed, number of tokens)."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        sampler: Sampler,
+        config: SchedulerConfig,
+        vocab_size: int,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._executable = executable
+        self._sampler = sampler
+        self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
+        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
+        self._batches = BatchBuilder(self._rows, logprobs_mode)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """A row whose logits are unusable is reported in the result; any other failure raises."""
+        self._update_rows(plan)
+        inputs, wanted = self._inputs.build(plan)
+        logits = self._executable.run(inputs)
+        if not len(wanted.rows):
+            return StepResult(plan.step, [])
+        batch = self._batches.build(wanted)
+        sampled = self._sampler.sample(logits, batch)
+        return self._result(plan, wanted, batch, sampled, logits)
+
+    def close(self) -> None:
+        self._executable.close()
+
+    def _update_rows(self, plan: StepPlan) -> None:
+        for row in plan.freed_rows:
+            self._rows.drop(row)
+        for new in plan.new_rows:
+            self._rows.put(new)
+        for chunk in plan.chunks:
+            if chunk.new_blocks:
+                self._rows.add_blocks(chunk.row, chunk.new_blocks)
+        if plan.block_copies:
+            self._executable.copy_blocks(plan.block_copies)
+
+    def _result(
+        self, plan: StepPlan, wanted: LogitRows, batch: SamplingBatch, sampled: SampledBatch, logits: np.ndarray
+    ) -> StepResult:
+        drawn = wanted.given == NO_TOKEN  # these come first
+        count = int(np.count_nonzero(drawn))
+        rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
+        self._rows.token_ids[rows, self._rows.num_tokens[rows]] = tokens
+        self._rows.num_tokens[rows] += 1
+        errors = {}
+        if count and tokens.min() < 0:
+            for at in np.flatnonzero(tokens < 0).tolist():
+                errors[int(rows[at])] = _why_no_token(logits[at])
+        logprobs: dict[int, TokenLogprobs] = {}
+        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
+        if sampled.logprobs is not None:
+            for at in np.flatnonzero(batch.num_logprobs != NO_LOGPROBS).tolist():
+                row, entry = int(wanted.rows[at]), _token_logprobs(sampled, at, int(batch.num_logprobs[at]))
+                if at < count:
+                    logprobs[row] = entry
+                else:
+                    prompt_logprobs.setdefault(row, []).append(entry)
+        return StepResult(plan.step, tokens.tolist(), logprobs, prompt_logprobs, errors)
+
+
+def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:
+    assert sampled.logprobs is not None
+    assert sampled.logprob_ids is not None
+    assert sampled.ranks is not None
+    ids = sampled.logprob_ids[at, : 1 + count]
+    return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
+
+
+def _why_no_token(logits: np.ndarray) -> str:
+    if np.isnan(logits).any():
+        return "the model gave logits that are not numbers (NaN) for this sequence"
+    return "no token may come next: allowed_token_ids, logit_bias, bad_words and min_tokens exclude all"

@@ -1,0 +1,120 @@
+"""Bounds of sampling parameters. Front ends check before they send; the engine checks again, for it trusts no client."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from appliance.engine.messages import GenerateRequest, SamplingParams
+
+MAX_STOP_TOKEN_IDS = 1024
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_LENGTH = 128
+MAX_LOGIT_BIAS = 1024
+_PENALTY = (-2.0, 2.0)
+
+
+class InvalidSamplingError(ValueError):
+    """`field` is the parameter to blame; the message has its value and what is allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} is {_short(value)}; it must be {allowed}")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingLimits:
+    """What a plan allows beyond the bounds that always hold."""
+
+    max_n: int
+    max_logprobs: int  # -1: the whole vocabulary
+    max_model_len: int
+
+
+def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingLimits) -> None:
+    """Raises InvalidSamplingError for the first field that is out of bounds. NaN is out of every bound."""
+    _whole("n", params.n, 1, limits.max_n)
+    _whole("max_tokens", params.max_tokens, 1, None)
+    _whole("min_tokens", params.min_tokens, 0, params.max_tokens, "max_tokens")
+    _real("temperature", params.temperature, 0.0, 100.0)
+    if not 0.0 < params.top_p <= 1.0:
+        raise InvalidSamplingError("top_p", params.top_p, "above 0 and at most 1")
+    _whole("top_k", params.top_k, 0, None)
+    _real("min_p", params.min_p, 0.0, 1.0)
+    _real("presence_penalty", params.presence_penalty, *_PENALTY)
+    _real("frequency_penalty", params.frequency_penalty, *_PENALTY)
+    if not 0.0 < params.repetition_penalty <= 100.0:
+        raise InvalidSamplingError("repetition_penalty", params.repetition_penalty, "above 0 and at most 100")
+    if params.seed is not None:
+        _whole("seed", params.seed, -(1 << 63), (1 << 64) - 1)
+    _logprobs("logprobs", params.logprobs, limits.max_logprobs)
+    _logprobs("prompt_logprobs", params.prompt_logprobs, limits.max_logprobs)
+    _at_most("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
+    _ids("stop_token_ids", params.stop_token_ids, vocab_size)
+    _logit_bias(params.logit_bias, vocab_size)
+    _bad_words(params.bad_words, vocab_size)
+    if params.allowed_token_ids is not None:
+        if not params.allowed_token_ids:
+            raise InvalidSamplingError("allowed_token_ids", [], "absent, or a list of at least one token id")
+        _ids("allowed_token_ids", params.allowed_token_ids, vocab_size)
+
+
+def validate_request(request: GenerateRequest, vocab_size: int, limits: SamplingLimits) -> None:
+    """Raises InvalidSamplingError; `prompt` and `eos_token_ids` count as fields."""
+    prompt = request.prompt_token_ids
+    if prompt and not (min(prompt) >= 0 and max(prompt) < vocab_size):
+        _ids("prompt", prompt, vocab_size)
+    _ids("eos_token_ids", request.eos_token_ids, vocab_size)
+    validate_sampling(request.sampling, vocab_size, limits)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _whole(field: str, value: int, least: int, most: int | None, name_of_most: str = "") -> None:
+    if value < least or (most is not None and value > most):
+        bound = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise InvalidSamplingError(field, value, bound + (f" ({name_of_most})" if name_of_most else ""))
+
+
+def _real(field: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise InvalidSamplingError(field, value, f"between {least:g} and {most:g}")
+
+
+def _logprobs(field: str, value: int | None, most: int) -> None:
+    if value is None or (value == -1 and most == -1):
+        return
+    if value < 0:
+        raise InvalidSamplingError(field, value, "at least 0" if most != -1 else "at least 0, or -1 for all")
+    if most != -1 and value > most:
+        raise InvalidSamplingError(field, value, f"at most {most} (max_logprobs)")
+
+
+def _ids(field: str, ids: Iterable[int], vocab_size: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise InvalidSamplingError(field, token, f"made of token ids from 0 to {vocab_size - 1}")
+
+
+def _at_most(field: str, values: tuple[object, ...], most: int) -> None:
+    if len(values) > most:
+        raise InvalidSamplingError(field, f"a list of {len(values)}", f"a list of at most {most}")
+
+
+def _logit_bias(biases: dict[int, float], vocab_size: int) -> None:
+    if len(biases) > MAX_LOGIT_BIAS:
+        raise InvalidSamplingError("logit_bias", f"a map of {len(biases)}", f"a map of at most {MAX_LOGIT_BIAS}")
+    _ids("logit_bias", biases, vocab_size)
+    for bias in biases.values():
+        if math.isnan(bias) or abs(bias) > 100.0:
+            raise InvalidSamplingError("logit_bias", bias, "between -100 and 100")
+
+
+def _bad_words(words: tuple[tuple[int, ...], ...], vocab_size: int) -> None:
+    _at_most("bad_words", words, MAX_BAD_WORDS)
+    for word in words:
+        if not 1 <= len(word) <= MAX_BAD_WORD_LENGTH:
+            raise InvalidSamplingError("bad_words", word, f"made of 1 to {MAX_BAD_WORD_LENGTH} token ids each")
+        _ids("bad_words", word, vocab_size)

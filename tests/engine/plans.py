@@ -1,0 +1,52 @@
+"""Plans for engine tests, filled in with what matters here."""
+
+from pathlib import Path
+
+import msgspec
+
+from appliance.engine.scripted import Script
+from appliance.plan.types import EnginePlan
+
+
+def scripted_plan(folder: Path, script: Script | None = None, **changes: object) -> EnginePlan:
+    """A plan of the scripted back-end. `changes` go to the section that has the field."""
+    path = folder / "script.json"
+    path.write_bytes(msgspec.json.encode(script or Script()))
+    plan = {
+        "appliance_version": "0", "name": "scripted", "device": "cpu", "hardware": "test", "hardware_sha256": "",
+        "profile": "test",
+        "model": {
+            "path": str(path), "format": "scripted", "architecture": "scripted", "header_sha256": "",
+            "served_names": ["scripted"], "task": "generate", "max_model_len": 256, "seed": 0, "tokenizer_path": "",
+            "skip_tokenizer": True, "chat_template": None, "chat_template_content_format": "string",
+            "default_sampling": {}, "max_logprobs": 20, "logprobs_mode": "raw_logprobs",
+        },
+        "precision": {"weights": [], "activations": "f32", "quantize_activations": False, "kv_dtype": "f32"},
+        "kernels": {"kernel_set": "scripted", "support": "tested here", "choices": [], "num_threads": 1},
+        "memory": [],
+        "cache": {"block_size": 16, "num_blocks": 64, "prefix_caching": True, "hash_algorithm": "sha256"},
+        "scheduler": {
+            "policy": "fcfs", "max_num_seqs": 8, "max_num_batched_tokens": 64, "chunked_prefill": True,
+            "max_num_partial_prefills": 1, "max_long_partial_prefills": 1, "long_prefill_token_threshold": 0,
+            "max_waiting": None,
+        },
+        "parallel": {"tensor": 1, "pipeline": 1, "data": 1, "expert": False},
+        "restart": {
+            "policy": "never", "max_restarts": 0, "window_s": 60.0, "backoff_s": 0.0, "heartbeat_timeout_s": 5.0,
+        },
+        "serving": {
+            "host": "127.0.0.1", "port": 0, "root_path": "", "apis": ["openai"], "key_hashes": {},
+            "max_body_bytes": 1 << 20, "max_header_bytes": 65536, "max_headers": 256, "max_n": 16,
+            "keep_alive_s": 5.0, "shutdown_timeout_s": 5.0, "cors_origins": [], "request_id_headers": False,
+            "enable_docs": False, "server_load_tracking": False, "force_include_usage": False,
+            "prompt_tokens_details": False, "return_tokens_as_token_ids": False, "log_level": "info",
+            "log_requests": False, "max_log_len": None, "metrics": True,
+        },
+        "slo": {}, "batch": {}, "bench": {}, "decisions": [], "spec_sha256": "", "engine_sha256": "",
+        "serving_sha256": "",
+    }  # fmt: skip
+    for name, value in changes.items():
+        homes = [section for section in plan.values() if isinstance(section, dict) and name in section]
+        assert len(homes) == 1, f"no one section has {name}"
+        homes[0][name] = value
+    return msgspec.convert(plan, EnginePlan)

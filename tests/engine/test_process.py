@@ -1,0 +1,237 @@
+"""The engine process over a real socket: requests, several clients, bad messages, deaths of every kind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.engine.messages import (
+    AbortRequest,
+    BadMessage,
+    BootPhase,
+    EngineStats,
+    ErrorKind,
+    Fatal,
+    FinishReason,
+    Heartbeat,
+    OutputBatch,
+    Ready,
+    UtilityRequest,
+    UtilityResult,
+)
+from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED
+from appliance.engine.scripted import Reply, Script
+
+from .client import Client, command, engine, write_plan
+from .plans import scripted_plan
+from .simulator import generate
+
+FOREVER = 200  # tokens
+
+
+def stats(client: Client) -> EngineStats:
+    client.send(UtilityRequest(call_id="s", method="stats"))
+    return msgspec.msgpack.decode(client.wait_for(UtilityResult).value, type=EngineStats)
+
+
+def test_a_request_is_answered_and_boot_is_told(tmp_path: Path) -> None:
+    script = Script(replies=[Reply([7, 8], [20, 21, 22])])
+    with engine(tmp_path, scripted_plan(tmp_path, script)) as (_, endpoint), Client(endpoint) as client:
+        client.send(generate("hello", [5, 7, 8], 10, eos=(0,)))
+        phase = client.wait_for(BootPhase, lambda phase: phase.ended)
+        assert phase.name == "load"
+        assert "load" in msgspec.msgpack.decode(client.wait_for(Ready).report)["seconds"]
+        outputs = list(client.outputs("hello"))
+        assert [token for output in outputs for token in output.token_ids] == [20, 21, 22, 0]
+        assert outputs[-1].finish_reason is FinishReason.STOP
+        assert stats(client).num_blocks_used == 0
+
+
+def test_clients_share_an_engine_and_do_not_hear_each_other(tmp_path: Path) -> None:
+    with engine(tmp_path, scripted_plan(tmp_path)) as (_, endpoint), Client(endpoint) as one, Client(endpoint) as two:
+        one.send(generate("same", [10], 3))
+        two.send(generate("same", [100], 3))
+        assert [output.token_ids for output in one.outputs("same")] == [[11], [12], [13]]
+        assert [output.token_ids for output in two.outputs("same")] == [[101], [102], [103]]
+
+
+def test_a_client_that_goes_takes_its_requests_along(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(step_seconds=0.01))
+    with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as watcher:
+        watcher.ready()
+        with Client(endpoint) as client:
+            client.send(generate("long", [1], FOREVER))
+            next(client.outputs("long"))
+            assert stats(watcher).num_running == 1
+        while stats(watcher).num_running:
+            watcher.wait_for(Heartbeat)
+        assert stats(watcher).generation_tokens < FOREVER
+
+
+def test_abort_is_confirmed_and_unknown_ids_are_ignored(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(step_seconds=0.01))
+    with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as client:
+        client.send(generate("long", [1], FOREVER, n=2))
+        next(client.outputs("long"))
+        client.send(AbortRequest(["unknown", "long"]))
+        ended = client.wait_for(OutputBatch, lambda batch: any(output.finish_reason for output in batch.outputs))
+        assert [(output.index, output.finish_reason) for output in ended.outputs] == [
+            (0, FinishReason.ABORT),
+            (1, FinishReason.ABORT),
+        ]
+        assert stats(client).num_blocks_used == 0
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ((b"\xff\x00garbage",), "unreadable"),
+        ((b"",), "unreadable"),
+        ((b"one", b"two"), "2 frames"),
+        ((msgspec.msgpack.encode({"type": "generate", "request_id": 5}),), "request_id"),
+        ((msgspec.msgpack.encode({"type": "dance"}),), "dance"),
+        ((msgspec.msgpack.encode({"type": "abort", "request_ids": ["a"] * 2 + [None]}),), "request_ids"),
+    ],
+)
+def test_bad_messages_harm_nobody(engine_endpoint: str, frames: tuple[bytes, ...], words: str) -> None:
+    with Client(engine_endpoint) as client:
+        client.send_frames(*frames)
+        assert words in client.wait_for(BadMessage).error
+        client.send(generate("after", [1], 2))
+        assert len(list(client.outputs("after"))) == 2
+
+
+@pytest.fixture(scope="module")
+def engine_endpoint(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("engine")
+    with engine(folder, scripted_plan(folder)) as (_, endpoint):
+        yield endpoint
+
+
+def test_bad_requests_fail_alone_and_name_the_field(engine_endpoint: str) -> None:
+    bad = {
+        "prompt": generate("prompt", []),
+        "temperature": generate("temperature", [1], temperature=float("nan")),
+        "n": generate("n", [1], n=10**9),
+        "priority": generate("priority", [1], priority=1),
+        "allowed_token_ids": generate("allowed_token_ids", [1], allowed_token_ids=(100_000,)),
+    }
+    with Client(engine_endpoint) as client:
+        for field, request in bad.items():
+            client.send(request)
+            output = next(client.outputs(field))
+            assert output.error_field == field
+            assert output.error_kind is ErrorKind.INVALID
+
+
+def test_a_crash_fails_all_requests_then_exits(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(crash_at_step=5))
+    with engine(tmp_path, plan) as (process, endpoint), Client(endpoint) as client:
+        client.send(generate("a", [1], FOREVER))
+        client.send(generate("b", [2], FOREVER))
+        failed = {}
+        while len(failed) < 2:
+            for output in client.wait_for(OutputBatch).outputs:
+                if output.finish_reason is not None:
+                    failed[output.request_id] = output
+        assert all(output.error_kind is ErrorKind.INTERNAL for output in failed.values())
+        assert all("scripted crash in step 5" in str(output.error) for output in failed.values())
+        assert "scripted crash" in client.wait_for(Fatal).error
+        assert process.wait(10) == EXIT_DEAD
+
+
+def test_a_hung_step_shows_in_heartbeats(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(hang_at_step=2))
+    with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as client:
+        client.ready()
+        assert client.wait_for(Heartbeat).step_seconds == 0.0
+        client.send(generate("stuck", [1], FOREVER))
+        first = client.wait_for(Heartbeat, lambda beat: beat.step == 2 and beat.step_seconds > 0.1)
+        later = client.wait_for(Heartbeat, lambda beat: beat.step_seconds > first.step_seconds + 0.1)
+        assert later.step == 2
+
+
+def test_terminate_drains_then_exits_cleanly(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(step_seconds=0.01))
+    with engine(tmp_path, plan) as (process, endpoint), Client(endpoint) as client:
+        client.send(generate("open", [1], 20))
+        outputs = client.outputs("open")
+        tokens = next(outputs).token_ids
+        process.send_signal(signal.SIGTERM)
+        for output in outputs:
+            tokens = tokens + output.token_ids
+        assert len(tokens) == 20
+        assert process.wait(10) == 0
+
+
+def test_a_second_terminate_ends_at_once(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(step_seconds=0.01), shutdown_timeout_s=1000.0)
+    with engine(tmp_path, plan) as (process, endpoint), Client(endpoint) as client:
+        client.send(generate("open", [1], FOREVER))
+        next(client.outputs("open"))
+        process.send_signal(signal.SIGTERM)
+        client.send(generate("late", [1]))
+        late = next(output for output in client.outputs("late"))
+        while late.error_kind is not ErrorKind.UNAVAILABLE:  # it came before the signal
+            list(client.outputs("late"))
+            client.send(generate("late", [1]))
+            late = next(output for output in client.outputs("late"))
+        process.send_signal(signal.SIGTERM)
+        last = [output for output in client.outputs("open")][-1]
+        assert last.error_kind is ErrorKind.UNAVAILABLE
+        assert process.wait(10) == 0
+
+
+def test_drain_and_shutdown_calls(tmp_path: Path) -> None:
+    with engine(tmp_path, scripted_plan(tmp_path)) as (process, endpoint), Client(endpoint) as client:
+        client.send(generate("open", [1], 20))
+        client.send(UtilityRequest(call_id="d", method="drain"))
+        assert len(list(client.outputs("open"))) == 20
+        assert client.wait_for(UtilityResult).call_id == "d"
+        client.send(UtilityRequest(call_id="x", method="shutdown"))
+        assert client.wait_for(UtilityResult).call_id == "x"
+        assert process.wait(10) == 0
+
+
+def test_the_engine_dies_with_its_parent(tmp_path: Path) -> None:
+    """kill -9 of the process that holds the pipe. `alive` is a pipe that only the engine holds open."""
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+    plan = write_plan(tmp_path, scripted_plan(tmp_path, Script(hang_at_step=1)))
+    alive_reader, alive_writer = os.pipe()
+    parent_source = (
+        "import os, subprocess, sys, time\n"
+        "alive = int(sys.argv[1]); reader, writer = os.pipe()\n"
+        "subprocess.Popen([*sys.argv[2:], '--parent-fd', str(reader)], pass_fds=(reader, alive))\n"
+        "os.close(alive); os.close(reader)\n"
+        "while True: time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", parent_source, str(alive_writer), *command(plan, endpoint)], pass_fds=(alive_writer,)
+    )
+    os.close(alive_writer)
+    with Client(endpoint) as client:
+        client.ready()
+        client.send(generate("stuck", [1]))
+        client.wait_for(Heartbeat, lambda beat: beat.step_seconds > 0)
+        parent.kill()
+        parent.wait()
+        assert os.read(alive_reader, 1) == b"", "the engine outlived its parent"
+    os.close(alive_reader)
+
+
+def test_a_plan_that_cannot_be_read_or_started(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/engine.sock"
+    missing = subprocess.run(command(tmp_path / "none.json", endpoint), capture_output=True, text=True, check=False)
+    assert missing.returncode == EXIT_NOT_STARTED
+    assert "none.json" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    plan = scripted_plan(tmp_path)
+    (tmp_path / "script.json").unlink()
+    broken = subprocess.run(command(write_plan(tmp_path, plan), endpoint), capture_output=True, text=True, check=False)
+    assert broken.returncode == EXIT_NOT_STARTED
+    assert "script.json" in broken.stderr
+    assert "Traceback" not in broken.stderr
