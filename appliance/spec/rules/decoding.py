@@ -1,0 +1,162 @@
+"""Rules of `decoding`, `multimodal`, `kv_transfer` and `kv_events`."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.rules.finding import Finding, Findings
+from appliance.spec.suggest import near_value
+
+TOOL_PARSERS = (
+    "deepseek_v3",
+    "glm45",
+    "granite",
+    "granite-20b-fc",
+    "hermes",
+    "hunyuan_a13b",
+    "internlm",
+    "jamba",
+    "llama3_json",
+    "mistral",
+    "phi4_mini_json",
+    "pythonic",
+    "qwen3_coder",
+)
+REASONING_PARSERS = ("deepseek_r1", "glm45", "GptOss", "granite", "hunyuan_a13b", "mistral", "qwen3", "step3")
+
+_Number = int | float
+
+
+def _number(low: float, high: float = float("inf"), *, above: bool = False) -> Callable[[Any], bool]:
+    def holds(value: Any) -> bool:
+        if not isinstance(value, _Number) or isinstance(value, bool):
+            return False
+        return (value > low if above else value >= low) and value <= high
+
+    return holds
+
+
+def _integer(low: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+SAMPLING_DEFAULTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "temperature": ("a number of at least 0", _number(0)),
+    "top_p": ("a number above 0 and at most 1", _number(0, 1, above=True)),
+    "top_k": ("an integer of at least -1; 0 and -1 keep all", _integer(-1)),
+    "min_p": ("a number from 0 to 1", _number(0, 1)),
+    "presence_penalty": ("a number from -2 to 2", _number(-2, 2)),
+    "frequency_penalty": ("a number from -2 to 2", _number(-2, 2)),
+    "repetition_penalty": ("a number above 0", _number(0, above=True)),
+    "max_new_tokens": ("an integer of at least 1; a limit of every request", _integer(1)),
+}
+
+
+def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
+    if spec.decoding.enable_auto_tool_choice and spec.decoding.tool_parser == "none":
+        yield Finding(
+            path="decoding.enable_auto_tool_choice",
+            value=True,
+            message="enable_auto_tool_choice needs a tool parser, and tool_parser is none",
+            hint="write decoding.tool_parser: hermes, or what the model was trained for",
+        )
+
+
+def parsers_are_known(spec: DeploymentSpec) -> Findings:
+    tools = spec.decoding.tool_parser
+    if spec.decoding.tool_parser_plugin is None and tools not in (*TOOL_PARSERS, "auto", "none"):
+        yield _unknown_parser("decoding.tool_parser", tools, ("auto", "none", *TOOL_PARSERS))
+    reasoning = spec.decoding.reasoning_parser
+    if reasoning not in (*REASONING_PARSERS, "none"):
+        yield _unknown_parser("decoding.reasoning_parser", reasoning, ("none", *REASONING_PARSERS))
+
+
+def _unknown_parser(path: str, name: str, known: tuple[str, ...]) -> Finding:
+    near = near_value(name, known)
+    plugin = "name a decoding.tool_parser_plugin that has it" if "tool" in path else "write none"
+    hint = f"did you mean {near!r}?" if near else plugin
+    return Finding(path=path, value=name, message=f"no parser is named {name!r}", allowed=", ".join(known), hint=hint)
+
+
+def switches_fit_backend(spec: DeploymentSpec) -> Findings:
+    backend = spec.decoding.structured_output
+    switches = {
+        "disable_any_whitespace": ("auto", "guidance", "xgrammar"),
+        "disable_additional_properties": ("auto", "guidance"),
+    }
+    for name, backends in switches.items():
+        if getattr(spec.decoding, name) and backend not in backends:
+            yield Finding(
+                path=f"decoding.{name}",
+                value=True,
+                message=f"the back-end {backend} has no {name}",
+                allowed=f"with structured_output {' or '.join(backends)}",
+                hint=f"write structured_output: guidance, or remove {name}",
+            )
+
+
+def sampling_defaults_are_valid(spec: DeploymentSpec) -> Findings:
+    for name, value in spec.decoding.override_generation_config.items():
+        path = f"decoding.override_generation_config.{name}"
+        if name not in SAMPLING_DEFAULTS:
+            near = near_value(name, SAMPLING_DEFAULTS)
+            known = ", ".join(SAMPLING_DEFAULTS)
+            hint = f"did you mean {near!r}?" if near else "remove it"
+            yield Finding(
+                path=path, value=value, message=f"no sampling default is named {name!r}", allowed=known, hint=hint
+            )
+        elif not SAMPLING_DEFAULTS[name][1](value):
+            words = SAMPLING_DEFAULTS[name][0]
+            message = f"{path} cannot be {value!r}"
+            yield Finding(path=path, value=value, message=message, allowed=words, hint="remove it for the model's own")
+
+
+def pattern_compiles(spec: DeploymentSpec) -> Findings:
+    pattern = spec.decoding.logits_processor_pattern
+    if pattern is None:
+        return
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Finding(
+            path="decoding.logits_processor_pattern",
+            value=pattern,
+            message=f"the pattern is no regular expression: {error}",
+            hint="escape the characters that are meant literally",
+        )
+
+
+def connector_needs_a_role(spec: DeploymentSpec) -> Findings:
+    transfer = spec.kv_transfer
+    if transfer is not None and transfer.kv_connector is not None and transfer.kv_role is None:
+        yield Finding(
+            path="kv_transfer.kv_connector",
+            value=transfer.kv_connector,
+            message="a connector needs kv_role",
+            hint="write kv_role: kv_producer, kv_consumer or kv_both",
+        )
+
+
+def events_need_a_publisher(spec: DeploymentSpec) -> Findings:
+    events = spec.kv_events
+    if events is not None and events.enable_kv_cache_events and events.publisher == "null":
+        yield Finding(
+            path="kv_events.enable_kv_cache_events",
+            value=True,
+            message="events are on and nothing publishes them",
+            hint="write kv_events.publisher: zmq",
+        )
+
+
+def media_cache_is_on_or_off(spec: DeploymentSpec) -> Findings:
+    media = spec.multimodal
+    if media is None or not media.disable_mm_preprocessor_cache or "mm_processor_cache" not in media.model_fields_set:
+        return
+    if media.mm_processor_cache > 0:
+        yield Finding(
+            path="multimodal.mm_processor_cache",
+            value=media.mm_processor_cache,
+            message="the cache has a size and disable_mm_preprocessor_cache turns it off",
+            hint="remove one of the two",
+        )

@@ -1,0 +1,143 @@
+"""Rules of `endpoints`, `observability`, `slo` and `restart`."""
+
+import ipaddress
+from itertools import pairwise
+
+from appliance.base.diagnostics import Severity
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.rules.finding import Finding, Findings, repeated
+
+
+def public_needs_keys(spec: DeploymentSpec) -> Findings:
+    http, auth = spec.endpoints.http, spec.endpoints.auth
+    if http.uds is None and not is_loopback(http.host) and not auth.keys and not auth.allow_public_without_keys:
+        yield Finding(
+            path="endpoints.http.host",
+            value=http.host,
+            message=f"{http.host} can be reached from other machines, and there are no API keys",
+            allowed="a loopback address, unless endpoints.auth.keys is there",
+            hint="list keys in endpoints.auth.keys, or say endpoints.auth.allow_public_without_keys: true",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Names other than localhost count as public: what they resolve to can change."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def socket_hides_port(spec: DeploymentSpec) -> Findings:
+    http = spec.endpoints.http
+    for name in ("host", "port"):
+        if http.uds is not None and name in http.model_fields_set:
+            yield Finding(
+                path=f"endpoints.http.{name}",
+                value=getattr(http, name),
+                message=f"endpoints.http.{name} has no use beside a Unix socket",
+                hint=f"remove {name}, or uds",
+                severity=Severity.WARNING,
+            )
+
+
+def keys_differ(spec: DeploymentSpec) -> Findings:
+    keys = spec.endpoints.auth.keys
+    for index, name in repeated(key.name for key in keys):
+        path = f"endpoints.auth.keys[{index}].name"
+        yield Finding(path=path, value=name, message=f"two keys are named {name!r}", hint="rename one of them")
+    for index, _ in repeated(key.hash for key in keys):
+        path = f"endpoints.auth.keys[{index}].hash"
+        yield Finding(path=path, message="this key is listed twice", hint="give each name a key of its own")
+
+
+def certificate_has_a_key(spec: DeploymentSpec) -> Findings:
+    tls = spec.endpoints.tls
+    if tls is None:
+        return
+    for name, other in (("keyfile", "certfile"), ("certfile", "keyfile")):
+        if getattr(tls, name) is not None and getattr(tls, other) is None:
+            yield Finding(
+                path=f"endpoints.tls.{name}",
+                value=getattr(tls, name),
+                message=f"a {name} needs a {other}",
+                hint=f"write endpoints.tls.{other}: <path>",
+            )
+    if tls.cert_reqs != "none" and tls.ca_certs is None:
+        yield Finding(
+            path="endpoints.tls.cert_reqs",
+            value=tls.cert_reqs,
+            message="client certificates are checked against ca_certs, which is missing",
+            hint="write endpoints.tls.ca_certs: <path>",
+        )
+
+
+def credentials_need_origins(spec: DeploymentSpec) -> Findings:
+    cors = spec.endpoints.cors
+    if cors.allow_credentials and "*" in cors.allowed_origins:
+        yield Finding(
+            path="endpoints.cors.allow_credentials",
+            value=True,
+            message="credentials for every origin: browsers refuse it, and any page could use a visitor's login",
+            hint="list the origins, or remove allow_credentials",
+        )
+
+
+def root_path_is_a_path(spec: DeploymentSpec) -> Findings:
+    path = spec.endpoints.http.root_path
+    if path and (not path.startswith("/") or path.endswith("/")):
+        yield Finding(
+            path="endpoints.http.root_path",
+            value=path,
+            message=f"root_path cannot be {path!r}",
+            allowed="a path that begins with / and does not end with it",
+            hint=f"write /{path.strip('/')}" if path.strip("/") else "remove root_path",
+        )
+
+
+def traces_need_an_endpoint(spec: DeploymentSpec) -> Findings:
+    traces = spec.observability.traces
+    if traces is not None and traces.collect_detailed_traces and traces.otlp_traces_endpoint is None:
+        yield Finding(
+            path="observability.traces.collect_detailed_traces",
+            value=traces.collect_detailed_traces,
+            message="detailed traces need otlp_traces_endpoint",
+            hint="write observability.traces.otlp_traces_endpoint: http://host:4317",
+        )
+
+
+def outputs_need_requests(spec: DeploymentSpec) -> Findings:
+    logs = spec.observability.logs
+    if logs.enable_log_outputs and not logs.enable_log_requests:
+        yield Finding(
+            path="observability.logs.enable_log_outputs",
+            value=True,
+            message="outputs are logged with their requests, which are not logged",
+            hint="write enable_log_requests: true as well",
+        )
+
+
+def percentiles_rise(spec: DeploymentSpec) -> Findings:
+    for metric in ("ttft", "itl", "tpot", "e2el"):
+        names = [f"{metric}_p{percent}" for percent in (50, 90, 95, 99)]
+        bounds = [(name, getattr(spec.slo, name)) for name in names if getattr(spec.slo, name) is not None]
+        for (lower, less), (higher, more) in pairwise(bounds):
+            if more < less:
+                yield Finding(
+                    path=f"slo.{higher}",
+                    value=more,
+                    message=f"slo.{higher} is below slo.{lower}, which it includes",
+                    hint=f"write at least {less:g}s",
+                )
+
+
+def heartbeat_leaves_time(spec: DeploymentSpec) -> Findings:
+    timeout = spec.restart.heartbeat_timeout
+    if timeout < 1:
+        yield Finding(
+            path="restart.heartbeat_timeout",
+            value=timeout,
+            message="an engine that is only busy would be taken for hung",
+            allowed="at least 1s",
+            hint="default: 60s",
+        )

@@ -1,0 +1,170 @@
+"""Rules of `hardware` and `cache`."""
+
+from appliance.base.diagnostics import Severity
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.rules.finding import Finding, Findings
+
+_CONSTANTS = ("q_scale_constant", "k_scale_constant", "v_scale_constant")
+
+
+def kv_cache_is_said_once(spec: DeploymentSpec) -> Findings:
+    if spec.hardware.memory.kv_cache != "auto" and spec.cache.num_blocks != "auto":
+        yield Finding(
+            path="cache.num_blocks",
+            value=spec.cache.num_blocks,
+            message="cache.num_blocks and hardware.memory.kv_cache both say how large the cache is",
+            hint="remove one of the two",
+        )
+
+
+def kv_cache_is_not_empty(spec: DeploymentSpec) -> Findings:
+    if spec.hardware.memory.kv_cache == 0:
+        yield Finding(
+            path="hardware.memory.kv_cache",
+            value=0,
+            message="an engine without KV cache cannot generate",
+            hint="remove it for what is left after the weights, or write a size such as 1GiB",
+        )
+
+
+def blocks_hold_the_context(spec: DeploymentSpec) -> Findings:
+    blocks, size, length = spec.cache.num_blocks, spec.cache.block_size, spec.model.max_model_len
+    if isinstance(blocks, int) and isinstance(size, int) and isinstance(length, int) and blocks * size < length:
+        yield Finding(
+            path="cache.num_blocks",
+            value=blocks,
+            message=f"{blocks} blocks of {size} tokens cannot hold one sequence of max_model_len {length}",
+            hint=f"write at least {-(-length // size)} blocks, or a max_model_len of at most {blocks * size}",
+        )
+
+
+def block_size_fits_device(spec: DeploymentSpec) -> Findings:
+    size, device = spec.cache.block_size, spec.hardware.device
+    if device in ("cuda", "rocm") and isinstance(size, int) and size > 32:
+        yield Finding(
+            path="cache.block_size",
+            value=size,
+            message=f"{device} kernels take blocks of at most 32 tokens",
+            allowed="auto, 1, 8, 16 or 32",
+            hint="remove cache.block_size",
+        )
+
+
+def kv_dtype_fits_device(spec: DeploymentSpec) -> Findings:
+    dtype, device = spec.cache.dtype, spec.hardware.device
+    if dtype == "fp8_inc" and device != "auto":
+        yield Finding(
+            path="cache.dtype",
+            value=dtype,
+            message=f"fp8_inc is for Gaudi, not for {device}",
+            hint="write cache.dtype: fp8",
+        )
+    if dtype == "fp8_e5m2" and device == "rocm":
+        yield Finding(
+            path="cache.dtype",
+            value=dtype,
+            message="rocm has no fp8_e5m2 cache",
+            allowed="auto, float16, bfloat16 or fp8_e4m3",
+            hint="write cache.dtype: fp8_e4m3",
+        )
+
+
+def kv_scales_need_fp8(spec: DeploymentSpec) -> Findings:
+    if spec.cache.dtype.startswith("fp8"):
+        return
+    if spec.cache.calculate_kv_scales:
+        yield Finding(
+            path="cache.calculate_kv_scales",
+            value=True,
+            message=f"scales are for fp8 caches, and cache.dtype is {spec.cache.dtype}",
+            hint="write cache.dtype: fp8, or remove calculate_kv_scales",
+        )
+    for name in sorted(spec.cache.model_fields_set.intersection(_CONSTANTS)):
+        yield Finding(
+            path=f"cache.{name}",
+            value=getattr(spec.cache, name),
+            message=f"cache.{name} has no use: scales are for fp8 caches, and cache.dtype is {spec.cache.dtype}",
+            hint=f"remove cache.{name}",
+            severity=Severity.WARNING,
+        )
+
+
+def hash_needs_prefix_caching(spec: DeploymentSpec) -> Findings:
+    if not spec.cache.prefix_caching and "hash_algorithm" in spec.cache.model_fields_set:
+        yield Finding(
+            path="cache.hash_algorithm",
+            value=spec.cache.hash_algorithm,
+            message="cache.hash_algorithm has no use with prefix_caching: false",
+            hint="remove cache.hash_algorithm",
+            severity=Severity.WARNING,
+        )
+
+
+def swap_needs_space(spec: DeploymentSpec) -> Findings:
+    if spec.scheduler.preemption_mode == "swap" and spec.hardware.memory.swap_space == 0:
+        yield Finding(
+            path="scheduler.preemption_mode",
+            value="swap",
+            message="preemption by swap needs memory to swap to",
+            hint="write hardware.memory.swap_space: 4GiB, or preemption_mode: recompute",
+        )
+
+
+def offload_needs_a_device(spec: DeploymentSpec) -> Findings:
+    if spec.hardware.device == "cpu" and spec.hardware.memory.cpu_offload > 0:
+        yield Finding(
+            path="hardware.memory.cpu_offload",
+            value=spec.hardware.memory.cpu_offload,
+            message="on a CPU, weights are in host memory already",
+            hint="remove hardware.memory.cpu_offload",
+        )
+
+
+def sleep_needs_a_device(spec: DeploymentSpec) -> Findings:
+    if spec.model.enable_sleep_mode and spec.hardware.device == "cpu":
+        yield Finding(
+            path="model.enable_sleep_mode",
+            value=True,
+            message="a CPU has no device memory to give back",
+            hint="remove model.enable_sleep_mode; stop the deployment with `appliance down`",
+        )
+
+
+def eager_has_no_graphs(spec: DeploymentSpec) -> Findings:
+    if not spec.compilation.enforce_eager:
+        return
+    for name in ("cuda_graph_sizes", "cudagraph_capture_sizes"):
+        if getattr(spec.compilation, name):
+            yield Finding(
+                path=f"compilation.{name}",
+                message=f"compilation.{name} has no use with enforce_eager: true",
+                hint=f"remove compilation.{name}, or enforce_eager",
+            )
+
+
+def binding_fits_threads(spec: DeploymentSpec) -> Findings:
+    binding, threads = spec.hardware.cpu_omp_threads_bind, spec.hardware.num_threads
+    if binding in ("auto", "all"):
+        return
+    ranks = [_cpus(part) for part in binding.replace("/", "|").split("|")]
+    path = "hardware.cpu_omp_threads_bind"
+    if len(ranks) not in (1, spec.parallelism.tensor):
+        yield Finding(
+            path=path,
+            value=binding,
+            message=f"{len(ranks)} CPU lists for {spec.parallelism.tensor} tensor-parallel ranks",
+            hint="write one list a rank, with | between them",
+        )
+    if isinstance(threads, int) and threads > min(ranks):
+        yield Finding(
+            path="hardware.num_threads",
+            value=threads,
+            message=f"{threads} threads on {min(ranks)} bound CPUs would share cores",
+            hint=f"write at most {min(ranks)}, or bind more CPUs",
+        )
+
+
+def _cpus(text: str) -> int:
+    """How many CPUs a list such as `0-3,8` names."""
+    spans = [part.split("-") for part in text.split(",")]
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
