@@ -1,0 +1,78 @@
+"""Token ids to text, as they come. A character is held back until all its bytes are there."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tokenizers.decoders import DecodeStream
+
+from appliance.text.tokenizer import Tokenizer
+
+CONTEXT_TOKENS = 6  # of the prompt, so that the first token is decoded as a continuation
+
+
+class Detokenizer(Protocol):
+    """Of one sequence. The pieces, joined, are what decoding all tokens after the prompt would give."""
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; often empty."""
+
+    def finish(self) -> str:
+        """U+FFFD for a character that was never completed, else nothing."""
+
+
+def make_detokenizer(
+    tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+) -> Detokenizer:
+    """spaces_between_special_tokens matters only to vocabularies whose decoder puts spaces between tokens."""
+    if tokenizer.is_bytewise:
+        return ByteDetokenizer(tokenizer, tokenizer.special_ids if skip_special_tokens else ())
+    return StreamDetokenizer(
+        tokenizer,
+        prompt,
+        skip_special_tokens=skip_special_tokens,
+        join_special_tokens=not spaces_between_special_tokens,
+    )
+
+
+class ByteDetokenizer:
+    """For vocabularies whose tokens are bytes: a table and an incremental UTF-8 decoder; constant work a token."""
+
+    def __init__(self, tokenizer: Tokenizer, skipped: Iterable[int]) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._skipped = skipped if isinstance(skipped, frozenset) else frozenset(skipped)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        return self._decoder.decode(self._token_bytes(token_id))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class StreamDetokenizer:
+    """For every other vocabulary: the library's stream, started on the end of the prompt."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool, join_special_tokens: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._join_special_tokens = join_special_tokens and not skip_special_tokens
+        self._last_was_special = False
+        self._stream = DecodeStream(ids=list(prompt[-CONTEXT_TOKENS:]), skip_special_tokens=skip_special_tokens)
+        self._has_unshown = False
+
+    def push(self, token_id: int) -> str:
+        is_special = token_id in self._tokenizer.special_ids
+        if self._join_special_tokens and is_special and self._last_was_special:
+            return self._tokenizer.token_text(token_id)
+        self._last_was_special = is_special
+        text = self._stream.step(self._tokenizer.backend, token_id)
+        self._has_unshown = text is None and not (is_special and self._skip)
+        return text or ""
+
+    def finish(self) -> str:
+        return "\N{REPLACEMENT CHARACTER}" if self._has_unshown else ""

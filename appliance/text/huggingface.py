@@ -1,0 +1,88 @@
+"""A tokenizer from a Hugging Face folder: tokenizer.json, with what tokenizer_config.json says beside it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer
+
+from appliance.text.errors import TokenizerError
+from appliance.text.gguf import set_bos_and_eos
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def build_tokenizer(folder: Path) -> Tokenizer:
+    """Raises TokenizerError when tokenizer.json is missing or broken."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise TokenizerError(
+            f"{folder.name} has no tokenizer.json",
+            hint="save it with transformers' AutoTokenizer(...).save_pretrained and point model.tokenizer there",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing finer
+        raise TokenizerError(f"{path.name} cannot be read: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    config = _read(folder / "tokenizer_config.json")
+    _add_listed_tokens(tokenizer, config)
+    if "add_bos_token" in config or "add_eos_token" in config:
+        names = special_tokens(folder)
+        bos = names.get("bos_token") if config.get("add_bos_token") else None
+        eos = names.get("eos_token") if config.get("add_eos_token") else None
+        set_bos_and_eos(tokenizer, bos, eos)
+    return tokenizer
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """The named special tokens, as text, that chat templates may use."""
+    config = {**_read(folder / "special_tokens_map.json"), **_read(folder / "tokenizer_config.json")}
+    found = {name: _content(config.get(name)) for name in _NAMED}
+    return {name: content for name, content in found.items() if content is not None}
+
+
+def chat_templates(folder: Path) -> dict[str, str]:
+    """By name; the unnamed one is "default". Files win over tokenizer_config.json, as in transformers."""
+    stored = _read(folder / "tokenizer_config.json").get("chat_template")
+    found: dict[str, str] = {}
+    if isinstance(stored, str):
+        found["default"] = stored
+    elif isinstance(stored, list):
+        found |= {str(each.get("name")): str(each.get("template")) for each in stored if isinstance(each, dict)}
+    if (single := folder / "chat_template.jinja").is_file():
+        found["default"] = single.read_text("utf-8")
+    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
+        found[path.stem] = path.read_text("utf-8")
+    return found
+
+
+def _add_listed_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
+    """Adds tokens that only tokenizer_config.json knows, in the order of their ids."""
+    listed = config.get("added_tokens_decoder")
+    if not isinstance(listed, dict):
+        return
+    for token_id, entry in sorted(listed.items(), key=lambda item: int(item[0])):
+        content = _content(entry)
+        if content and tokenizer.token_to_id(content) is None and int(token_id) == tokenizer.get_vocab_size():
+            tokenizer.add_tokens([AddedToken(content, special=bool(entry.get("special")), normalized=False)])
+
+
+def _content(entry: Any) -> str | None:
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """An empty dict where there is no file. Raises TokenizerError for a file that is not a JSON object."""
+    if not path.is_file():
+        return {}
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise TokenizerError(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path.name} is not a JSON object")
+    return value
