@@ -13,14 +13,18 @@ from appliance.checkpoint.facts import (
 from appliance.checkpoint.read import read_model_facts
 from appliance.checkpoint.reader import TensorReader, open_tensors
 from appliance.checkpoint.rope import RopeFacts
+from appliance.checkpoint.sources.options import FetchOptions, Progress
+from appliance.checkpoint.sources.resolve import resolve_source
 
 __all__ = [
     "AttentionGroup",
     "CheckpointError",
     "ConfigFacts",
+    "FetchOptions",
     "Geometry",
     "LayerFacts",
     "ModelFacts",
+    "Progress",
     "RopeFacts",
     "StoredConventions",
     "TensorFacts",
@@ -30,4 +34,5 @@ __all__ = [
     "normalize_config",
     "open_tensors",
     "read_model_facts",
+    "resolve_source",
 ]

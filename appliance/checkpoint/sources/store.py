@@ -1,0 +1,105 @@
+"""The model cache: files under the digest of their bytes, put there only after the digest was checked."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from appliance.base.hashing import sha256_json
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.sources.options import Progress
+
+_CHUNK: Final = 1 << 22
+
+
+class Store:
+    """`root/<sha256>/<file>` are checked files; `root/work/<key>/` are unfinished downloads, kept for a resume."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def lookup(self, sha256: str) -> Path | None:
+        """The checked file of that digest. Its bytes were checked when it was put here."""
+        folder = self.root / sha256
+        if not folder.is_dir():
+            return None
+        return next((path for path in sorted(folder.iterdir()) if path.is_file()), None)
+
+    def put(self, file: Path, sha256: str, name: str) -> Path:
+        """Move a checked file of the work folder to its place, at once or not at all."""
+        target = self.root / sha256 / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file, target)
+        return target
+
+    def link(self, file: Path, sha256: str, name: str) -> Path:
+        """Point at a checked file that another cache owns."""
+        target = self.root / sha256 / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.symlink_to(file.resolve())
+        return target
+
+    def discard(self, work_dir: Path) -> None:
+        """Remove a finished download's leftovers."""
+        shutil.rmtree(work_dir, ignore_errors=True)
+
+    @contextmanager
+    def work(self, key: str) -> Iterator[Path]:
+        """The folder of one download, held by one process at a time. Raises CheckpointError when it is not writable."""
+        folder = self.root / "work" / key
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.root / "work" / f"{key}.lock").open("w")
+        except OSError as error:
+            raise CheckpointError(
+                "the model cache", f"cannot be written: {error.strerror}", "set APPLIANCE_CACHE"
+            ) from error
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
+
+
+class _Stamp(msgspec.Struct):
+    """A file's digest, good for as long as the file's identity stays the same."""
+
+    identity: tuple[str, int, int, int]
+    sha256: str
+
+
+def checked_digest(root: Path, file: Path, progress: Progress) -> str:
+    """The sha256 of a file outside the store. Remembered by path, size, time and inode, so that starts stay fast."""
+    path = file.resolve()
+    status = path.stat()
+    identity = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)
+    stamp = root / "stamps" / f"{sha256_json(str(path))}.json"
+    if stamp.is_file():
+        try:
+            known = msgspec.json.decode(stamp.read_bytes(), type=_Stamp)
+        except msgspec.DecodeError:
+            known = None
+        if known is not None and known.identity == identity:
+            return known.sha256
+    digest = file_digest(path, progress)
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    temporary = stamp.with_suffix(f".{os.getpid()}")
+    temporary.write_bytes(msgspec.json.encode(_Stamp(identity, digest)))
+    os.replace(temporary, stamp)
+    return digest
+
+
+def file_digest(path: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    progress.start(f"checking {path.name}", path.stat().st_size, "bytes")
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            progress.advance(len(chunk))
+    return digest.hexdigest()
