@@ -12,7 +12,7 @@ SIZE_FORM = "a number of bytes with a unit: 512MB, 4GiB, 1.5GiB"
 DURATION_FORM = "a number with a unit: 500ms, 2s, 1m, 1h"
 
 COUNT_PATTERN = r"^\d+(\.\d+)?[kmgKMG]?$"
-SIZE_PATTERN = r"^\d+(\.\d+)?\s*(B|[kKMGT]i?B?)$"
+SIZE_PATTERN = r"^\d+(\.\d+)?\s*(B|[kKMGT]i?B)$"
 DURATION_PATTERN = r"^\d+(\.\d+)?(ms|s|m|h|d)$"
 
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -45,6 +45,23 @@ def parse_duration(text: str) -> float:
     if unit not in _DURATION_UNITS:
         raise ValueError(f"{text!r} has no unit" if not unit else f"{text!r} has an unknown unit {unit!r}")
     return float(number * _DURATION_UNITS[unit])
+
+
+def size_text(size_bytes: int) -> str:
+    """The shortest exact text that `parse_size` reads back: 4GiB, 64KiB, 1000B."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
+    return f"{size_bytes}B"
+
+
+def duration_text(seconds: float) -> str:
+    """The shortest exact text that `parse_duration` reads back: 10m, 1.5s, 500ms."""
+    exact = Decimal(str(seconds))
+    for unit in ("d", "h", "m", "s"):
+        if exact and exact % _DURATION_UNITS[unit] == 0:
+            return f"{exact // _DURATION_UNITS[unit]:f}{unit}"
+    return f"{exact:f}s" if exact >= 1 or not exact else f"{(exact * 1000).normalize():f}ms"
 
 
 def format_size(size_bytes: int) -> str:

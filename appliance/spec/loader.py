@@ -99,8 +99,8 @@ class LoadedSpec:
 
     @property
     def sha256(self) -> str:
-        """Digest of the resolved spec; secrets do not enter it."""
-        return hashing.sha256_json(self.resolved())
+        """Digest of the spec with every default. Values from ${...} count, those of secret fields do not."""
+        return hashing.sha256_json(self.spec.model_dump(mode="json"))
 
 
 def load_spec(
@@ -231,7 +231,7 @@ class _Placed:
 
     def place(self, found: Diagnostic) -> Diagnostic:
         """Findings that have no place yet get that of their path."""
-        source = next((each for each in reversed(self.sources) if _within(found.path, each.path)), None)
+        source = next((each for each in reversed(self.sources) if self._is_from(each, found.path)), None)
         if found.path in self.document.interpolated and found.value is not None:
             found = dataclasses.replace(found, value=MASK)
         if source is not None:
@@ -241,9 +241,15 @@ class _Placed:
             found = dataclasses.replace(found, line=position.line, column=position.column)
         return self.show(found)
 
+    def _is_from(self, source: Source, path: str) -> bool:
+        """Whether an override gave the value at `path`, or made the section that it is."""
+        made = path not in self.document.keys and path not in self.document.values
+        return _within(path, source.path) or bool(path and made and _within(source.path, path))
+
     def show(self, found: Diagnostic) -> Diagnostic:
         lines = self.text.splitlines()
-        line = lines[found.line - 1] if found.line <= len(lines) and found.value != MASK else None
+        is_literal_secret = found.value == MASK and found.path not in self.document.interpolated
+        line = lines[found.line - 1] if found.line <= len(lines) and not is_literal_secret else None
         return dataclasses.replace(found, file=self.file, source_line=line)
 
 

@@ -38,15 +38,33 @@ def unknown_key_hint(name: str, section: type[Section], path: Path) -> str:
     prefix = format_path(path)
     if wanted in here:
         return f"did you mean {wanted!r}?"
-    if elsewhere := _places(wanted):
+    if elsewhere := places_of(wanted):
         return f"did you mean {_or(elsewhere)}?"
     if wanted in GONE:
         return GONE[wanted]
     if near := difflib.get_close_matches(wanted, here, n=1, cutoff=0.7):
         return f"did you mean {near[0]!r}?"
     if near := difflib.get_close_matches(wanted, list(_by_name()), n=1, cutoff=0.85):
-        return f"did you mean {_or(_places(near[0]))}?"
+        return f"did you mean {_or(places_of(near[0]))}?"
     return f"keys of {prefix or 'the document'}: {', '.join(here)}; keys that begin with x- are yours"
+
+
+_ALIASES = {
+    "fp16": "float16",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "f32": "float32",
+    "embedding": "embed",
+    "transcription": "transcribe",
+    "chat": "generate",
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "amd": "rocm",
+    "warn": "warning",
+    "fifo": "fcfs",
+    "vllm": "none",
+}
 
 
 def near_value(value: object, allowed: Iterable[object]) -> str:
@@ -56,6 +74,8 @@ def near_value(value: object, allowed: Iterable[object]) -> str:
     by_lower = {word.lower(): word for word in words}
     if text.lower() in by_lower:
         return by_lower[text.lower()]
+    if (alias := _ALIASES.get(text.lower())) in words:
+        return str(alias)
     near = difflib.get_close_matches(text, words, n=1, cutoff=0.6)
     return near[0] if near else ""
 
@@ -70,7 +90,8 @@ def _by_name() -> dict[str, tuple[str, ...]]:
     return table
 
 
-def _places(name: str) -> tuple[str, ...]:
+def places_of(name: str) -> tuple[str, ...]:
+    """Paths of the fields with this name, ours or vLLM's."""
     return _by_name().get(name, ())
 
 

@@ -184,7 +184,7 @@ def _value_hint(found: Field | None, value: Any, kind: str, allowed: str) -> str
         return f"write a list: [{value}]"
     if isinstance(value, float) and value.is_integer() and kind.startswith("int"):
         return f"write {int(value)}"
-    return f"default: {found.doc.default}" if found and _says_something(found.doc.default) else ""
+    return _default_hint(found)
 
 
 def _text_hint(found: Field | None, value: str, kind: str, allowed: str) -> str:
@@ -200,7 +200,7 @@ def _text_hint(found: Field | None, value: str, kind: str, allowed: str) -> str:
         return f"write {value.replace('_', '').replace(',', '')}, without quotes or separators"
     if found is not None and (near := near_value(value, _choices(found.info.annotation))):
         return f"did you mean {near!r}?"
-    return f"default: {found.doc.default}" if found and _says_something(found.doc.default) else ""
+    return _default_hint(found)
 
 
 _CASED = {"true", "false"}
@@ -217,5 +217,7 @@ def _choices(annotation: Any) -> list[object]:
     return values
 
 
-def _says_something(default: Any) -> bool:
-    return isinstance(default, str | int | float) and default != ""
+def _default_hint(found: Field | None) -> str:
+    if found is None or found.default_text in ("", "required", "null", "[]", "{}", '""'):
+        return ""
+    return f"default: {found.default_text}"

@@ -1,14 +1,17 @@
 """The spec's shape: sections, fields, and finding them by path."""
 
 import functools
+import json
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
+from appliance.base import units
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.fields import FieldDoc, Section, field_doc
 from appliance.spec.paths import Path
@@ -38,6 +41,19 @@ class Field:
     def allowed(self) -> str:
         """What it takes, in words."""
         return self.doc.allowed or words_of(self.info.annotation, self.info.metadata)
+
+    @property
+    def default_text(self) -> str:
+        """The default as YAML; "required" when there is none, "" for a section."""
+        default = self.doc.default
+        if default is PydanticUndefined:
+            return "required"
+        if isinstance(default, dict | list):
+            return "" if self.child else json.dumps(default)
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            form = _form(self.info.annotation, self.info.metadata)
+            return _NUMBER_TEXTS[form](default) if form in _NUMBER_TEXTS else str(default)
+        return default if isinstance(default, str) and default else json.dumps(default)
 
 
 def fields_of(section: type[Section], prefix: str = "") -> Iterator[Field]:
@@ -114,6 +130,21 @@ def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str
     if origin is dict:
         return "a mapping" if args[1] is Any else f"a mapping to: {words_of(args[1])}"
     return _PLAIN_WORDS.get(annotation, "a mapping")
+
+
+_NUMBER_TEXTS: dict[str, Callable[[Any], str]] = {
+    units.SIZE_FORM: units.size_text,
+    units.DURATION_FORM: units.duration_text,
+}
+
+
+def _form(annotation: Any, metadata: list[Any] | tuple[Any, ...]) -> str:
+    """The words of a size or a duration somewhere in a type, or an empty string."""
+    words = [item.text for item in metadata if isinstance(item, Words)]
+    if get_origin(annotation) is Annotated:
+        return _form(get_args(annotation)[0], get_args(annotation)[1:])
+    words += [_form(part, ()) for part in get_args(annotation)]
+    return next((word for word in words if word in _NUMBER_TEXTS), "")
 
 
 _PLAIN_WORDS: dict[Any, str] = {

@@ -59,7 +59,7 @@ def shared_prefix_has_a_length(spec: DeploymentSpec) -> Findings:
             yield Finding(
                 path=f"{path}.prefix_len",
                 value=scenario.prefix_len,
-                message=f"a shared prefix of {scenario.prefix_len} leaves nothing of {scenario.input_len} prompt tokens",
+                message=f"a shared prefix of {scenario.prefix_len} fills prompts of {scenario.input_len}",
                 hint=f"write less than {scenario.input_len}",
             )
 

@@ -1,0 +1,39 @@
+"""`appliance schema`: the JSON Schema of a deployment and the reference page, printed, written or compared."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from appliance.base.errors import ExitCode
+from appliance.spec.reference import reference_text
+from appliance.spec.schema import schema_text
+
+SCHEMA_PATH = "schemas/deployment.v1.json"
+REFERENCE_PATH = "docs/reference/spec.md"
+
+
+def run(check: bool = False, write: bool = False, root: str = ".") -> int:
+    """Prints the schema; or writes both generated files below `root`; or answers 2 when one of them is stale."""
+    if not check and not write:
+        print(schema_text(), end="")
+        return ExitCode.OK
+    texts = generated()
+    if write:
+        for name, text in texts.items():
+            path = Path(root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return ExitCode.OK
+    stale = [name for name, text in texts.items() if _committed(Path(root, name)) != text]
+    for name in stale:
+        print(f"error: {name} is stale\n  hint: run `appliance schema --write` and commit it", file=sys.stderr)
+    return ExitCode.INVALID if stale else ExitCode.OK
+
+
+def generated() -> Mapping[str, str]:
+    """Text of each generated file, by its path in the repository."""
+    return {SCHEMA_PATH: schema_text(), REFERENCE_PATH: reference_text()}
+
+
+def _committed(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
