@@ -1,0 +1,25 @@
+"""The `appliance` command. A verb's modules are imported when the verb runs, so `validate` and `plan` stay quick."""
+
+import sys
+from collections.abc import Sequence
+
+from appliance import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and answers its exit code (`appliance.base.errors.ExitCode`)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in (["--version"], ["-V"]):
+        print(f"appliance {__version__}")
+        return 0
+    from appliance.cli.commands import build
+
+    try:
+        build()(args=given or ["--help"], prog_name="appliance")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

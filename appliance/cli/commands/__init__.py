@@ -1,0 +1,35 @@
+"""The table of verbs: what each takes, and which module does the work."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from appliance import __version__
+from appliance.cli.commands import spec
+from appliance.cli.commands.verb import group
+
+SUMMARY = "One YAML spec becomes an engine plan, a server, a batch run and a benchmark."
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"appliance {__version__}")
+        raise typer.Exit
+
+
+Version: TypeAlias = Annotated[
+    bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+]
+
+
+def build() -> typer.Typer:
+    """The whole command line; builds the parsers, imports no verb."""
+    app = group("appliance", SUMMARY)
+    app.callback()(_root)
+    for part in (spec,):
+        part.add(app)
+    return app
+
+
+def _root(version: Version = False) -> None:
+    """Options of the command itself."""
