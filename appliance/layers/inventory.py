@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from appliance.base.errors import ApplianceError
-from appliance.catalog.formats import F32, STORAGES, WeightForm, is_unused, tensor_role
+from appliance.catalog.formats import DENSE, F32, STORAGES, WeightForm, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.layers.spec import DecoderSpec, WeightSource
 from appliance.plan.types import PrecisionPlan, WeightPlan
@@ -24,9 +24,7 @@ class InventoryItem:
     form: WeightForm
 
 
-def take_inventory(
-    spec: DecoderSpec, facts: ModelFacts, precision: PrecisionPlan
-) -> Mapping[str, InventoryItem]:
+def take_inventory(spec: DecoderSpec, facts: ModelFacts, precision: PrecisionPlan) -> Mapping[str, InventoryItem]:
     """The checkpoint tensor of every logical weight.
 
     Raises WeightError naming all tensors that are missing, or all that nothing would read.
@@ -36,7 +34,7 @@ def take_inventory(
     _refuse("the checkpoint lacks", [name for name in wanted if name not in stored], "is the download complete?")
     unread = [name for name in stored if name not in wanted and not _is_ignored(name, spec.ignored_tensors)]
     _refuse("no part of the model reads", unread, "does the architecture in config.json match the weights?")
-    plans = {(plan.storage, plan.role): plan for plan in precision.weights}
+    plans: dict[tuple[str, str], WeightPlan] = {(plan.storage, plan.role): plan for plan in precision.weights}
     return {
         name: InventoryItem(stored[source.tensor], source, planned_form(plans, stored[source.tensor]))
         for name, source in spec.weights.items()
@@ -51,11 +49,12 @@ def planned_form(plans: Mapping[tuple[str, str], WeightPlan], tensor: TensorFact
     plan = plans.get((tensor.storage, role))
     if plan is None:
         raise WeightError(f"the plan has no form for {role} weights stored as {tensor.storage} ({tensor.name})")
-    if plan.layout in ("f32", "f16", "bf16"):
-        return WeightForm(plan.layout)  # type: ignore[arg-type]  # narrowed by the line above
+    if plan.layout in DENSE:
+        return DENSE[plan.layout]
+    if plan.layout == "int4":
+        return WeightForm("int4", plan.group_size, has_offset=True)
     native = STORAGES[tensor.storage].form
-    keeps_offset = native is not None and native.has_offset
-    return WeightForm("int4" if plan.layout == "int4" else "int8", plan.group_size, plan.layout == "int4" or keeps_offset)
+    return WeightForm("int8", plan.group_size, has_offset=native is not None and native.has_offset)
 
 
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Building a StepProgram: slots by role, operators in order, and which checkpoint parts each named weight is made of."""
+"""Building a StepProgram: slots by role, operators in order, and the checkpoint parts of each named weight."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What Gemma 2 and 3 share: four norms a layer stored as w - 1, scaled embeddings, soft caps, windows in most layers."""
+"""What Gemma 2 and 3 share: four norms a layer stored as w - 1, scaled embeddings, soft caps, windows."""
 
 from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec, Transform
 from appliance.models.errors import ModelError

@@ -1,4 +1,4 @@
-"""Gemma 3 (text): head norms instead of soft caps; five windowed layers to a full one, with a rotary base of their own."""
+"""Gemma 3 (text): head norms for soft caps; five windowed layers to a full one, with their own rotary base."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec

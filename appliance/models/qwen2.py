@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: Llama with biases on query, key and value, and a window in the upper layers where the config uses it."""
+"""Qwen 2 and 2.5: Llama with biases on query, key and value, and a window in the upper layers where stated."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec

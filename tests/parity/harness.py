@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -70,8 +71,14 @@ def bind(
         return kernel_set.bind(compiled.program, weights, compiled.kv_shapes, bounds)
 
 
+def _int32(*values: Any) -> list[np.ndarray]:
+    return [np.asarray(value, np.int32) for value in values]
+
+
 @dataclass
-class Sequence_:
+class Row:
+    """One sequence: its tokens, its block table, and how many tokens are in the cache."""
+
     token_ids: list[int]
     blocks: list[int]
     num_computed: int = 0
@@ -89,9 +96,11 @@ class Driver:
         order = np.random.default_rng(7).permutation(self.bounds.num_blocks)
         self._free = [int(block) for block in order]
 
-    def sequence(self, token_ids: Sequence[int], shared: Sequence_ | None = None) -> Sequence_:
+    def sequence(self, token_ids: Sequence[int], shared: Row | None = None, with_blocks: bool = False) -> Row:
         """A new sequence; with `shared`, its first full blocks that hold the same tokens are taken as they are."""
-        sequence = Sequence_(list(token_ids), [])
+        sequence = Row(list(token_ids), [])
+        if with_blocks:
+            self._grow(sequence, len(token_ids))
         if shared is not None:
             same = 0
             for mine, theirs in zip(token_ids, shared.token_ids[: shared.num_computed], strict=False):
@@ -103,14 +112,17 @@ class Driver:
             sequence.num_computed = full * self.bounds.block_size
         return sequence
 
-    def step(self, chunks: Sequence[tuple[Sequence_, int]], sample: Sequence[bool] | None = None) -> np.ndarray:
+    def _grow(self, sequence: Row, num_tokens: int) -> None:
+        while len(sequence.blocks) * self.bounds.block_size < num_tokens:
+            sequence.blocks.append(self._free.pop())
+
+    def step(self, chunks: Sequence[tuple[Row, int]], sample: Sequence[bool] | None = None) -> np.ndarray:
         """Runs the next `length` tokens of each sequence; logits of each chunk's last token where `sample` says so."""
         wanted = list(sample) if sample is not None else [True] * len(chunks)
         tokens, positions, slots, starts, lengths, rows = [], [], [], [0], [], []
         for (sequence, length), want in zip(chunks, wanted, strict=True):
             begin, end = sequence.num_computed, sequence.num_computed + length
-            while len(sequence.blocks) * self.bounds.block_size < end:
-                sequence.blocks.append(self._free.pop())
+            self._grow(sequence, end)
             tokens += sequence.token_ids[begin:end]
             positions += range(begin, end)
             size = self.bounds.block_size
@@ -124,22 +136,19 @@ class Driver:
         tables = np.zeros((len(chunks), width), np.int32)
         for index, (sequence, _) in enumerate(chunks):
             tables[index, : len(sequence.blocks)] = sequence.blocks
-        inputs = StepInputs(*(np.asarray(v, np.int32) for v in (tokens, positions, slots, starts, lengths)), tables,
-                            np.asarray(rows, np.int32))  # fmt: skip
+        inputs = StepInputs(*_int32(tokens, positions, slots, starts, lengths), tables, *_int32(rows))
         return self.executable.run(inputs).copy()
 
     def all_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Logits after every token of one whole prompt, f32 [n, V]."""
         sequence = self.sequence(token_ids)
         n = len(token_ids)
-        while len(sequence.blocks) * self.bounds.block_size < n:
-            sequence.blocks.append(self._free.pop())
+        self._grow(sequence, n)
         size, at = self.bounds.block_size, np.arange(n)
         table = np.asarray(sequence.blocks, np.int32)
-        inputs = StepInputs(
-            np.asarray(token_ids, np.int32), at.astype(np.int32), (table[at // size] * size + at % size).astype(np.int32),
-            np.asarray([0, n], np.int32), np.asarray([n], np.int32), table[None, :], at.astype(np.int32),
-        )  # fmt: skip
+        slots = table[at // size] * size + at % size
+        tokens, positions, slots, starts, lengths, rows = _int32(token_ids, at, slots, [0, n], [n], at)
+        inputs = StepInputs(tokens, positions, slots, starts, lengths, table[None, :], rows)
         return self.executable.run(inputs).copy()
 
     def greedy(

@@ -1,11 +1,18 @@
 """Dense elements: reading f64, f32, f16 and bf16, and rounding f32 to a dense layout."""
 
+from typing import Any
+
 import numpy as np
 
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.formats.groups import Array, FormatError
 
-ELEMENT_TYPES = {"f64": np.dtype("<f8"), "f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2")}
+ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
+    "f64": np.dtype("<f8"),
+    "f32": np.dtype("<f4"),
+    "f16": np.dtype("<f2"),
+    "bf16": np.dtype("<u2"),
+}
 
 
 def widen(values: Array, storage: str) -> Array:

@@ -1,7 +1,7 @@
 """GGUF k-quants: super-blocks of 256 elements in groups of 16 or 32: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
 
-Block layouts are those of ggml-common.h (block_q2_K and so on); the order of elements is that of dequantize_row_q2_K and
-its siblings in ggml-quants.c. A group's scale is the product of an f16 and a small integer, exact in f32.
+Block layouts are those of ggml-common.h (block_q2_K and so on); the order of elements is that of dequantize_row_q2_K
+and its siblings in ggml-quants.c. A group's scale is the product of an f16 and a small integer, exact in f32.
 """
 
 import numpy as np
@@ -107,4 +107,6 @@ def _q3_scales(packed: Array) -> Array:
     """12 bytes -> sixteen signed 6-bit scales."""
     low = np.concatenate((packed[..., :8] & 15, packed[..., :8] >> 4), axis=-1)
     high = np.concatenate([(packed[..., 8:] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=-1)
-    return (low | (high << 4)).astype(np.int8) - np.int8(32)
+    signed: Array = (low | (high << 4)).astype(np.int8)
+    signed -= 32
+    return signed

@@ -34,7 +34,13 @@ def scale_positions(storage: str) -> tuple[int, ...]:
 
 def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) -> StoredRows:
     facts = TensorFacts(
-        name="w", stored_name="w", shape=(ROWS, COLUMNS), storage=storage, file="f", offset_bytes=0, size_bytes=raw.nbytes
+        name="w",
+        stored_name="w",
+        shape=(ROWS, COLUMNS),
+        storage=storage,
+        file="f",
+        offset_bytes=0,
+        size_bytes=raw.nbytes,
     )
     return StoredRows(facts, source or WeightSource("w"), raw.reshape(-1))
 
@@ -96,9 +102,7 @@ def test_dequantizes_to_bf16_by_rounding_to_nearest() -> None:
 def test_joins_rows_and_undoes_the_head_permutation() -> None:
     first, second = random_blocks("q8_0", 1), random_blocks("q8_0", 2)
     permuted = WeightSource("w", "unpermute_heads", num_heads=1)
-    joined = translate_matrix(
-        [stored("q8_0", first, permuted), stored("q8_0", second)], STORAGES["q8_0"].form, COLUMNS
-    )
+    joined = translate_matrix([stored("q8_0", first, permuted), stored("q8_0", second)], STORAGES["q8_0"].form, COLUMNS)
     exact = expected("q8_0", first)[[0, 2, 4, 1, 3, 5]]
     np.testing.assert_array_equal(dequantize(joined), np.concatenate((exact, expected("q8_0", second))))
 

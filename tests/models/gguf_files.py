@@ -1,0 +1,154 @@
+"""GGUF files of tiny models, written with the gguf package under llama.cpp's conventions.
+
+The gguf package quantizes only the plain block types. Tensors of k-quants are random blocks of about the right size
+instead; either way `dequantized` holds what the file says, for the oracle to compute with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+from tests.models.tiny import randomize
+
+GgmlType = gguf.GGMLQuantizationType
+KindOf = Callable[[str], GgmlType]  # of a matrix, by its GGUF name
+
+_NORM_PLUS_ONE = ("gemma2", "gemma3")
+_SCALE_BYTES = {
+    "Q2_K": (80, 82, 1.5),
+    "Q3_K": (108, None, 0),
+    "Q4_K": (0, 2, 7.5),
+    "Q5_K": (0, 2, 15.5),
+    "Q6_K": (208, None, 0),
+}
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    path: Path
+    oracle: torch.nn.Module  # transformers' model with the file's weights, dequantized to f32
+
+
+def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: Path, kind_of: KindOf) -> GgufFile:
+    """A random model of `config` whose matrices have the types that `kind_of` says."""
+    torch.manual_seed(len(str(config)))
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    randomize(model)
+    writer = gguf.GGUFWriter(path, architecture)
+    _write_metadata(writer, config, architecture)
+    number = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    state = model.state_dict()
+    for name, tensor in state.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored_name is not None, name
+        values = _to_stored(config, architecture, name, tensor.numpy())
+        kind = kind_of(stored_name) if values.ndim == 2 and "position" not in stored_name else GgmlType.F32
+        raw = quantize(values, kind)
+        writer.add_tensor(stored_name, raw, raw_dtype=kind)
+        exact = gguf.quants.dequantize(raw, kind).reshape(values.shape)
+        tensor.copy_(torch.from_numpy(_from_stored(config, architecture, name, exact).copy()))
+    _write_rope_factors(writer, config, model)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model.load_state_dict(state)
+    return GgufFile(path, model.eval())
+
+
+def quantize(values: np.ndarray, kind: GgmlType) -> np.ndarray:
+    """Bytes (or elements) of `values`; random blocks of their spread for k-quants."""
+    if kind.name not in _SCALE_BYTES:
+        return gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind)
+    scale_at, minimum_at, ratio = _SCALE_BYTES[kind.name]
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    generator = np.random.default_rng(values.size)
+    raw = generator.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
+
+    def dequantized(scale: float) -> np.ndarray:
+        _put(raw, scale_at, scale)
+        if minimum_at is not None:
+            _put(raw, minimum_at, scale * ratio)
+        return gguf.quants.dequantize(raw.reshape(len(raw), -1), kind)
+
+    dequantized(values.std() / max(float(dequantized(1.0).std()), 1e-6))
+    return raw.reshape(len(raw), -1)
+
+
+def _put(raw: np.ndarray, at: int, value: float) -> None:
+    raw[..., at : at + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+
+
+def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
+    if architecture == "llama" and (heads := _permuted_heads(config, name)):
+        return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
+        return values + 1
+    return values.T if _is_conv1d(architecture, name, values) else values
+
+
+def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
+    if architecture == "llama" and (heads := _permuted_heads(config, name)):
+        return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+    if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
+        return values - 1
+    return values.T if _is_conv1d(architecture, name, values) else values
+
+
+def _permuted_heads(config: Any, name: str) -> int:
+    if ".q_proj." in name:
+        return int(config.num_attention_heads)
+    return int(config.num_key_value_heads) if ".k_proj." in name else 0
+
+
+def _is_conv1d(architecture: str, name: str, values: np.ndarray) -> bool:
+    return architecture == "gpt2" and values.ndim == 2 and ".c_" in name
+
+
+def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    if architecture == "gpt2":
+        writer.add_feed_forward_length(4 * config.hidden_size)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture in ("llama", "phi3"):
+        writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if architecture in _NORM_PLUS_ONE:
+        writer.add_sliding_window(config.sliding_window)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_rope_factors(writer: gguf.GGUFWriter, config: Any, model: torch.nn.Module) -> None:
+    """As llama.cpp's converter does: llama3 scaling as one divisor a frequency, longrope as two such vectors."""
+    rope = getattr(config, "rope_parameters", {})
+    if rope.get("rope_type") == "llama3":
+        scaled = model.model.rotary_emb.inv_freq.numpy()
+        plain = rope["rope_theta"] ** (-np.arange(len(scaled)) / len(scaled))
+        writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
+    if rope.get("rope_type") == "longrope":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_attn_factors(model.model.rotary_emb.attention_scaling)
+        for kind in ("short", "long"):
+            writer.add_tensor(f"rope_factors_{kind}.weight", np.asarray(rope[f"{kind}_factor"], np.float32))

@@ -1,0 +1,120 @@
+"""Tiny random checkpoints of every family, made with transformers' own classes."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+VOCAB_SIZE = 256
+HIDDEN_SIZE = 64
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": HIDDEN_SIZE,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_GEMMA: dict[str, Any] = {
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 24,
+    "num_hidden_layers": 3,
+}
+_PHI_ROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "partial_rotary_factor": 0.5,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [1.5, 2.0, 3.0, 4.0],
+    "original_max_position_embeddings": 64,
+}
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A configuration class and what its variant sets."""
+
+    config_class: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=lambda: _SIZES)
+
+    def config(self) -> transformers.PretrainedConfig:
+        values = {key: dict(value) if isinstance(value, dict) else value for key, value in self.values.items()}
+        return getattr(transformers, self.config_class)(**{**self.sizes, **values})
+
+
+def _rope(**values: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10_000.0, **values}}
+
+
+FAMILIES: dict[str, Tiny] = {
+    "llama": Tiny("LlamaConfig"),
+    "mistral": Tiny("MistralConfig", {"sliding_window": 8}),
+    "qwen2": Tiny("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": Tiny("Qwen3Config", {"head_dim": 32, "attention_bias": True}),
+    "gemma2": Tiny("Gemma2Config", {**_GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
+    "gemma3": Tiny("Gemma3TextConfig", {**_GEMMA, "sliding_window_pattern": 3}),
+    "phi3": Tiny("Phi3Config", {"rope_parameters": _PHI_ROPE, "original_max_position_embeddings": 64}),
+    "gpt2": Tiny(
+        "GPT2Config",
+        sizes={"vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    ),
+}
+VARIANTS: dict[str, Tiny] = {
+    "llama-biases": Tiny("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
+    "llama-linear": Tiny("LlamaConfig", _rope(rope_type="linear", factor=2.0)),
+    "llama-llama3": Tiny(
+        "LlamaConfig",
+        _rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "llama-yarn": Tiny("LlamaConfig", _rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
+    "mistral-full": Tiny("MistralConfig", {"sliding_window": None, "head_dim": 24}),
+    "qwen2-window": Tiny("Qwen2Config", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
+    "gpt2-scaled": Tiny(
+        "GPT2Config",
+        {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False, "activation_function": "relu"},
+        sizes={"vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    ),
+}
+
+
+def make_tiny(name: str, folder: Path, change: Callable[[torch.nn.Module], None] | None = None) -> torch.nn.Module:
+    """Saves a tiny checkpoint in `folder` and returns the model, f32, in evaluation mode, with eager attention."""
+    tiny = (FAMILIES | VARIANTS)[name]
+    torch.manual_seed(sum(name.encode()))
+    model = transformers.AutoModelForCausalLM.from_config(
+        tiny.config(), dtype=torch.float32, attn_implementation="eager"
+    )
+    randomize(model)
+    if change is not None:
+        change(model)
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module) -> None:
+    """Weights large enough that every part of the model shows in its logits, biases and norms included."""
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            fan_in = parameter.shape[0] if "gpt2" in type(model).__name__.lower() else parameter.shape[1]
+            parameter.normal_(0.0, 1.0 if "embed" in name or "wte" in name else 1.5 * fan_in**-0.5)
+        else:
+            parameter.add_(torch.randn_like(parameter) * 0.2)

@@ -1,0 +1,115 @@
+"""GGUF files of every listed type against transformers running the same weights, dequantized.
+
+Types whose form is exact, and everything under `quantization: none` in f32, agree to f32 rounding. K-quants keep the
+products of their scales as f16, which moves the logits of these models by less than 0.5 % of their spread; bf16 weights
+move them by less than 2 %.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf import GGMLQuantizationType as GgmlType
+
+from appliance.catalog.formats import STORAGES
+from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.interface import KernelSet
+from tests.models.gguf_files import GgufFile, KindOf, write_gguf
+from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
+from tests.parity.harness import Driver, bind, limits, precision
+
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+PROMPT = [int(token) for token in np.random.default_rng(8).integers(3, VOCAB_SIZE, 23)]
+TIGHT = {"rtol": 3e-4, "atol": 3e-4}
+F16_SCALES, BF16_WEIGHTS = 0.005, 0.02
+
+Write = Callable[[str, str, KindOf], GgufFile]
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    made: dict[tuple[str, str], GgufFile] = {}
+
+    def write(name: str, label: str, kind_of: KindOf) -> GgufFile:
+        if (name, label) not in made:
+            path = tmp_path_factory.mktemp("gguf") / f"{name}-{label}.gguf"
+            made[name, label] = write_gguf(wide_config(name), name.split("-", maxsplit=1)[0], path, kind_of)
+        return made[name, label]
+
+    return write
+
+
+def wide_config(name: str) -> transformers.PretrainedConfig:
+    """Columns in whole super-blocks of 256."""
+    tiny = (FAMILIES | VARIANTS)[name]
+    wide: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256}
+    if name == "gpt2":
+        wide = {"n_embd": 256}
+    elif name.startswith("gemma"):
+        wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
+    elif name == "phi3":
+        wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
+    elif name == "qwen3":
+        wide |= {"head_dim": 64, "attention_bias": False}
+    return replace(tiny, values={**tiny.values, **wide}).config()
+
+
+def expected(file: GgufFile) -> np.ndarray:
+    with torch.inference_mode():
+        return file.oracle(torch.tensor([PROMPT])).logits[0].numpy()
+
+
+def logits(file: GgufFile, kernel_set: KernelSet, dense: str | None = None) -> np.ndarray:
+    facts, bounds = read_model_facts(file.path), limits(max_model_len=64)
+    return Driver(bind(facts, kernel_set, precision(facts, dense), bounds), bounds).all_logits(PROMPT)
+
+
+def deviation(found: np.ndarray, exact: np.ndarray) -> float:
+    """Root mean square of the difference, as a part of the spread of the logits."""
+    return float(np.sqrt(np.square(found - exact).mean()) / exact.std())
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_in_its_native_form(name: str, kind: str, written: Write, kernel_set: KernelSet) -> None:
+    file = written(name, kind, lambda _: GgmlType[kind])
+    if STORAGES[kind.lower()].error == "exact":
+        np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+    else:
+        assert deviation(logits(file, kernel_set), expected(file)) < F16_SCALES
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: KernelSet) -> None:
+    file = written("qwen2", kind, lambda _: GgmlType[kind])
+    np.testing.assert_allclose(logits(file, kernel_set, dense="f32"), expected(file), **TIGHT)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("mistral", "llama", "qwen2")])
+def test_every_family_from_gguf(name: str, written: Write, kernel_set: KernelSet) -> None:
+    file = written(name, "Q8_0", lambda _: GgmlType.Q8_0)
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
+def test_llama3_scaling_from_rope_freqs(written: Write, kernel_set: KernelSet) -> None:
+    file = written("llama-llama3", "F32", lambda _: GgmlType.F32)
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
+def mixed(name: str) -> GgmlType:
+    """As llama.cpp's Q4_K_M does: values and down projections in a finer type than their neighbours."""
+    return GgmlType.Q8_0 if "attn_v" in name or "ffn_down" in name or "output" in name else GgmlType.Q5_1
+
+
+def test_parts_of_different_layouts_stay_apart(written: Write, kernel_set: KernelSet) -> None:
+    file = written("qwen2", "mixed", mixed)
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
+def test_bf16_weights_of_quantized_files(written: Write, kernel_set: KernelSet) -> None:
+    file = written("qwen2", "Q4_0", lambda _: GgmlType.Q4_0)
+    assert deviation(logits(file, kernel_set, dense="bf16"), expected(file)) < BF16_WEIGHTS
