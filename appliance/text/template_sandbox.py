@@ -116,9 +116,11 @@ def render_bounded(template: jinja2.Template, values: Mapping[str, Any], seconds
 
 
 def _instrument(tree: nodes.Template) -> None:
-    for repeated in (*tree.find_all(nodes.For), *tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)):
+    loops: list[nodes.For | nodes.Macro | nodes.CallBlock] = [*tree.find_all(nodes.For), *tree.find_all(nodes.Macro)]
+    loops += tree.find_all(nodes.CallBlock)
+    for loop in loops:
         tick = nodes.Call(nodes.Name(_TICK, "load"), [], [], None, None)
-        repeated.body.insert(0, nodes.ExprStmt(tick, lineno=repeated.lineno))
+        loop.body.insert(0, nodes.ExprStmt(tick, lineno=loop.lineno))
     for parent in list(_all_nodes(tree)):
         for field, value in list(parent.iter_fields()):
             if isinstance(value, nodes.Concat):

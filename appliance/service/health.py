@@ -1,0 +1,33 @@
+"""What can be said about the engine at any moment, for readiness and for the status file."""
+
+import enum
+from dataclasses import dataclass, field
+
+from appliance.engine.messages import BootPhase
+
+
+class EngineState(enum.StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"  # it died or hung; a new one is on its way
+    DRAINING = "draining"
+    FAILED = "failed"  # it will not come back by itself
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Health:
+    """`reason` says why the engine is not ready, or what the last failure was."""
+
+    state: EngineState = EngineState.STARTING
+    reason: str = "the engine is starting"
+    phases: dict[str, BootPhase] = field(default_factory=dict)
+    num_restarts: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is EngineState.READY
+
+    def reasons(self) -> list[str]:
+        """Empty when ready."""
+        return [] if self.is_ready else [self.reason]

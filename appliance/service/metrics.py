@@ -1,0 +1,197 @@
+"""Figures for Prometheus. METRICS is the one list of them; schemas/metrics.v1.json is made from it.
+
+Every name exists twice: under `appliance_`, and where vLLM has the same figure, under its `vllm:` name, so that
+existing dashboards work.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from appliance.engine.messages import EngineStats
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_WHOLE = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_N = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`vllm_name` is None where vLLM has no such figure. Every metric has the label model_name."""
+
+    name: str
+    kind: Kind
+    help: str
+    vllm_name: str | None = None
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+def _histogram(name: str, text: str, vllm_name: str, buckets: tuple[float, ...]) -> Metric:
+    return Metric(name, "histogram", text, vllm_name, (), buckets)
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("requests_running", "gauge", "Sequences that take part in steps", "num_requests_running"),
+    Metric("requests_waiting", "gauge", "Sequences that wait for a place", "num_requests_waiting"),
+    Metric("kv_cache_usage_ratio", "gauge", "Used share of the KV cache, 1 is all", "kv_cache_usage_perc"),
+    Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
+    Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
+    Metric("generation_tokens", "counter", "Tokens generated", "generation_tokens"),
+    Metric("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache", "prefix_cache_queries"),
+    Metric("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache", "prefix_cache_hits"),
+    Metric("engine_steps", "counter", "Steps that the engine ran"),
+    Metric("engine_ready", "gauge", "1 when the engine takes requests"),
+    Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
+    _histogram("time_to_first_token_seconds", "Arrival to first token", "time_to_first_token_seconds", _TTFT),
+    _histogram(
+        "inter_token_seconds", "Mean time between a request's tokens", "time_per_output_token_seconds", _PER_TOKEN
+    ),
+    _histogram("request_seconds", "Arrival to last token", "e2e_request_latency_seconds", _WHOLE),
+    _histogram("request_prompt_tokens", "Prompt tokens of a request", "request_prompt_tokens", _TOKENS),
+    _histogram("request_generation_tokens", "Tokens of an answer", "request_generation_tokens", _TOKENS),
+    _histogram("request_params_n", "The parameter n", "request_params_n", _N),
+    _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
+    Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
+    Metric("http_requests", "counter", "HTTP answers by route and status", None, ("route", "status")),
+)
+
+Instrument = Counter | Gauge | Histogram
+_MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+
+class _Figure:
+    """One metric under both of its names."""
+
+    def __init__(self, metric: Metric, model_name: str, registry: CollectorRegistry) -> None:
+        names = [f"appliance_{metric.name}"] + ([f"vllm:{metric.vllm_name}"] if metric.vllm_name else [])
+        self._labels = metric.labels
+        self._model_name = model_name
+        self._families = [_make(metric, name, registry) for name in names]
+        self._cells: dict[tuple[str, ...], list[Instrument]] = {}
+        if not metric.labels:
+            self._at(())
+
+    def set(self, value: float) -> None:
+        for cell in self._at(()):
+            assert isinstance(cell, Gauge)
+            cell.set(value)
+
+    def add(self, amount: float, *labels: str) -> None:
+        for cell in self._at(labels):
+            assert isinstance(cell, Counter)
+            cell.inc(amount)
+
+    def observe(self, value: float) -> None:
+        for cell in self._at(()):
+            assert isinstance(cell, Histogram)
+            cell.observe(value)
+
+    def _at(self, labels: tuple[str, ...]) -> list[Instrument]:
+        cells = self._cells.get(labels)
+        if cells is None:
+            cells = self._cells[labels] = [family.labels(self._model_name, *labels) for family in self._families]
+        return cells
+
+
+def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
+    labels = ("model_name", *metric.labels)
+    if metric.kind == "histogram":
+        return Histogram(name, metric.help, labels, buckets=metric.buckets, registry=registry)
+    return _MAKERS[metric.kind](name, metric.help, labels, registry=registry)
+
+
+class ServiceMetrics:
+    """All figures of one server. Label values come from the plan and from fixed lists, never from requests."""
+
+    def __init__(self, model_name: str) -> None:
+        self._registry = CollectorRegistry()
+        self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in METRICS}
+        self._last: dict[str, float] = {}
+
+    def note(self, stats: EngineStats) -> None:
+        figures = self._figures
+        figures["requests_running"].set(stats.num_running)
+        figures["requests_waiting"].set(stats.num_waiting)
+        figures["kv_cache_usage_ratio"].set(stats.num_blocks_used / max(stats.num_blocks_total, 1))
+        for name, value in _counters(stats).items():
+            last = self._last.get(name, 0.0)
+            if value > last:
+                figures[name].add(value - last)
+            self._last[name] = value
+
+    def engine_gone(self) -> None:
+        """A new engine counts from zero."""
+        self._last.clear()
+        for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio", "engine_ready"):
+            self._figures[name].set(0)
+
+    def set_ready(self, is_ready: bool) -> None:
+        self._figures["engine_ready"].set(float(is_ready))
+
+    def restarted(self) -> None:
+        self._figures["engine_restarts"].add(1)
+
+    def answered(self, route: str, status: int) -> None:
+        self._figures["http_requests"].add(1, route, str(status))
+
+    def observe(self, name: str, value: float) -> None:
+        self._figures[name].observe(value)
+
+    def finished(self, reason: str) -> None:
+        self._figures["requests_finished"].add(1, reason)
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+def _counters(stats: EngineStats) -> dict[str, float]:
+    return {
+        "preemptions": stats.num_preemptions,
+        "prompt_tokens": stats.prompt_tokens,
+        "generation_tokens": stats.generation_tokens,
+        "prefix_cache_queries": stats.prefix_queries,
+        "prefix_cache_hits": stats.prefix_hits,
+        "engine_steps": stats.num_steps,
+    }
+
+
+class RequestRecord:
+    """The times and counts of one request. Inter-token time is the mean over a request, so a token costs no work."""
+
+    __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_n", "_num_prompt_tokens", "_num_tokens")
+
+    def __init__(self, arrival: float, num_prompt_tokens: int, n: int, max_tokens: int) -> None:
+        self._arrival = arrival
+        self._first = self._last = 0.0
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_tokens = 0
+        self._n = n
+        self._max_tokens = max_tokens
+
+    def advance(self, metrics: ServiceMetrics | None, now: float, num_tokens: int) -> None:
+        if not self._num_tokens and num_tokens:
+            self._first = now
+            if metrics:
+                metrics.observe("time_to_first_token_seconds", now - self._arrival)
+        self._num_tokens += num_tokens
+        self._last = now
+
+    def finish(self, metrics: ServiceMetrics | None, now: float, reason: str) -> None:
+        if metrics is None:
+            return
+        metrics.finished(reason)
+        metrics.observe("request_seconds", now - self._arrival)
+        metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
+        metrics.observe("request_generation_tokens", self._num_tokens)
+        metrics.observe("request_params_n", self._n)
+        metrics.observe("request_params_max_tokens", self._max_tokens)
+        if self._num_tokens > self._n:
+            between = (self._last - self._first) * self._n / (self._num_tokens - self._n)
+            metrics.observe("inter_token_seconds", between)

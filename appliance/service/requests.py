@@ -1,0 +1,45 @@
+"""What a front end asks of the service, and what it gets back."""
+
+from dataclasses import dataclass, field
+
+from appliance.engine.messages import SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How tokens become text, and which text ends a sequence."""
+
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    detokenize: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """A tokenized prompt and everything that decides its answer."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    text: TextOptions = field(default_factory=TextOptions)
+    priority: int = 0
+    cache_salt: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TextOutput:
+    """What one sequence gained. `text` holds no half character and no part of a stop string.
+
+    stop_reason: the stop string, or the stop token's id when it is not the end of sequence; else None.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # once, with the first output of index 0
+    num_cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None

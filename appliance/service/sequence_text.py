@@ -1,0 +1,97 @@
+"""The text side of one sequence: tokens in, shown text out, and the decision to stop at a stop string."""
+
+from collections.abc import Sequence
+
+from appliance.engine.messages import FinishReason, SequenceOutput
+from appliance.service.requests import TextOptions, TextOutput
+from appliance.text.detokenizer import make_detokenizer
+from appliance.text.stop_strings import StopScan, StopStrings
+from appliance.text.tokenizer import Tokenizer
+
+
+class SequenceText:
+    """One of the n sequences of a request."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        options: TextOptions,
+        stops: StopStrings | None,
+        min_tokens: int,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self.finished = False
+        self._detokenizer = make_detokenizer(
+            tokenizer,
+            prompt,
+            skip_special_tokens=options.skip_special_tokens,
+            spaces_between_special_tokens=options.spaces_between_special_tokens,
+        )
+        self._scan = StopScan(stops, include=options.include_stop_str_in_output) if stops else None
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._eos_token_ids = eos_token_ids
+        self._options = options
+
+    def advance(self, output: SequenceOutput) -> TextOutput:
+        """Tokens after a stop string are dropped; `finished` is then set though the engine goes on."""
+        shown = TextOutput(
+            index=output.index,
+            text="",
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            prompt_logprobs=output.prompt_logprobs,
+            num_cached_tokens=output.num_cached_tokens,
+        )
+        if output.finish_reason is not None:
+            self.finished = True
+            shown.finish_reason = output.finish_reason.value
+            shown.stop_reason = self._stop_token(output)
+        if self._options.detokenize:
+            self._add_text(shown, hidden_last=self._hides_last(output))
+        return shown
+
+    def _add_text(self, shown: TextOutput, *, hidden_last: bool) -> None:
+        push, scan, pieces = self._detokenizer.push, self._scan, []
+        last = len(shown.token_ids) - 1
+        for place, token_id in enumerate(shown.token_ids):
+            self._num_tokens += 1
+            if hidden_last and place == last:
+                break
+            text = push(token_id)
+            if scan is not None and text and self._num_tokens > self._min_tokens:
+                text = scan.feed(text)
+                if scan.matched is not None:
+                    pieces.append(text)
+                    self._stop_here(shown, scan.matched, place + 1)
+                    break
+            pieces.append(text)
+        if self.finished and not (scan and scan.matched):
+            pieces.append(self._rest(shown))
+        shown.text = "".join(pieces)
+
+    def _rest(self, shown: TextOutput) -> str:
+        """What was held back: an unfinished character, and a stop string's beginning."""
+        text = self._detokenizer.finish()
+        if self._scan is None:
+            return text
+        text = self._scan.feed(text)
+        return text + self._scan.finish()
+
+    def _stop_here(self, shown: TextOutput, matched: str, num_tokens: int) -> None:
+        self.finished = True
+        shown.token_ids = shown.token_ids[:num_tokens]
+        shown.logprobs = shown.logprobs[:num_tokens] if shown.logprobs is not None else None
+        shown.finish_reason = FinishReason.STOP.value
+        shown.stop_reason = matched
+
+    def _hides_last(self, output: SequenceOutput) -> bool:
+        """The end of a sequence is not text, even where a vocabulary forgets to mark it special."""
+        is_end = output.finish_reason is FinishReason.STOP and output.stop_token_id in self._eos_token_ids
+        options = self._options
+        return is_end and options.skip_special_tokens and not options.include_stop_str_in_output
+
+    def _stop_token(self, output: SequenceOutput) -> int | None:
+        token_id = output.stop_token_id
+        return None if token_id is None or token_id in self._eos_token_ids else token_id

@@ -1,0 +1,67 @@
+"""The outputs of one request, between the engine's events and whoever reads them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+from appliance.service.errors import RequestFailedError
+from appliance.service.requests import TextOutput
+
+
+class OutputStream:
+    """Iterates over lists of outputs: one list has everything since the last, so a slow reader gets few, large ones.
+
+    Leaving the iteration early must be followed by `close` (or use the stream as a context manager): it ends the
+    request in the engine.
+    """
+
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self._on_close = on_close
+        self._outputs: list[TextOutput] = []
+        self._failure: RequestFailedError | None = None
+        self._complete = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, output: TextOutput) -> None:
+        self._outputs.append(output)
+        self._wake()
+
+    def complete(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def fail(self, failure: RequestFailedError) -> None:
+        self._failure = failure
+        self._wake()
+
+    def close(self) -> None:
+        """Ends the request if it still runs. Safe to call twice."""
+        if not self._complete and self._failure is None:
+            self._complete = True
+            self._on_close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[TextOutput]:
+        """Raises RequestFailedError when the request failed; what came before it is given first."""
+        while not self._outputs:
+            if self._failure is not None:
+                raise self._failure
+            if self._complete:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

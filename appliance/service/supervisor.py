@@ -1,0 +1,213 @@
+"""Keeps one engine process running: starts it, watches it, fails what was open when it ends, starts it again."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.base.log import fields, logger
+from appliance.engine.messages import BootPhase, EngineEvent, Fatal, Heartbeat, Hello, Ready, UtilityRequest
+from appliance.plan.types import EnginePlan
+from appliance.service.client import EngineClient
+from appliance.service.engine_process import EngineChild, describe_exit, engine_command
+from appliance.service.health import EngineState, Health
+from appliance.service.link import SocketLink
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.restart import RestartRule
+
+_log = logger("service")
+_LOOK_EVERY_S = 0.25  # at the heartbeat
+_END_WAIT_S = 5.0  # for the process, after it was told to end
+
+Listener = Callable[[EngineEvent | Health], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePaths:
+    """plan: the EnginePlan as JSON. sockets: a private folder with a short path."""
+
+    plan: Path
+    sockets: Path
+
+
+class Supervisor:
+    """`listener` hears every boot phase and every change of health, in order."""
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        paths: EnginePaths,
+        client: EngineClient,
+        *,
+        metrics: ServiceMetrics | None = None,
+        listener: Listener = lambda event: None,
+        command: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.health = Health()
+        self._paths = paths
+        self._client = client
+        self._metrics = metrics
+        self._listener = listener
+        self._command = tuple(command) or engine_command()
+        self._clock = clock
+        self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
+        self._rule = RestartRule(plan.restart)
+        self._child: EngineChild | None = None
+        self._link: SocketLink | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_sign = 0.0  # of life
+        self._failure: str | None = None  # known before the process ended
+        self._stopping = False
+        self._num_starts = 0
+        self._settled = asyncio.Event()  # ready, or given up
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def start(self) -> None:
+        """Begins in the background; follow `health`."""
+        self._task = asyncio.create_task(self._keep_running(), name="supervisor")
+
+    async def settled(self) -> Health:
+        """Waits until the engine is ready or given up for the first time."""
+        await self._settled.wait()
+        return self.health
+
+    def drain(self) -> None:
+        """No new requests from now on; open ones go on."""
+        self._client.closed_reason = "the server is shutting down"
+        self._change(EngineState.DRAINING, "the server is shutting down")
+
+    async def stop(self) -> None:
+        """Ends the engine. What is still open fails."""
+        self._stopping = True
+        self._client.closed_reason = "the server is shutting down"
+        is_serving = self.health.state in (EngineState.READY, EngineState.DRAINING)
+        if self._link is not None and is_serving:
+            self._link.send(UtilityRequest(call_id="stop", method="shutdown"))
+        elif self._child is not None:
+            self._child.kill()  # it still loads, and would not read the message
+        if self._task is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._task), _END_WAIT_S)
+            if not self._task.done():
+                if self._child is not None:
+                    self._child.kill()
+                self._task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._task
+        self._change(EngineState.STOPPED, "the server has stopped")
+
+    async def _keep_running(self) -> None:
+        while not self._stopping:
+            reason = await self._run_once()
+            if self._stopping:
+                return
+            delay = self._rule.after_failure(self._clock())
+            if delay is None:
+                self._change(EngineState.FAILED, f"{reason}; it is not started again: {self._rule.why_given_up()}")
+                return
+            self._change(EngineState.RESTARTING, f"{reason}; it is being started again")
+            if self._metrics:
+                self._metrics.restarted()
+            self.health.num_restarts += 1
+            await asyncio.sleep(delay)
+
+    async def _run_once(self) -> str:
+        """One life of the engine; returns why it ended."""
+        self._num_starts += 1
+        socket = self._paths.sockets / f"engine-{self._num_starts}"
+        endpoint = f"ipc://{socket}"
+        self._failure = None
+        self._last_sign = self._clock()
+        try:
+            child = self._child = await EngineChild.start(self._command, self._paths.plan, endpoint)
+        except OSError as error:
+            return f"the engine process cannot be started: {error.strerror}"
+        self._link = SocketLink(endpoint, self._on_event)
+        self._client.attach(self._link)
+        self._link.send(Hello())
+        watch = asyncio.create_task(self._watch_heartbeat(child), name="heartbeat")
+        try:
+            code = await child.wait()
+        except asyncio.CancelledError:
+            child.kill()
+            await child.wait()
+            raise
+        finally:
+            watch.cancel()
+            self._disconnect(socket)
+            child.release()
+        reason = self._failure or describe_exit(code)
+        self._client.fail_all(reason)
+        return reason
+
+    def _disconnect(self, socket: Path) -> None:
+        self._client.closed_reason = self._client.closed_reason or "the engine is gone"
+        self._client.attach(None)
+        if self._link is not None:
+            self._link.close()
+        self._child = self._link = None
+        socket.unlink(missing_ok=True)
+
+    async def _watch_heartbeat(self, child: EngineChild) -> None:
+        """Ends a process that shows no life. Loading weights beats as well, so a slow start is not a hang."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            silence = self._clock() - self._last_sign
+            if silence > self._heartbeat_timeout_s and self._failure is None:
+                self._hung(child, f"the engine has shown no life for {silence:.1f} s")
+
+    def _hung(self, child: EngineChild, reason: str) -> None:
+        self._failure = reason
+        self._close_to_requests(reason)
+        self._client.fail_all(reason)
+        child.kill()
+
+    def _on_event(self, event: EngineEvent) -> None:
+        self._last_sign = self._clock()
+        match event:
+            case Heartbeat():
+                self._on_heartbeat(event)
+            case BootPhase():
+                self.health.phases[event.name] = event
+                self._listener(event)
+            case Ready():
+                self._on_ready(event)
+            case Fatal():
+                self._failure = event.error
+                self._close_to_requests(event.error)
+                self._client.fail_all(event.error)
+            case _:
+                self._client.on_event(event)
+
+    def _on_heartbeat(self, beat: Heartbeat) -> None:
+        if beat.step_seconds > self._heartbeat_timeout_s and self._child is not None and self._failure is None:
+            self._hung(self._child, f"the engine hangs in step {beat.step} for {beat.step_seconds:.1f} s")
+
+    def _on_ready(self, event: Ready) -> None:
+        if self.health.is_ready or self.health.state is EngineState.DRAINING:
+            return
+        self._client.closed_reason = None
+        self._change(EngineState.READY, "")
+        self._listener(event)
+
+    def _close_to_requests(self, reason: str) -> None:
+        self._client.closed_reason = reason
+        if not self._stopping and self.health.state is not EngineState.DRAINING:
+            self._change(EngineState.RESTARTING, reason)
+
+    def _change(self, state: EngineState, reason: str) -> None:
+        self.health.state, self.health.reason = state, reason
+        if state is not EngineState.READY and not self._client.closed_reason:
+            self._client.closed_reason = reason
+        if self._metrics:
+            self._metrics.set_ready(self.health.is_ready)
+        if state in (EngineState.READY, EngineState.FAILED):
+            self._settled.set()
+        _log.info("engine state", extra=fields(state=state.value, reason=reason))
+        self._listener(self.health)
