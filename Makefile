@@ -1,0 +1,77 @@
+# make quickstart   environment, native build, a small real model, a ready server, one streamed answer
+# make test         everything a change must pass, in an environment of its own
+# make check        the part of it that runs no tests
+# make bench        the quickstart spec, measured with the workloads of docs/benchmarks
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+PIP_ARGS ?=
+SPEC ?= docs/examples/quickstart.yaml
+QUESTION ?= Write a Python function that reverses a string. Answer with the code alone.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST_ARGS ?= -n $(JOBS)
+BENCH_DIR ?= build/bench
+
+BIN := $(VENV)/bin
+APPLIANCE := $(BIN)/appliance
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
+CONSTRAINTS := requirements/constraints-cpu.txt
+
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+
+.PHONY: quickstart quickstart-down test check lint types layers pytest bench clean help
+
+help:
+	@sed -n 's/^# make /make /p' Makefile
+
+quickstart: $(VENV)/.base
+	@$(APPLIANCE) pull $(SPEC)
+	@$(APPLIANCE) apply $(SPEC)
+	@echo && echo "> $(QUESTION)"
+	@$(APPLIANCE) chat $(SPEC) --quick "$(QUESTION)" --curl
+
+quickstart-down:
+	@$(APPLIANCE) down $(SPEC)
+
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory pytest
+
+check: lint types layers
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/.dev
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.base
+	@mkdir -p $(BENCH_DIR)
+	@$(APPLIANCE) apply $(SPEC)
+	@for preset in single offline64 online16 shared-prefix; do \
+	  $(APPLIANCE) bench serve $(SPEC) --preset $$preset --output $(BENCH_DIR)/$$preset.json || exit; done
+	@$(APPLIANCE) bench report $(BENCH_DIR)/*.json --output $(BENCH_DIR)/report.html
+
+# The base package needs no torch. -e keeps Python and profiles live; native sources are rebuilt when they change.
+$(VENV)/.base: pyproject.toml $(NATIVE) | $(BIN)/python
+	$(PIP) install --quiet $(PIP_ARGS) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(NATIVE) $(CONSTRAINTS) | $(BIN)/python
+	$(PIP) install --quiet $(PIP_ARGS) "$$(sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))"
+	$(PIP) install --quiet $(PIP_ARGS) --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@touch $@ $(VENV)/.base
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf build dist $(VENV)
