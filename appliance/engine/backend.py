@@ -1,42 +1,76 @@
-"""From a plan to something that runs: an executable, a sampler and the size of the vocabulary."""
+"""From a plan to something that runs: an executable and the size of its vocabulary."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.errors import ApplianceError
+from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
-from appliance.kernels.interface import Executable
-from appliance.kernels.sampling import Sampler
+from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
+from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.interface import Executable, ExecutionLimits
+from appliance.models.load import load_model
 from appliance.plan.types import EnginePlan
 
-SCRIPTED = "scripted"
+SCRIPTED = "scripted"  # for tests; no planner offers it
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
+
+
+class PlanMismatchError(ApplianceError):
+    """What is on this machine is not what was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     executable: Executable
-    sampler: Sampler
     vocab_size: int
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
-    """Loads the planned model. Raises ApplianceError with words for the user when the checkpoint is not as planned."""
+    """Loads the planned model.
+
+    Raises PlanMismatchError, and what reading the checkpoint, loading the kernel set and binding the model raise
+    (all of them ApplianceErrors).
+    """
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
-    raise NotImplementedError(plan.kernels.kernel_set)
+    progress("kernels", 0, 1)
+    kernel_set = load_kernel_set(plan.kernels.kernel_set)
+    progress("headers", 0, 1)
+    facts = read_model_facts(Path(plan.model.path))
+    if facts.header_sha256 != plan.model.header_sha256:
+        raise PlanMismatchError(
+            f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"
+        )
+    progress("weights", 0, facts.size_bytes)
+    executable = load_model(
+        plan, facts, kernel_set, execution_limits(plan, config), lambda done, total: progress("weights", done, total)
+    )
+    return Backend(executable, facts.geometry.vocab_size)
+
+
+def execution_limits(plan: EnginePlan, config: SchedulerConfig) -> ExecutionLimits:
+    return ExecutionLimits(
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_sampled=config.max_num_sampled,
+        max_model_len=config.max_model_len,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        kv_dtype=plan.precision.kv_dtype,
+        num_threads=plan.kernels.num_threads,
+        quantize_activations=plan.precision.quantize_activations,
+    )
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
-    from appliance.engine.scripted import ArgmaxSampler, Script, ScriptedExecutable, scripted_model  # noqa: PLC0415 - tests only
-
     script = Script.read(Path(plan.model.path))
     progress("load", 0, 1)
     time.sleep(script.load_seconds)
-    progress("load", 1, 1)
     executable = ScriptedExecutable(
         scripted_model(script), script.vocab_size, config.num_blocks, config.block_size, script
     )
-    return Backend(executable, ArgmaxSampler(), script.vocab_size)
+    return Backend(executable, script.vocab_size)

@@ -4,6 +4,7 @@ It runs beside the loop, so messages are decoded and events encoded and sent whi
 whatever the loop does.
 """
 
+import math
 import os
 import queue
 import threading
@@ -121,7 +122,7 @@ class Front(threading.Thread):
         next_beat = self._clock()
         while True:
             wait = max(0.0, next_beat - self._clock())
-            ready = dict(poller.poll(wait * 1000))
+            ready = dict(poller.poll(math.ceil(wait * 1000)))
             if self._parent_fd in ready:
                 self._orphaned()
                 return

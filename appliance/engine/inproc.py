@@ -17,7 +17,7 @@ _CLIENT = b"inproc"
 
 def build_loop(plan: EnginePlan, backend: Backend, config: SchedulerConfig, **options: object) -> EngineLoop:
     """Joins scheduler, runner and limits as the plan says. `options` are EngineLoop's."""
-    runner = Runner(backend.executable, backend.sampler, config, backend.vocab_size, plan.model.logprobs_mode)
+    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.max_model_len)
     return EngineLoop(Scheduler(config), runner, limits, **options)  # type: ignore[arg-type] # passed through
 

@@ -85,11 +85,14 @@ class EngineProcess:
             loop = boot.run()
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
             return self._die(f"the engine could not start: {error}", EXIT_NOT_STARTED)
+        except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
+            _log.exception("the engine could not start")
+            return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
         self._pulse = loop.pulse
         self._front.broadcast(Ready(boot.report))
         try:
             self._serve(loop)
-        except Exception as error:  # whatever it was, every open request must be told
+        except Exception as error:  # noqa: BLE001 - whatever it was, every open request must be told
             _log.exception("the engine died")
             reason = f"the engine died in step {loop.pulse.step}: {type(error).__name__}: {error}"
             self._front.emit(loop.fail_all(reason, ErrorKind.INTERNAL))

@@ -8,23 +8,21 @@ from appliance.engine.messages import TokenLogprobs
 from appliance.engine.rows import Rows
 from appliance.engine.step import StepPlan, StepResult
 from appliance.kernels.interface import Executable
-from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, LogprobsMode, SampledBatch, Sampler, SamplingBatch
+from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, LogprobsMode, SampledBatch, SamplingBatch
 
 
 class Runner:
-    """A row's tokens depend on its own tokens, parameters and seed: random numbers come from (seed, number of tokens)."""
+    """A row's tokens depend on its own tokens, parameters and seed: draws are numbered by the row's token count."""
 
     def __init__(
         self,
         executable: Executable,
-        sampler: Sampler,
         config: SchedulerConfig,
         vocab_size: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         self.vocab_size = vocab_size
         self._executable = executable
-        self._sampler = sampler
         self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
@@ -37,7 +35,7 @@ class Runner:
         if not len(wanted.rows):
             return StepResult(plan.step, [])
         batch = self._batches.build(wanted)
-        sampled = self._sampler.sample(logits, batch)
+        sampled = self._executable.sample(logits, batch)
         return self._result(plan, wanted, batch, sampled, logits)
 
     def close(self) -> None:

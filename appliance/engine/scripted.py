@@ -27,7 +27,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a scripted model says, as JSON. A context that no reply fits is continued by counting: last token plus one."""
+    """What a scripted model says, as JSON. A context that no reply fits is continued by counting up."""
 
     vocab_size: int = 512
     eos: int = 0
@@ -90,6 +90,9 @@ class ScriptedExecutable:
                 logits[at, self._next_token(context)] = CHOSEN_LOGIT
         return logits
 
+    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+        return argmax_sample(logits, batch)
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         blocks = self._cells.reshape(-1, self._block_size)
         for source, target in pairs:
@@ -113,29 +116,27 @@ class ScriptedExecutable:
             time.sleep(1.0)
 
 
-class ArgmaxSampler:
+def argmax_sample(logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
     """Greedy, whatever the temperature; honours masks, forbidden ids and biases, and gives log-probabilities."""
-
-    def sample(self, logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
-        scores = logits.copy()
-        for row in range(batch.num_rows):
-            if batch.mask_row[row] != NO_MASK:
-                bits = np.unpackbits(batch.mask_bits[batch.mask_row[row]].view(np.uint8), bitorder="little")
-                scores[row, bits[: scores.shape[1]] == 0] = -np.inf
-            scores[row, batch.forbidden_ids[batch.forbidden_start[row] : batch.forbidden_start[row + 1]]] = -np.inf
-            biases = slice(batch.bias_start[row], batch.bias_start[row + 1])
-            scores[row, batch.bias_ids[biases]] += batch.bias_values[biases]
-        best = np.argmax(scores, axis=1).astype(np.int32)
-        unusable = np.isnan(scores).any(axis=1) | np.isneginf(scores.max(axis=1))
-        given = batch.given_token_ids
-        tokens = np.where(given != NO_TOKEN, given, np.where(unusable, NO_TOKEN, best)).astype(np.int32)
-        count = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
-        if count == NO_LOGPROBS:
-            return SampledBatch(tokens)
-        top = np.max(logits, axis=1, keepdims=True)
-        logprobs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
-        order = np.argsort(-logprobs, axis=1, kind="stable")[:, :count]
-        ids = np.concatenate([tokens[:, None], order], axis=1).astype(np.int32)
-        values = np.take_along_axis(logprobs, np.maximum(ids, 0), axis=1)
-        ranks = 1 + (logprobs > values[:, :1]).sum(axis=1, dtype=np.int32)
-        return SampledBatch(tokens, ids, values, ranks.astype(np.int32))
+    scores = logits.copy()
+    for row in range(batch.num_rows):
+        if batch.mask_row[row] != NO_MASK:
+            bits = np.unpackbits(batch.mask_bits[batch.mask_row[row]].view(np.uint8), bitorder="little")
+            scores[row, bits[: scores.shape[1]] == 0] = -np.inf
+        scores[row, batch.forbidden_ids[batch.forbidden_start[row] : batch.forbidden_start[row + 1]]] = -np.inf
+        biases = slice(batch.bias_start[row], batch.bias_start[row + 1])
+        scores[row, batch.bias_ids[biases]] += batch.bias_values[biases]
+    best = np.argmax(scores, axis=1).astype(np.int32)
+    unusable = np.isnan(scores).any(axis=1) | np.isneginf(scores.max(axis=1))
+    given = batch.given_token_ids
+    tokens = np.where(given != NO_TOKEN, given, np.where(unusable, NO_TOKEN, best)).astype(np.int32)
+    count = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
+    if count == NO_LOGPROBS:
+        return SampledBatch(tokens)
+    top = np.max(logits, axis=1, keepdims=True)
+    logprobs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
+    order = np.argsort(-logprobs, axis=1, kind="stable")[:, :count]
+    ids = np.concatenate([tokens[:, None], order], axis=1).astype(np.int32)
+    values = np.take_along_axis(logprobs, np.maximum(ids, 0), axis=1)
+    ranks = 1 + (logprobs > values[:, :1]).sum(axis=1, dtype=np.int32)
+    return SampledBatch(tokens, ids, values, ranks.astype(np.int32))

@@ -1,4 +1,4 @@
-"""Bounds of sampling parameters. Front ends check before they send; the engine checks again, for it trusts no client."""
+"""Bounds of sampling parameters. Front ends check before they send; the engine, which trusts no client, again."""
 
 import math
 from collections.abc import Iterable

@@ -13,8 +13,8 @@ MAX_MESSAGE_BYTES = 64 << 20  # a peer that sends more is cut off
 QUEUED_EVENTS = 100_000  # for a client that does not read; then it counts as gone
 
 _encoder = msgspec.msgpack.Encoder()
-_messages = msgspec.msgpack.Decoder(EngineMessage)
-_events = msgspec.msgpack.Decoder(EngineEvent)
+_messages: msgspec.msgpack.Decoder[EngineMessage] = msgspec.msgpack.Decoder(EngineMessage)
+_events: msgspec.msgpack.Decoder[EngineEvent] = msgspec.msgpack.Decoder(EngineEvent)
 
 
 def encode(value: EngineMessage | EngineEvent) -> bytes:

@@ -76,7 +76,8 @@ def write_plan(folder: Path, plan: EnginePlan) -> Path:
 
 
 def command(plan: Path, endpoint: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "appliance.engine", "--plan", str(plan), "--socket", endpoint, "--heartbeat", "0.05", *more]
+    engine = [sys.executable, "-m", "appliance.engine", "--plan", str(plan), "--socket", endpoint]
+    return [*engine, "--heartbeat", "0.05", *more]
 
 
 @contextmanager
@@ -84,9 +85,8 @@ def engine(folder: Path, plan: EnginePlan) -> Iterator[tuple[subprocess.Popen[by
     """A running engine process and its endpoint; killed at the end if it still runs."""
     endpoint = f"ipc://{folder}/engine.sock"
     reader, writer = os.pipe()
-    process = subprocess.Popen(
-        command(write_plan(folder, plan), endpoint, "--parent-fd", str(reader)), pass_fds=(reader,), stderr=subprocess.PIPE
-    )
+    run = command(write_plan(folder, plan), endpoint, "--parent-fd", str(reader))
+    process = subprocess.Popen(run, pass_fds=(reader,), stderr=subprocess.PIPE)
     os.close(reader)
     try:
         yield process, endpoint

@@ -181,7 +181,7 @@ def test_a_second_terminate_ends_at_once(tmp_path: Path) -> None:
             client.send(generate("late", [1]))
             late = next(output for output in client.outputs("late"))
         process.send_signal(signal.SIGTERM)
-        last = [output for output in client.outputs("open")][-1]
+        last = list(client.outputs("open"))[-1]
         assert last.error_kind is ErrorKind.UNAVAILABLE
         assert process.wait(10) == 0
 

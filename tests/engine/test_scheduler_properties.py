@@ -1,4 +1,4 @@
-"""Random traffic over tiny caches: the books balance at every step, everyone finishes, and no schedule changes a token."""
+"""Random traffic over tiny caches: the books balance, everyone finishes, and no schedule changes a token."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import FinishReason, GenerateRequest
+
 from .simulator import Harness, generate, mixed
 
 SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
@@ -77,7 +78,7 @@ def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_random_traffic(data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = data.draw(requests(config.policy == "priority"))
@@ -105,7 +106,7 @@ def iter_seeds(request: GenerateRequest, index: int):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_outputs_do_not_depend_on_the_schedule(data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = [(at, request, None) for at, request, _ in data.draw(requests(config.policy == "priority"))]
@@ -120,7 +121,7 @@ def test_outputs_do_not_depend_on_the_schedule(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_fcfs_starts_in_order(data: st.DataObject) -> None:
     """Without long-prompt rules and n > 1, first tokens come in the order of arrival."""
     config = replace(data.draw(configs()), policy="fcfs", long_prefill_token_threshold=0, max_num_partial_prefills=1)

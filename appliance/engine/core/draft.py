@@ -7,7 +7,9 @@ from appliance.engine.step import Chunk, NewRow, StepPlan
 class StepDraft:
     """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
 
-    __slots__ = ("block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials", "shares")
+    __slots__ = (
+        "block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials", "shares",
+    )  # fmt: skip
 
     def __init__(self, budget: int, logits: int) -> None:
         self.budget = budget

@@ -65,7 +65,7 @@ class Scheduler:
             raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
         limit = self.config.max_waiting
         if limit is not None and self._num_waiting >= limit:
-            raise Refusal(ErrorKind.OVERLOADED, None, f"{self._num_waiting} sequences wait already; the limit is {limit}")
+            raise Refusal(ErrorKind.OVERLOADED, None, f"{self._num_waiting} sequences wait; the limit is {limit}")
         request = self._factory.create(client, message)
         self._requests[request.key] = request
         self._prompt_tokens += len(message.prompt_token_ids)
@@ -135,6 +135,7 @@ class Scheduler:
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> SequenceOutput:
         first = not sequence.has_output
         sequence.tokens.append(token)
+        sequence.is_stored = True
         self._generation_tokens += 1
         prompt_logprobs = None
         if sequence.prompt_logprobs_left is not None:
@@ -286,8 +287,7 @@ class Scheduler:
         leader = sequence.leader
         return (
             leader is not sequence
-            and leader.status is Status.RUNNING
-            and leader.num_computed >= sequence.num_prompt
+            and leader.is_stored  # not only scheduled: blocks are copied before a step runs
             and not sequence.has_output
         )
 
@@ -325,6 +325,7 @@ class Scheduler:
 
     def _leave_row(self, sequence: Sequence) -> None:
         self._by_row[sequence.row] = None
+        sequence.is_stored = False
         self._free_rows.append(sequence.row)
         self._freed_rows.append(sequence.row)
         sequence.row = -1

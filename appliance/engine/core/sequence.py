@@ -38,6 +38,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "index",
+        "is_stored",
         "key",
         "min_tokens",
         "num_cached_tokens",
@@ -71,6 +72,7 @@ class Sequence:
         self.status = Status.WAITING
         self.row = -1
         self.num_computed = 0
+        self.is_stored = False  # every token but the last is in the cache, by steps that have run
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.block_hashes: list[BlockHash] = []
