@@ -97,7 +97,8 @@ class _Builder:
         """`<<: *base` and `<<: [*a, *b]`: keys that are not there yet, the first source first."""
         for source in node.items if isinstance(node, SequenceNode) else [node]:
             if not isinstance(source, MappingNode):
-                self._report("yaml/merge", "<< takes a mapping or a list of mappings", path, source.position)
+                hint = "name the anchor of a mapping: <<: *defaults"
+                self._report("yaml/merge", "<< takes a mapping or a list of mappings", path, source.position, hint)
                 continue
             for key, value in source.entries:
                 if key.text == MERGE_KEY and key.plain:

@@ -69,13 +69,19 @@ Node = ScalarNode | SequenceNode | MappingNode
 def parse(text: str) -> Node | None:
     """The root of the only document, or None when there is none. Raises YamlReadError."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise YamlReadError("yaml/too-large", f"the file is larger than {MAX_BYTES // 2**20} MiB", Position(1, 1))
+        raise YamlReadError(
+            "yaml/too-large", f"the file is larger than {MAX_BYTES // 2**20} MiB", Position(1, 1), "is it a spec?"
+        )
     try:
         return _Composer(text).compose()
     except yaml.reader.ReaderError as error:
         before = text[: error.position] if isinstance(error.position, int) else ""
         place = Position(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        raise YamlReadError("yaml/character", f"a character that YAML forbids: {error.character!r}", place) from None
+        code = error.character if isinstance(error.character, int) else ord(error.character[:1])
+        message = f"the character U+{code:04X} is not allowed in YAML"
+        raise YamlReadError(
+            "yaml/character", message, place, "remove it, or write it as \\x.. in double quotes"
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error, text) from None
 
@@ -121,7 +127,8 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), position)
         if depth > MAX_DEPTH:
-            raise YamlReadError("yaml/too-deep", f"nested deeper than {MAX_DEPTH} levels", position)
+            hint = "a deployment needs five levels"
+            raise YamlReadError("yaml/too-deep", f"nested deeper than {MAX_DEPTH} levels", position, hint)
         if event.tag is not None and event.tag not in _CORE_TAGS:
             hint = "remove the tag; only plain values are read"
             raise YamlReadError("yaml/tag", f"the tag {event.tag!r} is not allowed", position, hint)
@@ -152,7 +159,8 @@ class _Composer:
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key, _ = self._node(event, depth + 1)
             if not isinstance(key, ScalarNode):
-                raise YamlReadError("yaml/key", "a key must be a plain word", key.position)
+                hint = "put { } or [ ] in quotes when text is meant"
+                raise YamlReadError("yaml/key", "a key must be a plain word", key.position, hint)
             value, count = self._node(next(self._events), depth + 1)
             node.entries.append((key, value))
             size += count + 1
@@ -160,7 +168,8 @@ class _Composer:
 
     def _alias(self, anchor: str, position: Position) -> tuple[Node, int]:
         if anchor not in self._anchors:
-            raise YamlReadError("yaml/alias", f"the alias *{anchor} has no finished anchor before it", position)
+            hint = f"write &{anchor} before the value that is meant, above this line; a value cannot hold itself"
+            raise YamlReadError("yaml/alias", f"the alias *{anchor} has no finished anchor before it", position, hint)
         node, size = self._anchors[anchor]
         self._spend(size, position)
         return node, size

@@ -36,7 +36,7 @@ def _reader(parse: Callable[[str], Any], form: str, *, bare: bool) -> BeforeVali
 
 def _schema(kind: str, pattern: str) -> WithJsonSchema:
     text: dict[str, Any] = {"type": "string", "pattern": pattern}
-    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, text]} if kind == "integer" else text)
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, text]} if kind == "integer" else text)
 
 
 def _check_dotted_path(value: str) -> str:

@@ -44,8 +44,8 @@ def schema_text() -> str:
 
 
 def _sections() -> list[type[Section]]:
-    found = [DeploymentSpec, *(field.child for field in walk() if field.child is not None)]
-    return list(dict.fromkeys(found))
+    children = [field.child for field in walk() if field.child is not None]
+    return list(dict.fromkeys([DeploymentSpec, *children]))
 
 
 def _section_schema(section: type[Section], generated: dict[str, Any]) -> dict[str, Any]:

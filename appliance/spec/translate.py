@@ -1,15 +1,16 @@
 """pydantic's errors as located diagnostics in the words of the spec."""
 
 from collections.abc import Iterable
-from typing import Any, get_args
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
 from appliance.base.diagnostics import Diagnostic
 from appliance.spec.document import Document
 from appliance.spec.paths import ABSENT, Path, child, format_path
-from appliance.spec.suggest import near_value, unknown_key_hint
-from appliance.spec.tree import Field, find, section_at, words_of
+from appliance.spec.suggest import unknown_key_hint
+from appliance.spec.tree import Field, find, section_at
+from appliance.spec.value_hints import item_words, value_hint
 
 MASK = "***"
 
@@ -55,9 +56,13 @@ def _document_path(error: ErrorDetails, data: Any) -> Path:
 
 
 def _telling(group: list[ErrorDetails]) -> ErrorDetails:
-    """An error of value beats one of choice, which beats one of type."""
+    """An error of value beats one of choice, which beats one of type; not being `auto` says least."""
     order = {"value_error": 0, "greater_than_equal": 0, "greater_than": 0, "less_than_equal": 0, "literal_error": 1}
-    return min(group, key=lambda error: order.get(error["type"], 2))
+    return min(group, key=lambda error: 3 if _is_only_auto(error) else order.get(error["type"], 2))
+
+
+def _is_only_auto(error: ErrorDetails) -> bool:
+    return error["type"] == "literal_error" and error.get("ctx", {}).get("expected") == "'auto'"
 
 
 def _diagnostic(path: Path, error: ErrorDetails, document: Document) -> Diagnostic:
@@ -73,7 +78,7 @@ def _diagnostic(path: Path, error: ErrorDetails, document: Document) -> Diagnost
         return _not_a_section(path, value, document)
     position = document.key_place(text) if "[key]" in error["loc"] else document.place(text)
     shown = MASK if text in document.interpolated or (found and found.doc.secret) else value
-    allowed = _item_words(found, path) if found else ""
+    allowed = item_words(found, isinstance(path[-1], int)) if found else ""
     reason = str(error.get("ctx", {}).get("error", "")) if kind == "value_error" else ""
     message = f"{text} cannot be {_shown(shown)}"
     if reason and shown is not MASK:
@@ -86,7 +91,7 @@ def _diagnostic(path: Path, error: ErrorDetails, document: Document) -> Diagnost
         column=position.column,
         value=shown,
         allowed=allowed or error["msg"].lower(),
-        hint=_value_hint(found, value, kind, allowed) if shown is not MASK else "",
+        hint=value_hint(found, value, kind, allowed) if found and shown is not MASK else "see `appliance explain`",
     )
 
 
@@ -134,7 +139,7 @@ def _not_a_section(path: Path, value: Any, document: Document) -> Diagnostic:
     if section is not None:
         allowed = f"a mapping with the keys {', '.join(section.model_fields)}"
     else:
-        allowed = _item_words(found, path) if found else ""
+        allowed = item_words(found, isinstance(path[-1], int)) if found else ""
     message = f"{text} is empty" if value is None else f"{text} cannot be {_shown(value)}"
     return Diagnostic(
         rule="value/null" if value is None else "value/type",
@@ -144,18 +149,14 @@ def _not_a_section(path: Path, value: Any, document: Document) -> Diagnostic:
         column=position.column,
         value=value,
         allowed=allowed,
-        hint="give it a value, or remove the key to get its default" if value is None else "",
+        hint=_shape_hint(section is not None, found, value, allowed),
     )
 
 
-def _item_words(found: Field | None, path: Path) -> str:
-    """What the field takes; for an item of a list, what an item may be."""
-    if found is None:
-        return ""
-    if isinstance(path[-1], int) and found.is_list and found.child is None:
-        (item,) = get_args(found.info.annotation)
-        return words_of(item)
-    return found.allowed
+def _shape_hint(is_section: bool, found: Field | None, value: Any, allowed: str) -> str:
+    if is_section and value is not None:
+        return "write its keys below it, indented"
+    return value_hint(found, value, "", allowed) if found else "give it a value, or remove the key"
 
 
 def _input(error: ErrorDetails) -> Any:
@@ -173,51 +174,3 @@ def _shown(value: Any) -> str:
 
 def _is_word(value: Any) -> bool:
     return value is None or isinstance(value, bool)
-
-
-def _value_hint(found: Field | None, value: Any, kind: str, allowed: str) -> str:
-    if isinstance(value, str):
-        return _text_hint(found, value, kind, allowed)
-    if kind == "string_type" and not isinstance(value, list):
-        return f"put it in quotes: '{_shown(value)}'"
-    if kind == "list_type":
-        return f"write a list: [{value}]"
-    if isinstance(value, float) and value.is_integer() and kind.startswith("int"):
-        return f"write {int(value)}"
-    return _default_hint(found)
-
-
-def _text_hint(found: Field | None, value: str, kind: str, allowed: str) -> str:
-    if "true or false" in allowed and value.lower() in {"yes", "no", "on", "off", "y", "n", "1", "0"} | _CASED:
-        return f"write {'true' if value.lower() in {'yes', 'on', 'y', '1', 'true'} else 'false'}, without quotes"
-    if kind == "list_type":
-        return f"write a list: [{value}]"
-    if (
-        value.replace("_", "").replace(",", "").isdigit()
-        and "number" in allowed + "number"
-        and "a string" not in allowed
-    ):
-        return f"write {value.replace('_', '').replace(',', '')}, without quotes or separators"
-    if found is not None and (near := near_value(value, _choices(found.info.annotation))):
-        return f"did you mean {near!r}?"
-    return _default_hint(found)
-
-
-_CASED = {"true", "false"}
-
-
-def _choices(annotation: Any) -> list[object]:
-    """The literal values somewhere in a type."""
-    values: list[object] = []
-    for part in get_args(annotation):
-        if isinstance(part, str | int):
-            values.append(part)
-        else:
-            values += _choices(part)
-    return values
-
-
-def _default_hint(found: Field | None) -> str:
-    if found is None or found.default_text in ("", "required", "null", "[]", "{}", '""'):
-        return ""
-    return f"default: {found.default_text}"

@@ -122,9 +122,9 @@ def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str
     if origin is Annotated:
         return words_of(args[0], args[1:])
     if origin in (Union, types.UnionType):
-        return _joined([words_of(part) for part in sorted(args, key=_is_tail)], " or ")
+        return ", or ".join(words_of(part) for part in sorted(args, key=_is_tail))
     if origin is Literal:
-        return _joined([str(value) for value in args], " or ")
+        return " or ".join([", ".join(map(str, args[:-1])), str(args[-1])] if len(args) > 1 else [str(args[0])])
     if origin is list:
         return f"a list of: {words_of(args[0])}"
     if origin is dict:
@@ -162,10 +162,6 @@ def _is_tail(annotation: Any) -> int:
     if annotation is types.NoneType:
         return 2
     return 1 if get_origin(annotation) is Literal else 0
-
-
-def _joined(words: list[str], last: str) -> str:
-    return last.join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _without_none(annotation: Any) -> Any:
