@@ -31,7 +31,7 @@ class ExecutionLimits:
     num_blocks: int
     kv_dtype: str  # "f32", "bf16", "f16"
     num_threads: int
-    quantize_activations: bool  # int8 activations a token for int8 and int4 weights; else f32
+    quantize_activations: bool  # for int8 and int4 weights, int8 in groups of min(group_size, 256) columns; else f32
 
 
 @dataclass(slots=True)
@@ -81,4 +81,4 @@ class KernelSet(Protocol):
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
     ) -> Executable:
-        """Packs the weights: each is read once, in the mapping's order, so a lazy mapping keeps one in memory at a time."""
+        """Packs the weights. Each is read once, in the mapping's order: a lazy mapping keeps one in memory at a time."""

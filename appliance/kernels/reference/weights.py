@@ -5,6 +5,8 @@ import torch
 
 from appliance.kernels.layout import CanonicalWeight, Layout
 
+MAX_ACTIVATION_GROUP = 256
+
 
 def dequantize(weight: CanonicalWeight) -> torch.Tensor:
     """Returns f32 [N, K]."""
@@ -34,8 +36,14 @@ def unpack_int4(data: np.ndarray) -> np.ndarray:
 
 
 def quantize_activations(x: torch.Tensor, group_size: int) -> torch.Tensor:
-    """Rounds x f32 [T, K] to int8 in groups of columns (scale: largest magnitude / 127) and back to f32."""
-    grouped = x.reshape(x.shape[0], -1, group_size)
-    scale = grouped.abs().amax(dim=-1, keepdim=True) / 127.0
-    quantized = torch.where(scale > 0, torch.round(grouped / scale), torch.zeros_like(grouped))
-    return (quantized * scale).reshape(x.shape)
+    """Rounds x f32 [T, K] to int8 in groups of columns (scale: largest magnitude / 127) and back to f32.
+
+    A group has min(group_size, 256) columns; the last may have fewer.
+    """
+    columns = min(group_size, MAX_ACTIVATION_GROUP)
+    parts = []
+    for part in x.split(columns, dim=-1):
+        scale = part.abs().amax(dim=-1, keepdim=True) / 127.0
+        quantized = torch.where(scale > 0, torch.round(part / scale), torch.zeros_like(part))
+        parts.append(quantized * scale)
+    return torch.cat(parts, dim=-1)

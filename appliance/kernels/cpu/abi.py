@@ -1,0 +1,239 @@
+"""ctypes mirror of kernels/include/appliance_abi.h. Field names and order are those of the header."""
+
+import ctypes
+from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
+
+ABI_VERSION = 1
+
+LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4}
+EXTENTS = {"tokens": 0, "sampled": 1}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5}
+
+
+class Matrix(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scales_are_f32", "reserved")),
+        *((name, c_void_p) for name in ("data", "scale", "offset")),
+    ]
+
+
+class Span(Structure):
+    _fields_ = [("data", c_void_p), *((name, c_int32) for name in ("stride", "width", "extent", "reserved"))]
+
+
+class Embed(Structure):
+    _fields_ = [
+        ("table", c_void_p),
+        ("position_table", c_void_p),
+        ("out", Span),
+        ("scale", c_float),
+        ("position_offset", c_int32),
+    ]
+
+
+class Norm(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "out", "residual")),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("eps", c_float),
+        ("reserved", c_int32),
+    ]
+
+
+class HeadNorm(Structure):
+    _fields_ = [
+        ("x", Span),
+        ("weight", c_void_p),
+        ("num_heads", c_int32),
+        ("head_dim", c_int32),
+        ("eps", c_float),
+        ("reserved", c_int32),
+    ]
+
+
+class Linear(Structure):
+    _fields_ = [
+        ("x", Span),
+        ("out", Span),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("activation", c_int32),
+        ("accumulate", c_int32),
+    ]
+
+
+class Pointwise(Structure):
+    _fields_ = [("x", Span), ("out", Span), ("activation", c_int32), ("reserved", c_int32)]
+
+
+class Gated(Structure):
+    _fields_ = [("gate", Span), ("up", Span), ("out", Span), ("activation", c_int32), ("reserved", c_int32)]
+
+
+class Rope(Structure):
+    _fields_ = [
+        ("x", Span),
+        ("table", c_void_p),
+        *((n, c_int32) for n in ("table_rows", "num_heads", "head_dim", "rotary_dim", "interleaved", "reserved")),
+    ]
+
+
+class KvWrite(Structure):
+    _fields_ = [("k", Span), ("v", Span), ("layer", c_int32), ("reserved", c_int32)]
+
+
+class Attention(Structure):
+    _fields_ = [
+        ("q", Span),
+        ("out", Span),
+        *((name, c_int32) for name in ("layer", "num_heads", "window")),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+        ("reserved", c_int32),
+    ]
+
+
+class Move(Structure):
+    _fields_ = [("x", Span), ("out", Span)]
+
+
+class SoftCap(Structure):
+    _fields_ = [("x", Span), ("cap", c_float), ("reserved", c_int32)]
+
+
+class _Arguments(Union):
+    _fields_ = [
+        ("embed", Embed),
+        ("norm", Norm),
+        ("head_norm", HeadNorm),
+        ("linear", Linear),
+        ("pointwise", Pointwise),
+        ("gated", Gated),
+        ("rope", Rope),
+        ("kv_write", KvWrite),
+        ("attention", Attention),
+        ("move", Move),
+        ("soft_cap", SoftCap),
+    ]
+
+
+class Operator(Structure):
+    _fields_ = [("kind", c_int32), ("reserved", c_int32), ("arguments", _Arguments)]
+
+
+class KvLayer(Structure):
+    _fields_ = [("keys", c_void_p), ("values", c_void_p), ("num_kv_heads", c_int32), ("head_dim", c_int32)]
+
+
+class Limits(Structure):
+    _fields_ = [
+        (name, c_int32)
+        for name in (
+            "max_tokens",
+            "max_seqs",
+            "max_sampled",
+            "max_model_len",
+            "block_size",
+            "num_blocks",
+            "kv_layout",
+            "quantize_activations",
+        )
+    ]
+
+
+STEP_ARRAYS = (
+    "token_ids",
+    "positions",
+    "slot_mapping",
+    "query_start",
+    "seq_lens",
+    "block_tables",
+    "sampled_rows",
+)
+
+
+class Step(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("num_tokens", "num_seqs", "num_sampled", "block_table_stride")),
+        *((name, c_void_p) for name in STEP_ARRAYS),
+    ]
+
+
+SAMPLING_INPUTS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "seed",
+    "position",
+    "token_table",
+    "token_row",
+    "num_prompt_tokens",
+    "num_tokens",
+    "bias_start",
+    "bias_ids",
+    "bias_values",
+    "forbidden_start",
+    "forbidden_ids",
+    "mask_row",
+    "mask_bits",
+    "given_token_ids",
+    "num_logprobs",
+)
+
+
+class Sampling(Structure):
+    _fields_ = [
+        *(
+            (name, c_int32)
+            for name in (
+                "num_rows",
+                "vocab_size",
+                "logits_stride",
+                "token_table_stride",
+                "mask_stride",
+                "logprobs_stride",
+                "raw_logprobs",
+                "normalize",
+            )
+        ),
+        ("logits", c_void_p),
+        *((name, c_void_p) for name in SAMPLING_INPUTS),
+        *((name, c_void_p) for name in ("token_ids", "logprob_ids", "ranks", "logprobs")),
+    ]
+
+
+_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "appl_abi_version": (c_int32, ()),
+    "appl_level": (c_char_p, ()),
+    "appl_last_error": (c_char_p, ()),
+    "appl_pool_create": (c_int32, (c_int32, POINTER(c_void_p))),
+    "appl_pool_destroy": (None, (c_void_p,)),
+    "appl_weight_pack": (c_int32, (c_void_p, POINTER(Matrix), POINTER(c_void_p))),
+    "appl_weight_destroy": (None, (c_void_p,)),
+    "appl_weight_bytes": (c_uint64, (c_void_p,)),
+    "appl_kv_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
+    "appl_program_create": (
+        c_int32,
+        (c_void_p, POINTER(Operator), c_int32, POINTER(KvLayer), c_int32, POINTER(Limits), POINTER(c_void_p)),
+    ),
+    "appl_program_destroy": (None, (c_void_p,)),
+    "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),
+    "appl_program_run": (c_int32, (c_void_p, POINTER(Step))),
+    "appl_program_copy_blocks": (c_int32, (c_void_p, c_void_p, c_int32)),
+    "appl_sample": (c_int32, (c_void_p, POINTER(Sampling))),
+    "appl_measure_read": (c_int32, (c_void_p, c_uint64, c_double, POINTER(c_double))),
+    "appl_measure_peak": (c_int32, (c_void_p, c_int32, c_double, POINTER(c_double))),
+}
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Gives every function of the library its types; AttributeError when one is missing."""
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments

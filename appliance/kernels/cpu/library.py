@@ -1,0 +1,69 @@
+"""Loads the native library of a processor level, and turns its statuses into exceptions."""
+
+import ctypes
+import functools
+import os
+import pathlib
+from importlib import resources
+
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.kernels.cpu import abi
+from appliance.kernels.errors import BindError, KernelSetError
+
+CPU_INFO = pathlib.Path("/proc/cpuinfo")
+BUILD_HINT = "build it with: pip install --no-build-isolation -e . (or cmake -S kernels -B build && cmake --build build)"
+
+
+class Library:
+    """One level's functions, as attributes of `functions`."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Raises KernelSetError when the file is missing, unloadable, or of another ABI version."""
+        if not path.exists():
+            raise KernelSetError(f"native library {path.name} is not there", hint=BUILD_HINT)
+        try:
+            self.functions = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+            abi.declare(self.functions)
+        except (OSError, AttributeError) as error:
+            raise KernelSetError(f"native library {path.name} cannot be loaded: {error}", hint=BUILD_HINT) from error
+        version = self.functions.appl_abi_version()
+        if version != abi.ABI_VERSION:
+            message = f"native library {path.name} has ABI version {version}, this package needs {abi.ABI_VERSION}"
+            raise KernelSetError(message, hint=BUILD_HINT)
+
+    def last_error(self) -> str:
+        return bytes(self.functions.appl_last_error()).decode()
+
+    def check(self, status: int, context: str) -> None:
+        """Raises BindError with the library's own words."""
+        if status != 0:
+            raise BindError(f"{context}: {self.last_error()}")
+
+
+def cpu_flags() -> frozenset[str]:
+    """Flags of the first processor, as the kernel spells them; empty where they are unknown."""
+    for line in CPU_INFO.read_text().splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def library_path(level: str) -> pathlib.Path:
+    """Where the build installs the library, whether the package is installed or editable."""
+    name = f"libappliance_cpu_{level}.so"
+    root = resources.files("appliance") / "_native"
+    for place in getattr(root, "_paths", [root]):  # an editable install joins two folders
+        path = pathlib.Path(str(place)) / name
+        if path.exists():
+            return path
+    return pathlib.Path(str(root)) / name
+
+
+@functools.cache
+def load_level(level: str) -> Library:
+    """Raises KernelSetError when the processor lacks a flag that the level needs, or the library is not built."""
+    missing = sorted(set(KERNEL_SETS[f"cpu-{level}"].required_flags) - cpu_flags())
+    if missing:
+        message = f"kernel set cpu-{level} needs processor flags that are not here: {', '.join(missing)}"
+        raise KernelSetError(message, hint="choose another kernel set, or let the plan choose")
+    return Library(library_path(level))

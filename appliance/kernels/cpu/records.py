@@ -1,0 +1,147 @@
+"""Operator records to the C structs of the ABI."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from appliance.kernels import operators as ops
+from appliance.kernels.cpu import abi
+
+
+class Addresses(Protocol):
+    """Where bound things are in memory."""
+
+    def slot(self, slot: ops.Slot) -> int: ...
+
+    def matrix(self, name: str) -> int: ...
+
+    def vector(self, name: str, size: int) -> int:
+        """Of f32 numbers; raises BindError unless there are `size` of them."""
+
+    def table(self, name: str, columns: int) -> np.ndarray:
+        """An f32 [rows, columns] array that stays alive; raises BindError where it has other columns."""
+
+
+def _span(value: ops.Span | ops.Slot | None, at: Addresses) -> abi.Span:
+    if value is None:
+        return abi.Span()
+    span = ops.Span(value, 0, value.width) if isinstance(value, ops.Slot) else value
+    slot = span.slot
+    data = at.slot(slot) + 4 * span.start
+    return abi.Span(data=data, stride=slot.width, width=span.width, extent=abi.EXTENTS[slot.extent])
+
+
+def _embed(op: ops.Embed, at: Addresses) -> abi.Embed:
+    position_table = None if op.position_table is None else at.matrix(op.position_table)
+    return abi.Embed(at.matrix(op.table), position_table, _span(op.out, at), op.scale, op.position_offset)
+
+
+def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> abi.Norm:
+    bias = op.bias if isinstance(op, ops.LayerNorm) else None
+    return abi.Norm(
+        x=_span(op.x, at),
+        out=_span(op.out, at),
+        residual=_span(op.residual, at),
+        weight=at.vector(op.weight, op.x.width),
+        bias=None if bias is None else at.vector(bias, op.x.width),
+        eps=op.eps,
+    )
+
+
+def _head_norm(op: ops.HeadNorm, at: Addresses) -> abi.HeadNorm:
+    return abi.HeadNorm(_span(op.x, at), at.vector(op.weight, op.head_dim), op.num_heads, op.head_dim, op.eps)
+
+
+def _linear(op: ops.Linear, at: Addresses) -> abi.Linear:
+    return abi.Linear(
+        x=_span(op.x, at),
+        out=_span(op.out, at),
+        weight=at.matrix(op.weight),
+        bias=None if op.bias is None else at.vector(op.bias, op.out.width),
+        activation=abi.ACTIVATIONS[op.activation],
+        accumulate=op.accumulate,
+    )
+
+
+def _pointwise(op: ops.Activation, at: Addresses) -> abi.Pointwise:
+    return abi.Pointwise(_span(op.x, at), _span(op.out, at), abi.ACTIVATIONS[op.kind])
+
+
+def _gated(op: ops.GatedActivation, at: Addresses) -> abi.Gated:
+    return abi.Gated(_span(op.gate, at), _span(op.up, at), _span(op.out, at), abi.ACTIVATIONS[op.kind])
+
+
+def _rope(op: ops.Rope, at: Addresses) -> abi.Rope:
+    table = at.table(op.table, op.rotary_dim)
+    return abi.Rope(
+        x=_span(op.x, at),
+        table=table.ctypes.data,
+        table_rows=table.shape[0],
+        num_heads=op.num_heads,
+        head_dim=op.head_dim,
+        rotary_dim=op.rotary_dim,
+        interleaved=op.interleaved,
+    )
+
+
+def _kv_write(op: ops.KvWrite, at: Addresses) -> abi.KvWrite:
+    return abi.KvWrite(_span(op.k, at), _span(op.v, at), op.layer)
+
+
+def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
+    return abi.Attention(
+        q=_span(op.q, at),
+        out=_span(op.out, at),
+        layer=op.layer,
+        num_heads=op.num_heads,
+        window=op.window or 0,
+        scale=op.scale,
+        soft_cap=op.soft_cap or 0.0,
+    )
+
+
+def _move(op: ops.Add | ops.GatherRows, at: Addresses) -> abi.Move:
+    return abi.Move(_span(op.x, at), _span(op.out, at))
+
+
+def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
+    return abi.SoftCap(_span(op.x, at), op.cap)
+
+
+# By operator: appl_operator_kind, the member of the union, and how to fill it.
+_ENCODERS: Mapping[type[Any], tuple[int, str, Callable[[Any, Addresses], Any]]] = {
+    ops.Embed: (0, "embed", _embed),
+    ops.RmsNorm: (1, "norm", _norm),
+    ops.LayerNorm: (2, "norm", _norm),
+    ops.HeadNorm: (3, "head_norm", _head_norm),
+    ops.Linear: (4, "linear", _linear),
+    ops.Activation: (5, "pointwise", _pointwise),
+    ops.GatedActivation: (6, "gated", _gated),
+    ops.Rope: (7, "rope", _rope),
+    ops.KvWrite: (8, "kv_write", _kv_write),
+    ops.PagedAttention: (9, "attention", _attention),
+    ops.Add: (10, "move", _move),
+    ops.GatherRows: (11, "move", _move),
+    ops.SoftCap: (12, "soft_cap", _soft_cap),
+}
+
+
+def encode(op: ops.Operator, at: Addresses) -> abi.Operator:
+    kind, member, fill = _ENCODERS[type(op)]
+    record = abi.Operator(kind=kind)
+    setattr(record.arguments, member, fill(op, at))
+    return record
+
+
+def matrix_names(program: ops.StepProgram) -> frozenset[str]:
+    """Weights that are read as matrices (Linear and Embed); all others are vectors and tables of f32."""
+    names: set[str] = set()
+    for op in program.operators:
+        if isinstance(op, ops.Linear):
+            names.add(op.weight)
+        elif isinstance(op, ops.Embed):
+            names.add(op.table)
+            if op.position_table is not None:
+                names.add(op.position_table)
+    return frozenset(names)

@@ -1,0 +1,15 @@
+"""What can go wrong between a plan and its kernels."""
+
+from appliance.base.errors import ApplianceError
+
+
+class KernelSetError(ApplianceError):
+    """A kernel set that is unknown, not built, or not for this processor."""
+
+
+class BindError(ApplianceError):
+    """A program, its weights and its limits do not fit together."""
+
+
+class StepError(ApplianceError):
+    """A step's inputs are out of bounds; nothing has run."""

@@ -1,0 +1,56 @@
+// The exported functions.
+#include "appliance_abi.h"
+
+#include <climits>
+#include <cstring>
+
+#include "program.h"
+#include "status.h"
+
+namespace {
+
+constexpr int kMaxThreads = 1024;
+thread_local char last_error[256] = "";
+
+}  // namespace
+
+void appl::set_last_error(const char* message) {
+  std::strncpy(last_error, message, sizeof(last_error) - 1);
+}
+
+int32_t appl_abi_version(void) { return APPL_ABI_VERSION; }
+const char* appl_level(void) { return APPL_LEVEL; }
+const char* appl_last_error(void) { return last_error; }
+
+int32_t appl_pool_create(int32_t num_threads, appl_pool** pool) {
+  return appl::guarded([&] {
+    appl::require(num_threads >= 1 && num_threads <= kMaxThreads, "num_threads must be 1 to 1024");
+    *pool = new appl_pool(num_threads);
+  });
+}
+void appl_pool_destroy(appl_pool* pool) { delete pool; }
+
+int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight) {
+  return appl::guarded([&] { *weight = appl::pack(*pool, *matrix); });
+}
+void appl_weight_destroy(appl_weight* weight) { delete weight; }
+uint64_t appl_weight_bytes(const appl_weight* weight) { return weight->memory.bytes(); }
+
+uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim) {
+  return appl::KvGeometry(*limits, num_kv_heads, head_dim).block_bytes() * uint64_t(limits->num_blocks);
+}
+
+int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators,
+                            const appl_kv_layer* layers, int32_t num_layers, const appl_limits* limits,
+                            appl_program** program) {
+  return appl::guarded(
+      [&] { *program = new appl_program(*pool, operators, num_operators, layers, num_layers, *limits); });
+}
+void appl_program_destroy(appl_program* program) { delete program; }
+uint64_t appl_program_workspace_bytes(const appl_program* program) { return program->workspace_bytes(); }
+int32_t appl_program_run(appl_program* program, const appl_step* step) {
+  return appl::guarded([&] { program->run(*step); });
+}
+int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {
+  return appl::guarded([&] { program->copy_blocks(pairs, num_pairs); });
+}

@@ -1,0 +1,46 @@
+// The activation functions on vectors, chosen once a row.
+#pragma once
+
+#include "appliance_abi.h"
+#include "simd.h"
+
+namespace appl {
+
+inline Floats silu(Floats x) { return x * vsigmoid(x); }
+inline Floats gelu(Floats x) { return 0.5f * x * (1.0f + verf(x * 0.70710678118654752f)); }
+inline Floats gelu_tanh(Floats x) {
+  return 0.5f * x * (1.0f + vtanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+}
+inline Floats relu(Floats x) { return x > 0.0f ? x : Floats{}; }
+inline Floats relu2(Floats x) { return relu(x) * relu(x); }
+
+// Calls body(f) with the function of `kind`, so that the loop in `body` is compiled for each.
+template <class Body>
+inline void with_activation(int32_t kind, Body&& body) {
+  switch (kind) {
+    case APPL_ACTIVATION_SILU: return body([](Floats x) { return silu(x); });
+    case APPL_ACTIVATION_GELU: return body([](Floats x) { return gelu(x); });
+    case APPL_ACTIVATION_GELU_TANH: return body([](Floats x) { return gelu_tanh(x); });
+    case APPL_ACTIVATION_RELU: return body([](Floats x) { return relu(x); });
+    case APPL_ACTIVATION_RELU2: return body([](Floats x) { return relu2(x); });
+    default: return body([](Floats x) { return x; });
+  }
+}
+
+// Applies f(vector...) to `count` floats; the last ones go through padded vectors.
+template <class F, class... Inputs>
+inline void map(float* out, int count, F&& f, const Inputs*... inputs) {
+  int i = 0;
+  for (; i + kWidth <= count; i += kWidth) store(out + i, f(load(inputs + i)...));
+  if (i == count) return;
+  const size_t rest = size_t(count - i) * sizeof(float);
+  auto load_rest = [&](const float* from) {
+    Floats v{};
+    std::memcpy(&v, from + i, rest);
+    return v;
+  };
+  const Floats result = f(load_rest(inputs)...);
+  std::memcpy(out + i, &result, rest);
+}
+
+}  // namespace appl

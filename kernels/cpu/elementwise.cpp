@@ -1,0 +1,164 @@
+#include "elementwise.h"
+
+#include <cmath>
+#include <vector>
+
+#include "activation.h"
+#include "weight.h"
+
+namespace appl {
+namespace {
+
+float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
+
+template <class Body>
+void for_rows(appl_pool& pool, int rows, int width, Body&& body) {
+  parallel_for(pool, rows, width, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+// sum(f(x[i])) over `count` floats; f(0) must be 0.
+template <class F>
+float sum_of(const float* x, int count, F&& f) {
+  Floats first{}, second{};
+  int i = 0;
+  for (; i + 2 * kWidth <= count; i += 2 * kWidth) {
+    first += f(load(x + i));
+    second += f(load(x + i + kWidth));
+  }
+  float total = reduce_add(first + second);
+  for (; i < count; ++i) total += f(splat(x[i]))[0];
+  return total;
+}
+
+float rms_factor(const float* x, int count, float eps) {
+  return 1.0f / std::sqrt(sum_of(x, count, [](Floats v) { return v * v; }) / float(count) + eps);
+}
+
+void scale_by(const float* x, const float* weight, float factor, int count, float* out) {
+  map(out, count, [factor](Floats v, Floats w) { return v * factor * w; }, x, weight);
+}
+
+// Adds x into the residual where there is one; returns what is to be normed.
+const float* residual_sum(const appl_norm& op, int64_t row) {
+  const float* x = row_of(op.x, row);
+  if (op.residual.data == nullptr) return x;
+  float* sum = row_of(op.residual, row);
+  map(sum, op.x.width, [](Floats a, Floats b) { return a + b; }, sum, x);
+  return sum;
+}
+
+void rotate_halves(float* head, const float* cosines, const float* sines, int half) {
+  int i = 0;
+  for (; i + kWidth <= half; i += kWidth) {
+    const Floats a = load(head + i), b = load(head + half + i), c = load(cosines + i), s = load(sines + i);
+    store(head + i, a * c - b * s);
+    store(head + half + i, b * c + a * s);
+  }
+  for (; i < half; ++i) {
+    const float a = head[i], b = head[half + i];
+    head[i] = a * cosines[i] - b * sines[i];
+    head[half + i] = b * cosines[i] + a * sines[i];
+  }
+}
+
+void rotate_pairs(float* head, const float* cosines, const float* sines, int half) {
+  for (int i = 0; i < half; ++i) {
+    const float a = head[2 * i], b = head[2 * i + 1];
+    head[2 * i] = a * cosines[i] - b * sines[i];
+    head[2 * i + 1] = b * cosines[i] + a * sines[i];
+  }
+}
+
+}  // namespace
+
+void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
+  for_rows(pool, step.num_tokens, op.out.width * 8, [&](int64_t row) {
+    float* out = row_of(op.out, row);
+    gather_row(*op.table, step.token_ids[row], op.scale, out);
+    if (op.position_table == nullptr) return;
+    std::vector<float> position(size_t(op.out.width));
+    gather_row(*op.position_table, step.positions[row] + op.position_offset, 1.0f, position.data());
+    map(out, op.out.width, [](Floats a, Floats b) { return a + b; }, out, position.data());
+  });
+}
+
+void run_rms_norm(appl_pool& pool, const appl_norm& op, int rows) {
+  const int width = op.x.width;
+  for_rows(pool, rows, width, [&](int64_t row) {
+    const float* x = residual_sum(op, row);
+    scale_by(x, op.weight, rms_factor(x, width, op.eps), width, row_of(op.out, row));
+  });
+}
+
+void run_layer_norm(appl_pool& pool, const appl_norm& op, int rows) {
+  const int width = op.x.width;
+  for_rows(pool, rows, width, [&](int64_t row) {
+    const float* x = residual_sum(op, row);
+    float* out = row_of(op.out, row);
+    const float mean = sum_of(x, width, [](Floats v) { return v; }) / float(width);
+    map(out, width, [mean](Floats v) { return v - mean; }, x);
+    scale_by(out, op.weight, rms_factor(out, width, op.eps), width, out);
+    if (op.bias != nullptr) map(out, width, [](Floats v, Floats b) { return v + b; }, out, op.bias);
+  });
+}
+
+void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows) {
+  for_rows(pool, rows, op.x.width, [&](int64_t row) {
+    float* head = row_of(op.x, row);
+    for (int h = 0; h < op.num_heads; ++h, head += op.head_dim) {
+      scale_by(head, op.weight, rms_factor(head, op.head_dim, op.eps), op.head_dim, head);
+    }
+  });
+}
+
+void run_activation(appl_pool& pool, const appl_pointwise& op, int rows) {
+  with_activation(op.activation, [&](auto f) {
+    for_rows(pool, rows, op.x.width * 4, [&](int64_t row) { map(row_of(op.out, row), op.x.width, f, row_of(op.x, row)); });
+  });
+}
+
+void run_gated_activation(appl_pool& pool, const appl_gated& op, int rows) {
+  with_activation(op.activation, [&](auto f) {
+    for_rows(pool, rows, op.gate.width * 4, [&](int64_t row) {
+      map(row_of(op.out, row), op.gate.width, [&](Floats gate, Floats up) { return f(gate) * up; }, row_of(op.gate, row),
+          row_of(op.up, row));
+    });
+  });
+}
+
+void run_rope(appl_pool& pool, const appl_rope& op, const appl_step& step) {
+  const int half = op.rotary_dim / 2;
+  for_rows(pool, step.num_tokens, op.x.width, [&](int64_t row) {
+    const float* cosines = op.table + size_t(step.positions[row]) * size_t(op.rotary_dim);
+    float* head = row_of(op.x, row);
+    for (int h = 0; h < op.num_heads; ++h, head += op.head_dim) {
+      if (op.interleaved) rotate_pairs(head, cosines, cosines + half, half);
+      else rotate_halves(head, cosines, cosines + half, half);
+    }
+  });
+}
+
+void run_add(appl_pool& pool, const appl_move& op, int rows) {
+  for_rows(pool, rows, op.x.width, [&](int64_t row) {
+    float* out = row_of(op.out, row);
+    map(out, op.x.width, [](Floats a, Floats b) { return a + b; }, out, row_of(op.x, row));
+  });
+}
+
+void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step) {
+  for_rows(pool, step.num_sampled, op.x.width, [&](int64_t row) {
+    std::memcpy(row_of(op.out, row), row_of(op.x, step.sampled_rows[row]), size_t(op.x.width) * sizeof(float));
+  });
+}
+
+void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows) {
+  const float cap = op.cap, inverse = 1.0f / op.cap;
+  for_rows(pool, rows, op.x.width * 4, [&](int64_t row) {
+    float* x = row_of(op.x, row);
+    map(x, op.x.width, [=](Floats v) { return cap * vtanh(v * inverse); }, x);
+  });
+}
+
+}  // namespace appl

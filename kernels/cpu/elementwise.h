@@ -1,0 +1,20 @@
+// The operators that touch each activation once or twice.
+#pragma once
+
+#include "appliance_abi.h"
+#include "pool.h"
+
+namespace appl {
+
+void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step);
+void run_rms_norm(appl_pool& pool, const appl_norm& op, int rows);
+void run_layer_norm(appl_pool& pool, const appl_norm& op, int rows);
+void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows);
+void run_activation(appl_pool& pool, const appl_pointwise& op, int rows);
+void run_gated_activation(appl_pool& pool, const appl_gated& op, int rows);
+void run_rope(appl_pool& pool, const appl_rope& op, const appl_step& step);
+void run_add(appl_pool& pool, const appl_move& op, int rows);
+void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step);
+void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows);
+
+}  // namespace appl

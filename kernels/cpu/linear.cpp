@@ -1,0 +1,204 @@
+#include "linear.h"
+
+#include <algorithm>
+
+#include "activation.h"
+#include "tile.h"
+
+namespace appl {
+namespace {
+
+const TileTable& tiles_for(appl_layout layout, Form form) {
+  const bool floats = form == Form::kF32;
+  switch (layout) {
+    case APPL_F32: return kF32Tiles;
+    case APPL_F16: return kF16Tiles;
+    case APPL_BF16: return floats ? kBf16Tiles : kBf16DotTiles;
+    case APPL_INT8: return floats ? kInt8FloatTiles : kInt8Tiles;
+    default: return floats ? kInt4FloatTiles : kInt4Tiles;
+  }
+}
+
+// Bytes of sixteen rows of one column.
+size_t column_panel_bytes(appl_layout layout) {
+  return layout == APPL_F32 ? 64 : layout == APPL_INT8 ? 16 : layout == APPL_INT4 ? 8 : 32;
+}
+
+constexpr int kBlockTiles = 504 / kMaxTileRows;  // rows that share a block of input in the second-level cache
+
+// The division of one call into blocks of rows, chunks of panels, and tiles.
+class Division {
+ public:
+  Division(const LinearCall& call, int threads)
+      : rows_(call.direct != nullptr ? 1 : call.input.rows), panels_(call.weight->num_panels) {
+    num_tiles_ = (rows_ + kMaxTileRows - 1) / kMaxTileRows;
+    const int blocks = (num_tiles_ + kBlockTiles - 1) / kBlockTiles;
+    tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
+    num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
+    panels_per_tile_ = tile_panels((rows_ + num_tiles_ - 1) / num_tiles_);
+    const int64_t wanted = streams() ? int64_t(65536 / call.weight->panel_bytes) : 8;
+    const int64_t fair = panels_ / (4 * threads);
+    const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
+    panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
+    num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
+  }
+
+  // Few rows: each panel is read once, whole, and the input stays in the cache.
+  bool streams() const { return num_tiles_ <= 2; }
+  int rows() const { return rows_; }
+  int panels_per_tile() const { return panels_per_tile_; }
+  int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
+
+  struct Item {
+    int first_tile, end_tile, first_panel, end_panel;
+  };
+  Item item(int64_t index) const {
+    const int block = int(index / num_chunks_), chunk = int(index % num_chunks_);
+    return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), chunk * panels_per_chunk_,
+            std::min((chunk + 1) * panels_per_chunk_, panels_)};
+  }
+  // Rows are spread evenly over the tiles: sizes differ by one at most.
+  int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
+
+ private:
+  int rows_, panels_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
+};
+
+class Run {
+ public:
+  Run(const LinearCall& call, const Division& division)
+      : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_.layout, call.input.shape.form)) {
+    const PreparedShape& shape = call.input.shape;
+    block_columns_ = call.direct != nullptr ? w_.padded_columns : block_columns(shape.form);
+    num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
+    per_channel_ = w_.num_groups == 1;
+    group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
+  }
+
+  void item(int64_t index) const {
+    const Division::Item item = division_.item(index);
+    const int step = division_.panels_per_tile();
+    if (division_.streams()) {
+      for (int panel = item.first_panel; panel < item.end_panel; panel += step) {
+        for (int block = 0; block < num_blocks_; ++block) panels(item, panel, block);
+      }
+      return;
+    }
+    for (int block = 0; block < num_blocks_; ++block) {
+      for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, panel, block);
+    }
+  }
+
+ private:
+  // All tiles of the item's rows over the panels from `panel` on, one block of columns.
+  void panels(const Division::Item& item, int panel, int block) const {
+    int count = std::min(division_.panels_per_tile(), item.end_panel - panel);
+    while (count > 0) {
+      const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
+      const bool whole = (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
+      for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
+        if (whole) in_place(tile, panel, width, block);
+        else if (block == 0) aside(tile, panel, width);
+      }
+      panel += width;
+      count -= width;
+    }
+  }
+
+  void in_place(int tile, int panel, int width, int block) const {
+    const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
+    float* c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
+    compute(row, rows, panel, width, block, c, size_t(call_.out_stride), block > 0 || call_.accumulate);
+    if (block == num_blocks_ - 1) finish(c, size_t(call_.out_stride), rows, panel * kPanel, width * kPanel);
+  }
+
+  // For the panel that reaches past the last row of the weight, and for sums of activated values.
+  void aside(int tile, int panel, int width) const {
+    const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
+    constexpr size_t kStride = kMaxTilePanels * kPanel;
+    float c[kMaxTileRows * kStride];
+    for (int block = 0; block < num_blocks_; ++block) compute(row, rows, panel, width, block, c, kStride, block > 0);
+    const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
+    finish(c, kStride, rows, first, live);
+    for (int m = 0; m < rows; ++m) {
+      float* out = call_.out + size_t(row + m) * size_t(call_.out_stride) + first;
+      for (int n = 0; n < live; ++n) out[n] = (call_.accumulate ? out[n] : 0.0f) + c[size_t(m) * kStride + size_t(n)];
+    }
+  }
+
+  void compute(int row, int rows, int panel, int width, int block, float* c, size_t ldc, bool add) const {
+    TileArgs t{};
+    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
+                                  : call_.input.block(block) + size_t(row) * kRowBytes;
+    t.panel_bytes = w_.panel_bytes;
+    t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
+    t.c = c;
+    t.ldc = ldc;
+    t.add = add;
+    const size_t first_column = size_t(block) * size_t(block_columns_);
+    if (w_.is_quantized()) locate_groups(t, w_.panel(panel), first_column, row);
+    else t.b = w_.panel(panel) + first_column * column_panel_bytes(w_.layout);
+    tiles_.tiles[rows - 1][width / 2](t);
+  }
+
+  void locate_groups(TileArgs& t, const uint8_t* panel, size_t first_column, int row) const {
+    const size_t first_group = first_column / size_t(group_size_);
+    const size_t data_bytes = size_t(group_size_) * column_panel_bytes(w_.layout);
+    t.group_size = group_size_;
+    t.group_stride = per_channel_ ? data_bytes : w_.block_bytes;
+    t.header_stride = per_channel_ ? 0 : w_.block_bytes;
+    t.header = panel + first_group * t.header_stride;
+    t.b = panel + w_.header_bytes + first_group * t.group_stride;
+    t.scales_are_f32 = w_.scales_are_f32;
+    t.has_offset = w_.has_offset;
+    t.zero_point = float(w_.zero_point);
+    if (call_.input.shape.group_size == 0) return;
+    const size_t side = first_group * size_t(call_.input.rows) + size_t(row);
+    t.side_stride = size_t(call_.input.rows);
+    t.scale = call_.input.scale + side;
+    t.sum = call_.input.sum + side;
+    t.scaled_sum = call_.input.scaled_sum + side;
+  }
+
+  void finish(float* c, size_t ldc, int rows, int first, int count) const {
+    if (call_.bias == nullptr && call_.activation == APPL_ACTIVATION_NONE) return;
+    with_activation(call_.activation, [&](auto f) {
+      for (int m = 0; m < rows; ++m, c += ldc) {
+        if (call_.bias == nullptr) map(c, count, f, c);
+        else map(c, count, [&](Floats x, Floats b) { return f(x + b); }, c, call_.bias + first);
+      }
+    });
+  }
+
+  const LinearCall& call_;
+  const appl_weight& w_;
+  const Division& division_;
+  const TileTable& tiles_;
+  int block_columns_, num_blocks_, group_size_;
+  bool per_channel_;
+};
+
+}  // namespace
+
+PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
+  if (w.layout == APPL_BF16) return {kBf16Form, w.columns, 0};
+  if (!w.is_quantized() || !quantize_activations) return {Form::kF32, w.columns, 0};
+  const Form form = w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
+  return {form, w.columns, std::min(w.group_size, kMaxActivationGroup)};
+}
+
+bool reads_in_place(const appl_weight& w, const PreparedShape& shape, int rows) {
+  return rows == 1 && shape.form == Form::kF32 && w.padded_columns == w.columns;
+}
+
+void run_linear(appl_pool& pool, const LinearCall& call) {
+  const Division division(call, pool.num_threads());
+  if (division.rows() == 0) return;
+  const Run run(call, division);
+  const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
+  parallel_for(pool, division.num_items(), work / division.num_items(), [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) run.item(index);
+  }, 1);
+}
+
+}  // namespace appl

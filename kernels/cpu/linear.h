@@ -1,0 +1,30 @@
+// out = x @ weight.T, blocked for the caches and shared among the threads.
+#pragma once
+
+#include "appliance_abi.h"
+#include "pool.h"
+#include "prepared.h"
+#include "weight.h"
+
+namespace appl {
+
+// The form in which a Linear over `weight` wants its input.
+PreparedShape input_shape(const appl_weight& weight, bool quantize_activations);
+
+struct LinearCall {
+  const appl_weight* weight;
+  Prepared input;      // rows, in input_shape's form
+  const float* direct; // one row of f32 that needs no preparation; null otherwise
+  float* out;          // rows of `out_stride` floats, weight->rows of them written
+  int out_stride;
+  const float* bias;   // or null
+  int32_t activation;
+  bool accumulate;     // out += activation(x @ weight.T + bias)
+};
+
+// True where a single row can be read in place.
+bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);
+
+void run_linear(appl_pool& pool, const LinearCall& call);
+
+}  // namespace appl

@@ -1,0 +1,52 @@
+// Anonymous memory: zeroed, lazily touched, on huge pages where the system offers them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <sys/mman.h>
+#include <utility>
+
+namespace appl {
+
+constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+class Memory {
+ public:
+  Memory() = default;
+
+  explicit Memory(size_t bytes) : bytes_(round_up(bytes, 4096)) {
+    if (bytes_ == 0) return;
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED) {
+      data_ = nullptr;
+      bytes_ = 0;
+      throw std::bad_alloc();
+    }
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (bytes_ >= 4 * kHugePage) madvise(data_, bytes_, MADV_HUGEPAGE);  // refusal costs speed only
+  }
+
+  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~Memory() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+
+  size_t bytes() const { return bytes_; }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace appl

@@ -1,0 +1,77 @@
+// A persistent pool of threads: they spin briefly between operators and sleep when nothing comes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+
+struct appl_pool {
+ public:
+  explicit appl_pool(int num_threads);
+  ~appl_pool();
+  appl_pool(const appl_pool&) = delete;
+  appl_pool& operator=(const appl_pool&) = delete;
+
+  int num_threads() const { return num_threads_; }
+
+  // Calls work(thread) once on every thread, the caller being thread 0, and returns when all have returned.
+  template <class Work>
+  void run(Work&& work) {
+    run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
+  }
+
+ private:
+  using Function = void (*)(void*, int);
+  void run_erased(Function function, void* context);
+  void worker(int thread);
+  bool await_work(uint32_t seen);
+
+  const int num_threads_;
+  Function function_ = nullptr;
+  void* context_ = nullptr;
+  bool stopping_ = false;
+  alignas(64) std::atomic<uint32_t> epoch_{0};    // counts runs; workers wait for it to change
+  alignas(64) std::atomic<int> pending_{0};       // workers that have not finished the run
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::unique_ptr<std::thread[]> threads_;
+};
+
+namespace appl {
+
+// Hands out [0, count) in chunks, in order, to whichever thread asks next.
+class Chunks {
+ public:
+  Chunks(int64_t count, int64_t chunk) : count_(count), chunk_(chunk) {}
+
+  // False when nothing is left.
+  bool next(int64_t& begin, int64_t& end) {
+    begin = next_.fetch_add(chunk_, std::memory_order_relaxed);
+    end = begin + chunk_ < count_ ? begin + chunk_ : count_;
+    return begin < count_;
+  }
+
+ private:
+  const int64_t count_, chunk_;
+  std::atomic<int64_t> next_{0};
+};
+
+// Calls body(begin, end) over [0, count) on all threads, or on the caller alone when the work is too small to share.
+// `chunk` items are taken at a time; 0 chooses four chunks a thread.
+template <class Body>
+inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body, int64_t chunk = 0) {
+  constexpr int64_t kWorthSharing = 1 << 15;  // elements; below this the hand-over costs more than it saves
+  if (pool.num_threads() == 1 || count == 1 || count * work_per_item < kWorthSharing) {
+    if (count > 0) body(int64_t{0}, count);
+    return;
+  }
+  if (chunk == 0) chunk = 1 + count / (pool.num_threads() * 4);
+  Chunks chunks(count, chunk);
+  pool.run([&](int) {
+    int64_t begin, end;
+    while (chunks.next(begin, end)) body(begin, end);
+  });
+}
+
+}  // namespace appl

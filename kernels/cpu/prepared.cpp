@@ -1,0 +1,129 @@
+#include "prepared.h"
+
+#include <algorithm>
+
+#include "simd.h"
+
+namespace appl {
+namespace {
+
+using Bytes = int8_t __attribute__((vector_size(kWidth)));
+using Shorts = int16_t __attribute__((vector_size(kWidth * 2)));
+
+void copy_floats(const float* x, int count, uint8_t* to) {
+  std::memcpy(to, x, size_t(count) * 4);
+  std::memset(to + size_t(count) * 4, 0, kRowBytes - size_t(count) * 4);
+}
+
+void copy_bf16(const float* x, int count, uint8_t* to) {
+  uint16_t* out = reinterpret_cast<uint16_t*>(to);
+  int k = 0;
+  for (; k + kWidth <= count; k += kWidth) store(out + k, floats_to_bf16(load(x + k)));
+  for (; k < count; ++k) out[k] = float_to_bf16(x[k]);
+  std::memset(out + k, 0, kRowBytes - size_t(k) * 2);
+}
+
+// Rounds to nearest even by adding 1.5 * 2^23; |x| < 2^22.
+Ints round_to_ints(Floats x) { return bit_cast<Ints>(x + 12582912.0f) - 0x4b400000; }
+
+struct Group {
+  float scale;
+  float sum;
+};
+
+// Largest magnitude; not a number when any value is none, or infinite.
+float magnitude(const float* x, int count) {
+  Floats best{}, poison{};
+  int k = 0;
+  for (; k + kWidth <= count; k += kWidth) {
+    Floats v = load(x + k);
+    best = vmax(vabs(v), best);
+    poison += v * 0.0f;
+  }
+  float result = reduce_max(best), bad = reduce_add(poison);
+  for (; k < count; ++k) {
+    result = std::max(result, std::fabs(x[k]));
+    bad += x[k] * 0.0f;
+  }
+  return result + bad;
+}
+
+#if APPL_WIDTH == 16
+constexpr Shorts kOrder{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+#elif APPL_WIDTH == 8
+constexpr Shorts kOrder{0, 2, 1, 3, 4, 6, 5, 7};
+#else
+constexpr Shorts kOrder{0, 2, 1, 3};
+#endif
+
+void store_rounded(int8_t* out, Ints q) { store(out, __builtin_convertvector(q, Bytes)); }
+void store_rounded(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, Shorts), kOrder)); }
+
+// Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns.
+template <class Value>
+Group quantize_group(const float* x, int count, Value* out) {
+  const float largest = magnitude(x, count);
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  Ints sum{};
+  int k = 0;
+  for (; k + kWidth <= count; k += kWidth) {
+    Ints q = round_to_ints(load(x + k) * inverse);
+    sum += q;
+    store_rounded(out + k, q);
+  }
+  int32_t total = 0;
+  for (int i = 0; i < kWidth; ++i) total += sum[i];
+  const int padded = (count + 7) / 8 * 8;
+  for (; k < padded; ++k) {
+    const int q = k < count ? int(std::nearbyint(x[k] * inverse)) : 0;
+    total += q;
+    out[sizeof(Value) == 1 ? k : k / 4 * 4 + kOrder[k % 4]] = Value(q);
+  }
+  return {largest / 127.0f, float(total)};
+}
+
+template <class Value>
+void quantize_row(const Prepared& p, const float* x, int row) {
+  const PreparedShape& shape = p.shape;
+  const int per_block = block_columns(shape.form);
+  for (int group = 0; group < shape.num_groups(); ++group) {
+    const int first = group * shape.group_size, count = std::min(shape.group_size, shape.columns - first);
+    uint8_t* block = p.data + size_t(first / per_block) * size_t(p.rows) * kRowBytes + size_t(row) * kRowBytes;
+    const Group result = quantize_group(x + first, count, reinterpret_cast<Value*>(block) + first % per_block);
+    const size_t at = size_t(group) * size_t(p.rows) + size_t(row);
+    p.scale[at] = result.scale;
+    p.sum[at] = result.sum;
+    p.scaled_sum[at] = result.sum * result.scale;
+  }
+}
+
+void prepare_row(const Prepared& p, const float* x, int row) {
+  if (p.shape.form == Form::kInt8) return quantize_row<int8_t>(p, x, row);
+  if (p.shape.form == Form::kInt16) return quantize_row<int16_t>(p, x, row);
+  const int per_block = block_columns(p.shape.form);
+  for (int block = 0; block < p.shape.num_blocks(); ++block) {
+    uint8_t* to = p.data + (size_t(block) * size_t(p.rows) + size_t(row)) * kRowBytes;
+    const int first = block * per_block, count = std::min(per_block, p.shape.columns - first);
+    if (p.shape.form == Form::kF32) copy_floats(x + first, count, to);
+    else copy_bf16(x + first, count, to);
+  }
+}
+
+}  // namespace
+
+Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, int rows, int stride, uint8_t* memory) {
+  Prepared p;
+  p.shape = shape;
+  p.rows = rows;
+  p.data = memory;
+  const size_t side = size_t(shape.num_groups()) * size_t(rows);
+  p.scale = reinterpret_cast<float*>(memory + size_t(rows) * size_t(shape.num_blocks()) * kRowBytes);
+  p.sum = p.scale + side;
+  p.scaled_sum = p.sum + side;
+  parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) prepare_row(p, x + size_t(row) * size_t(stride), int(row));
+  });
+  return p;
+}
+
+}  // namespace appl

@@ -1,0 +1,52 @@
+// The input of a Linear in the form its kernel reads: blocks of columns, each with all rows at a stride of 1 KiB.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pool.h"
+
+namespace appl {
+
+enum class Form {
+  kF32,   // 256 columns a block
+  kBf16,  // 512
+  kInt8,  // 1024 signed bytes
+  kInt16  // 512 signed words; each four columns are in the order 0, 2, 1, 3
+};
+
+constexpr size_t kRowBytes = 1024;  // of a row in a block
+constexpr int kMaxActivationGroup = 256;
+
+constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
+constexpr int column_bytes(Form form) { return int(kRowBytes) / block_columns(form); }
+
+struct PreparedShape {
+  Form form;
+  int columns;     // of the input
+  int group_size;  // of an int8 scale, in columns; 0 for float forms
+  bool operator==(const PreparedShape&) const = default;
+
+  int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
+  int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
+  // Bytes for `rows` rows: the blocks, then scales, sums and scaled sums, each [group][row].
+  size_t bytes(int rows) const {
+    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * 3 * sizeof(float));
+  }
+};
+
+struct Prepared {
+  PreparedShape shape;
+  int rows = 0;
+  uint8_t* data = nullptr;          // [block][row][kRowBytes]; columns past the end are zero
+  float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
+  float* sum = nullptr;             // [group][row]: of the rounded values
+  float* scaled_sum = nullptr;      // sum * scale
+
+  const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }
+};
+
+// Converts x (rows of `stride` floats) into `memory`, which has shape.bytes(rows) bytes.
+Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, int rows, int stride, uint8_t* memory);
+
+}  // namespace appl

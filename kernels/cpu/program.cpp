@@ -1,0 +1,163 @@
+#include "program.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+
+#include "attention.h"
+#include "elementwise.h"
+#include "status.h"
+
+using appl::require;
+
+namespace {
+
+void check_limits(const appl_limits& limits) {
+  require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0,
+          "a limit is not positive");
+  require(limits.block_size > 0 && limits.block_size <= 256, "block_size must be 1 to 256");
+  require(limits.num_blocks > 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
+  require(limits.kv_layout >= APPL_F32 && limits.kv_layout <= APPL_BF16, "the cache is f32, f16 or bf16");
+}
+
+}  // namespace
+
+appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators,
+                           const appl_kv_layer* layers, int num_layers, const appl_limits& limits)
+    : pool_(pool), limits_(limits), vocabulary_(INT_MAX) {
+  check_limits(limits);
+  int width = 0;
+  for (int i = 0; i < num_layers; ++i) {
+    require(layers[i].num_kv_heads > 0 && layers[i].head_dim > 0, "a layer's cache has no heads");
+    require(layers[i].keys != nullptr && layers[i].values != nullptr, "a layer's cache has no memory");
+    const appl::KvGeometry geometry(limits, layers[i].num_kv_heads, layers[i].head_dim);
+    width = std::max(width, geometry.width);
+    layers_.push_back({geometry, static_cast<uint8_t*>(layers[i].keys), static_cast<uint8_t*>(layers[i].values)});
+  }
+  operators_.reserve(size_t(num_operators));
+  for (int i = 0; i < num_operators; ++i) bind(operators[i]);
+  prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
+  const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width) : 0;
+  workspace_ = appl::Memory(prepared_bytes_ + attention);
+}
+
+int appl_program::max_rows(const appl_span& span) const {
+  return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled;
+}
+
+bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
+  const float* a_end = a.data + size_t(max_rows(a)) * size_t(a.stride);
+  const float* b_end = b.data + size_t(max_rows(b)) * size_t(b.stride);
+  return a.data < b_end && b.data < a_end;
+}
+
+void appl_program::bind(const appl_operator& op) {
+  appl::check_operator(op, layers_, limits_);
+  Bound bound{op};
+  if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
+  if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
+  forget_overwritten(op);
+  operators_.push_back(bound);
+}
+
+// Linears that read the same activations in the same form share one preparation.
+void appl_program::bind_linear(Bound& bound) {
+  const appl_linear& op = bound.op.as.linear;
+  bound.input = appl::input_shape(*op.weight, limits_.quantize_activations != 0);
+  prepared_bytes_ = std::max(prepared_bytes_, bound.input.bytes(max_rows(op.x)));
+  bound.input_is_ready = prepared_span_.data == op.x.data && prepared_span_.stride == op.x.stride &&
+                         prepared_span_.extent == op.x.extent && prepared_shape_ == bound.input;
+  prepared_span_ = op.x;
+  prepared_shape_ = bound.input;
+}
+
+void appl_program::forget_overwritten(const appl_operator& op) {
+  const appl::Written written = appl::written_by(op);
+  for (int i = 0; i < written.count; ++i) {
+    if (prepared_span_.data != nullptr && overlaps(prepared_span_, written.spans[i])) prepared_span_ = {};
+  }
+}
+
+void appl_program::check_step(const appl_step& step) const {
+  require(step.num_tokens >= 0 && step.num_tokens <= limits_.max_tokens, "step: num_tokens is beyond its limit");
+  require(step.num_seqs >= 0 && step.num_seqs <= limits_.max_seqs, "step: num_seqs is beyond its limit");
+  require(step.num_sampled >= 0 && step.num_sampled <= limits_.max_sampled, "step: num_sampled is beyond its limit");
+  const int num_slots = limits_.num_blocks * limits_.block_size;
+  for (int t = 0; t < step.num_tokens; ++t) {
+    require(step.token_ids[t] >= 0 && step.token_ids[t] < vocabulary_, "step: a token id is outside the vocabulary");
+    require(step.positions[t] >= 0 && step.positions[t] < limits_.max_model_len, "step: a position is beyond max_model_len");
+    require(step.slot_mapping[t] < num_slots, "step: a slot is outside the cache");
+  }
+  require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens,
+          "step: query_start does not cover the tokens");
+  for (int s = 0; s < step.num_seqs; ++s) {
+    const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
+    require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
+    const int blocks = (length + limits_.block_size - 1) / limits_.block_size;
+    require(blocks <= step.block_table_stride, "step: a block table is shorter than its sequence");
+    const int32_t* table = step.block_tables + size_t(s) * size_t(step.block_table_stride);
+    for (int b = 0; b < blocks; ++b) require(table[b] >= 0 && table[b] < limits_.num_blocks, "step: no such block");
+  }
+  for (int r = 0; r < step.num_sampled; ++r) {
+    require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
+  }
+}
+
+void appl_program::run(const appl_step& step) {
+  check_step(step);
+  if (step.num_tokens == 0) return;
+  for (const Bound& bound : operators_) execute(bound, step);
+}
+
+void appl_program::execute_linear(const Bound& bound, int rows) {
+  const appl_linear& op = bound.op.as.linear;
+  if (rows == 0) return;
+  appl::LinearCall call{op.weight, {}, nullptr, op.out.data, op.out.stride, op.bias, op.activation, op.accumulate != 0};
+  if (appl::reads_in_place(*op.weight, bound.input, rows)) {
+    call.direct = op.x.data;
+    call.input.shape = bound.input;
+  } else {
+    if (!bound.input_is_ready) {
+      prepared_ = appl::prepare(pool_, bound.input, op.x.data, rows, op.x.stride, workspace_.as<uint8_t>());
+    }
+    call.input = prepared_;
+  }
+  appl::run_linear(pool_, call);
+}
+
+void appl_program::execute(const Bound& bound, const appl_step& step) {
+  const auto& as = bound.op.as;
+  const auto rows = [&step](const appl_span& span) {
+    return span.extent == APPL_TOKENS ? step.num_tokens : step.num_sampled;
+  };
+  switch (bound.op.kind) {
+    case APPL_OP_EMBED: return appl::run_embed(pool_, as.embed, step);
+    case APPL_OP_RMS_NORM: return appl::run_rms_norm(pool_, as.norm, rows(as.norm.x));
+    case APPL_OP_LAYER_NORM: return appl::run_layer_norm(pool_, as.norm, rows(as.norm.x));
+    case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
+    case APPL_OP_LINEAR: return execute_linear(bound, rows(as.linear.x));
+    case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
+    case APPL_OP_GATED_ACTIVATION: return appl::run_gated_activation(pool_, as.gated, rows(as.gated.gate));
+    case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
+    case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
+    case APPL_OP_PAGED_ATTENTION:
+      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step,
+                                 workspace_.as<uint8_t>() + prepared_bytes_);
+    case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
+    case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
+    case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
+    default: return;
+  }
+}
+
+void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
+  for (int i = 0; i < 2 * num_pairs; ++i) require(pairs[i] >= 0 && pairs[i] < limits_.num_blocks, "copy: no such block");
+  for (const appl::KvLayer& layer : layers_) {
+    const size_t bytes = layer.geometry.block_bytes();
+    for (int i = 0; i < num_pairs; ++i) {
+      const size_t from = size_t(pairs[2 * i]) * bytes, to = size_t(pairs[2 * i + 1]) * bytes;
+      std::memmove(layer.keys + to, layer.keys + from, bytes);
+      std::memmove(layer.values + to, layer.values + from, bytes);
+    }
+  }
+}

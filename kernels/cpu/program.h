@@ -1,0 +1,67 @@
+// A program: its operators with bound memory, checked once, run a step at a time.
+#pragma once
+
+#include <vector>
+
+#include "appliance_abi.h"
+#include "kv_cache.h"
+#include "linear.h"
+#include "memory.h"
+#include "pool.h"
+
+struct appl_program {
+ public:
+  // Throws appl::Error where an operator's sizes do not fit together.
+  appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers,
+               int num_layers, const appl_limits& limits);
+
+  // Throws appl::Error where the step is out of bounds; nothing has run then.
+  void run(const appl_step& step);
+  void copy_blocks(const int32_t* pairs, int num_pairs);
+  size_t workspace_bytes() const { return workspace_.bytes(); }
+
+ private:
+  // An operator, and for a Linear how it reads its input.
+  struct Bound {
+    appl_operator op;
+    appl::PreparedShape input{};
+    bool input_is_ready = false;  // an earlier Linear prepared the same activations
+  };
+
+  void bind(const appl_operator& op);
+  void bind_linear(Bound& bound);
+  void forget_overwritten(const appl_operator& op);
+  void check_step(const appl_step& step) const;
+  void execute(const Bound& bound, const appl_step& step);
+  void execute_linear(const Bound& bound, int rows);
+  int max_rows(const appl_span& span) const;
+  bool overlaps(const appl_span& a, const appl_span& b) const;
+
+  appl_pool& pool_;
+  const appl_limits limits_;
+  std::vector<appl::KvLayer> layers_;
+  std::vector<Bound> operators_;
+  appl::Memory workspace_;
+  size_t prepared_bytes_ = 0;
+  int vocabulary_;
+
+  // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it.
+  const Bound* prepared_for_ = nullptr;
+  appl_span prepared_span_{};
+  appl::PreparedShape prepared_shape_{};
+  appl::Prepared prepared_;
+};
+
+namespace appl {
+
+// Throws Error where the operator cannot be run: null or misfitting spans, weights and vectors.
+void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits);
+
+// The spans that an operator writes, `count` of them.
+struct Written {
+  appl_span spans[2];
+  int count;
+};
+Written written_by(const appl_operator& op);
+
+}  // namespace appl

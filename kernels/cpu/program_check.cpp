@@ -1,0 +1,136 @@
+#include "program.h"
+#include "status.h"
+
+namespace appl {
+namespace {
+
+void check_span(const appl_span& span) {
+  require(span.data != nullptr, "a span has no data");
+  require(span.width > 0 && span.stride >= span.width, "a span is wider than its stride");
+  require(span.extent == APPL_TOKENS || span.extent == APPL_SAMPLED, "a span has an unknown extent");
+}
+
+void check_same_rows(const appl_span& a, const appl_span& b) {
+  check_span(a);
+  check_span(b);
+  require(a.extent == b.extent, "spans of one operator differ in extent");
+}
+
+void check_same_shape(const appl_span& a, const appl_span& b) {
+  check_same_rows(a, b);
+  require(a.width == b.width, "spans of one operator differ in width");
+}
+
+void check_activation(int32_t kind) {
+  require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_RELU2, "unknown activation");
+}
+
+const KvLayer& layer_at(const std::vector<KvLayer>& layers, int32_t layer) {
+  require(layer >= 0 && size_t(layer) < layers.size(), "an operator names a layer that has no cache");
+  return layers[size_t(layer)];
+}
+
+void check_embed(const appl_embed& op, const appl_limits& limits) {
+  check_span(op.out);
+  require(op.out.extent == APPL_TOKENS, "embed writes one row a token");
+  require(op.table != nullptr && op.table->columns == op.out.width, "embed: the table's width differs from the slot's");
+  if (op.position_table == nullptr) return;
+  require(op.position_table->columns == op.out.width, "embed: the position table's width differs from the slot's");
+  require(op.position_offset >= 0 && limits.max_model_len <= op.position_table->rows - op.position_offset,
+          "embed: the position table is shorter than max_model_len");
+}
+
+void check_norm(const appl_norm& op) {
+  check_same_shape(op.x, op.out);
+  if (op.residual.data != nullptr) check_same_shape(op.x, op.residual);
+  require(op.weight != nullptr, "a norm has no weight");
+}
+
+void check_linear(const appl_linear& op) {
+  check_same_rows(op.x, op.out);
+  require(op.weight != nullptr, "a linear has no weight");
+  require(op.x.width == op.weight->columns, "linear: the input's width differs from the weight's columns");
+  require(op.out.width == op.weight->rows, "linear: the output's width differs from the weight's rows");
+  check_activation(op.activation);
+}
+
+void check_rope(const appl_rope& op, const appl_limits& limits) {
+  check_span(op.x);
+  require(op.x.extent == APPL_TOKENS && op.table != nullptr, "rope: needs a table and token rows");
+  require(op.num_heads > 0 && op.x.width == op.num_heads * op.head_dim, "rope: the span is not num_heads * head_dim wide");
+  require(op.rotary_dim > 0 && op.rotary_dim % 2 == 0 && op.rotary_dim <= op.head_dim, "rope: bad rotary_dim");
+  require(op.table_rows >= limits.max_model_len, "rope: the table is shorter than max_model_len");
+}
+
+void check_kv_write(const appl_kv_write& op, const std::vector<KvLayer>& layers) {
+  check_same_shape(op.k, op.v);
+  const KvGeometry& g = layer_at(layers, op.layer).geometry;
+  require(op.k.extent == APPL_TOKENS && op.k.width == g.num_kv_heads * g.head_dim,
+          "kv_write: the keys are not num_kv_heads * head_dim wide");
+}
+
+void check_attention(const appl_attention& op, const std::vector<KvLayer>& layers) {
+  check_same_shape(op.q, op.out);
+  const KvGeometry& g = layer_at(layers, op.layer).geometry;
+  require(op.q.extent == APPL_TOKENS && op.num_heads > 0 && op.num_heads % g.num_kv_heads == 0,
+          "attention: num_heads is no multiple of num_kv_heads");
+  require(op.q.width == op.num_heads * g.head_dim, "attention: the queries are not num_heads * head_dim wide");
+  require(op.window >= 0 && op.soft_cap >= 0, "attention: negative window or soft_cap");
+}
+
+}  // namespace
+
+void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits) {
+  switch (op.kind) {
+    case APPL_OP_EMBED: return check_embed(op.as.embed, limits);
+    case APPL_OP_RMS_NORM:
+    case APPL_OP_LAYER_NORM: return check_norm(op.as.norm);
+    case APPL_OP_HEAD_NORM:
+      check_span(op.as.head_norm.x);
+      require(op.as.head_norm.weight != nullptr, "head_norm has no weight");
+      return require(op.as.head_norm.x.width == op.as.head_norm.num_heads * op.as.head_norm.head_dim,
+                     "head_norm: the span is not num_heads * head_dim wide");
+    case APPL_OP_LINEAR: return check_linear(op.as.linear);
+    case APPL_OP_ACTIVATION:
+      check_activation(op.as.pointwise.activation);
+      return check_same_shape(op.as.pointwise.x, op.as.pointwise.out);
+    case APPL_OP_GATED_ACTIVATION:
+      check_activation(op.as.gated.activation);
+      check_same_shape(op.as.gated.gate, op.as.gated.up);
+      return check_same_shape(op.as.gated.gate, op.as.gated.out);
+    case APPL_OP_ROPE: return check_rope(op.as.rope, limits);
+    case APPL_OP_KV_WRITE: return check_kv_write(op.as.kv_write, layers);
+    case APPL_OP_PAGED_ATTENTION: return check_attention(op.as.attention, layers);
+    case APPL_OP_ADD: return check_same_shape(op.as.move.x, op.as.move.out);
+    case APPL_OP_GATHER_ROWS:
+      check_span(op.as.move.x);
+      check_span(op.as.move.out);
+      return require(op.as.move.x.width == op.as.move.out.width && op.as.move.x.extent == APPL_TOKENS &&
+                         op.as.move.out.extent == APPL_SAMPLED,
+                     "gather_rows: takes token rows to sampled rows of the same width");
+    case APPL_OP_SOFT_CAP:
+      check_span(op.as.soft_cap.x);
+      return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
+    default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
+  }
+}
+
+Written written_by(const appl_operator& op) {
+  switch (op.kind) {
+    case APPL_OP_EMBED: return {{op.as.embed.out, {}}, 1};
+    case APPL_OP_RMS_NORM:
+    case APPL_OP_LAYER_NORM: return {{op.as.norm.out, op.as.norm.residual}, op.as.norm.residual.data != nullptr ? 2 : 1};
+    case APPL_OP_HEAD_NORM: return {{op.as.head_norm.x, {}}, 1};
+    case APPL_OP_LINEAR: return {{op.as.linear.out, {}}, 1};
+    case APPL_OP_ACTIVATION: return {{op.as.pointwise.out, {}}, 1};
+    case APPL_OP_GATED_ACTIVATION: return {{op.as.gated.out, {}}, 1};
+    case APPL_OP_ROPE: return {{op.as.rope.x, {}}, 1};
+    case APPL_OP_PAGED_ATTENTION: return {{op.as.attention.out, {}}, 1};
+    case APPL_OP_ADD:
+    case APPL_OP_GATHER_ROWS: return {{op.as.move.out, {}}, 1};
+    case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
+    default: return {{}, 0};
+  }
+}
+
+}  // namespace appl

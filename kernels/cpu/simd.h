@@ -1,0 +1,195 @@
+// Vectors of f32 at the width of the level, on the compiler's vector extension, and the few intrinsics it cannot express.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#if defined(APPL_EMULATE_AVX512)
+#include "emulated_avx512.h"
+#elif defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__) || defined(APPL_EMULATE_AVX512)
+#define APPL_WIDTH 16
+#elif defined(__AVX2__)
+#define APPL_WIDTH 8
+#else
+#define APPL_WIDTH 4
+#endif
+
+#if defined(__AVX512BF16__) || defined(APPL_EMULATE_AVX512)
+#define APPL_BF16_DOT 1
+#else
+#define APPL_BF16_DOT 0
+#endif
+
+#if defined(__AVX512VNNI__) || defined(APPL_EMULATE_AVX512)
+#define APPL_VNNI 1
+#else
+#define APPL_VNNI 0
+#endif
+
+namespace appl {
+
+constexpr int kWidth = APPL_WIDTH;
+constexpr int kPanel = 16;                       // rows of a weight that lie side by side
+constexpr int kPanelVectors = kPanel / kWidth;
+
+using Floats = float __attribute__((vector_size(kWidth * 4)));
+using Ints = int32_t __attribute__((vector_size(kWidth * 4)));
+using Words = uint32_t __attribute__((vector_size(kWidth * 4)));
+using Halves = uint16_t __attribute__((vector_size(kWidth * 2)));
+
+template <class To, class From>
+inline To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+template <class V = Floats>
+inline V load(const void* from) {
+  V v;
+  std::memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <class V>
+inline void store(void* to, const V& v) {
+  std::memcpy(to, &v, sizeof(V));
+}
+
+inline Floats splat(float x) { return x - Floats{}; }
+inline Words splat_word(uint32_t x) { return x - Words{}; }
+inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
+inline Floats vmax(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats vmin(Floats a, Floats b) { return a < b ? a : b; }
+inline Floats vabs(Floats a) { return bit_cast<Floats>(bit_cast<Words>(a) & 0x7fffffffu); }
+
+inline float reduce_add(Floats v) {
+  float sum = 0;
+  for (int i = 0; i < kWidth; ++i) sum += v[i];
+  return sum;
+}
+
+inline float reduce_max(Floats v) {
+  float best = v[0];
+  for (int i = 1; i < kWidth; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
+// --- 16-bit floats ---------------------------------------------------------------------------------------------------
+
+inline float bf16_to_float(uint16_t x) { return bit_cast<float>(uint32_t{x} << 16); }
+
+// Round to nearest even; not a number stays one.
+inline uint16_t float_to_bf16(float x) {
+  uint32_t bits = bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);
+  return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+inline Words widen(Halves x) { return __builtin_convertvector(x, Words); }
+inline Floats bf16_to_floats(Halves x) { return bit_cast<Floats>(widen(x) << 16); }
+
+inline Halves floats_to_bf16(Floats x) {
+  Words bits = bit_cast<Words>(x);
+  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  Words is_nan = Words((bits & 0x7fffffffu) > 0x7f800000u);
+  return __builtin_convertvector((rounded & ~is_nan) | (((bits >> 16) | 0x40) & is_nan), Halves);
+}
+
+inline float f16_to_float(uint16_t half) {
+  uint32_t magnitude = uint32_t(half & 0x7fff) << 13;
+  float value = bit_cast<float>(magnitude) * 0x1p112f;                         // exact for subnormals too
+  if (magnitude >= 0x0f800000u) value = bit_cast<float>(magnitude | 0x7f800000u);  // infinity, not a number
+  return bit_cast<float>(bit_cast<uint32_t>(value) | (uint32_t(half & 0x8000) << 16));
+}
+
+// Round to nearest even; too large becomes infinity.
+inline uint16_t float_to_f16(float x) {
+  uint32_t bits = bit_cast<uint32_t>(x), sign = (bits >> 16) & 0x8000;
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return uint16_t(sign | 0x7e00);
+  if (bits >= 0x477ff000u) return uint16_t(sign | 0x7c00);
+  if (bits < 0x38800000u) {  // subnormal: the addition rounds at the right bit
+    float rounded = bit_cast<float>(bits) + 0.5f;
+    return uint16_t(sign | (bit_cast<uint32_t>(rounded) - 0x3f000000u));
+  }
+  return uint16_t(sign | ((bits - 0x38000000u + 0xfff + ((bits >> 13) & 1)) >> 13));
+}
+
+inline Floats f16_to_floats(Halves x) {
+#if APPL_WIDTH == 16
+  return bit_cast<Floats>(_mm512_cvtph_ps(bit_cast<__m256i>(x)));
+#elif defined(__F16C__)
+  return bit_cast<Floats>(_mm256_cvtph_ps(bit_cast<__m128i>(x)));
+#else
+  Floats result;
+  for (int i = 0; i < kWidth; ++i) result[i] = f16_to_float(x[i]);
+  return result;
+#endif
+}
+
+inline Halves floats_to_f16(Floats x) {
+#if APPL_WIDTH == 16
+  return bit_cast<Halves>(_mm512_cvtps_ph(bit_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+  return bit_cast<Halves>(_mm256_cvtps_ph(bit_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
+#else
+  Halves result;
+  for (int i = 0; i < kWidth; ++i) result[i] = float_to_f16(x[i]);
+  return result;
+#endif
+}
+
+// --- functions -------------------------------------------------------------------------------------------------------
+
+// e^x to about 2 ulp; 0 below -87.3, clamped above 88. Range reduction and polynomial of Cephes' expf.
+inline Floats vexp(Floats x) {
+  const Floats low = splat(-87.336f);
+  Floats clamped = vmin(vmax(x, low), splat(88.0f));
+  Floats shifted = clamped * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer in the low bits
+  Floats n = shifted - 12582912.0f;
+  Floats r = clamped - n * 0.693359375f + n * 2.12194440e-4f;
+  Floats p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  Floats result = bit_cast<Floats>(bit_cast<Words>(p) + (bit_cast<Words>(shifted) << 23));
+  return x < low ? Floats{} : result;
+}
+
+inline Floats vsigmoid(Floats x) { return 1.0f / (1.0f + vexp(-x)); }
+
+inline Floats vtanh(Floats x) {
+  Floats magnitude = vabs(x);
+  Floats e = vexp(-2.0f * magnitude);
+  Floats large = (1.0f - e) / (1.0f + e);
+  Floats square = x * x;  // near 0 the quotient cancels: an odd polynomial instead
+  Floats small = magnitude * (1.0f + square * (-0.333333333f + square * (0.133333333f - square * 0.0539682540f)));
+  Floats result = magnitude < 0.1f ? small : large;
+  return x < 0.0f ? -result : result;
+}
+
+// Abramowitz and Stegun 7.1.26 has an absolute error of 1.5e-7.
+inline Floats verf(Floats x) {
+  Floats magnitude = vabs(x);
+  Floats t = 1.0f / (1.0f + 0.3275911f * magnitude);
+  Floats p = splat(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  Floats result = 1.0f - p * t * vexp(-magnitude * magnitude);
+  return x < 0.0f ? -result : result;
+}
+
+}  // namespace appl

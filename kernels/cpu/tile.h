@@ -1,0 +1,112 @@
+// Register tiles: the innermost kernels of a Linear, one function a weight type and shape of tile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "prepared.h"
+#include "simd.h"
+
+namespace appl {
+
+// One block of columns of MR rows of the input against NP panels of the weight.
+struct TileArgs {
+  const uint8_t* a;    // row 0 of the input's block; rows are kRowBytes apart
+  const uint8_t* b;    // panel 0 at the block's first column
+  size_t panel_bytes;  // from panel to panel
+  int columns;         // of each segment
+
+  // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
+  const uint8_t* const* more = nullptr;  // panel 0 of each further segment
+  int num_more = 0;
+  int last_columns = 0;  // of the last further segment
+  float* c;            // MR rows of NP * 16, ldc floats apart
+  size_t ldc;
+  bool add;            // to c, which is overwritten otherwise
+
+  // Quantized weights: where the block's groups are, in columns and bytes.
+  int group_size;
+  size_t group_stride;   // from a group's data to the next group's
+  const uint8_t* header; // of panel 0 and the first group
+  size_t header_stride;  // 0 for per-channel weights
+  bool scales_are_f32;
+  bool has_offset;
+  float zero_point;
+  const float *scale, *sum, *scaled_sum;  // of row 0 and the first group
+  size_t side_stride;                     // from group to group
+};
+
+using Tile = void (*)(const TileArgs&);
+
+#if APPL_WIDTH == 16
+constexpr int kMaxTileRows = 12, kTileVectors = 24;  // accumulators of 32 registers
+#elif APPL_WIDTH == 8
+constexpr int kMaxTileRows = 6, kTileVectors = 12;  // of 16
+#else
+constexpr int kMaxTileRows = 2, kTileVectors = 8;
+#endif
+constexpr int kMaxTilePanels = 4;
+
+// tiles[rows - 1][log2(panels)]; null where the accumulators would not fit.
+struct TileTable {
+  Tile tiles[kMaxTileRows][3];
+};
+
+constexpr bool tile_fits(int rows, int panels) {
+  return panels == 1 || rows * panels * kPanelVectors <= kTileVectors;
+}
+
+// The widest tile for `rows` rows, in panels.
+constexpr int tile_panels(int rows) { return tile_fits(rows, 4) ? 4 : tile_fits(rows, 2) ? 2 : 1; }
+
+template <template <int, int> class Kernel, int Rows = 1>
+constexpr void fill_tiles(TileTable& table) {
+  table.tiles[Rows - 1][0] = Kernel<Rows, 1>::run;
+  if constexpr (tile_fits(Rows, 2)) table.tiles[Rows - 1][1] = Kernel<Rows, 2>::run;
+  if constexpr (tile_fits(Rows, 4)) table.tiles[Rows - 1][2] = Kernel<Rows, 4>::run;
+  if constexpr (Rows < kMaxTileRows) fill_tiles<Kernel, Rows + 1>(table);
+}
+
+template <template <int, int> class Kernel>
+constexpr TileTable make_tiles() {
+  TileTable table{};
+  fill_tiles<Kernel>(table);
+  return table;
+}
+
+extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4FloatTiles;  // on Form::kF32
+extern const TileTable kBf16DotTiles;                                                       // on Form::kBf16
+extern const TileTable kInt8Tiles, kInt4Tiles;                                              // on kInt8Form, kInt4Form
+
+#if APPL_VNNI
+constexpr Form kInt8Form = Form::kInt8, kInt4Form = Form::kInt8;
+#elif APPL_WIDTH >= 8
+constexpr Form kInt8Form = Form::kInt16, kInt4Form = Form::kInt8;
+#else
+constexpr Form kInt8Form = Form::kInt16, kInt4Form = Form::kInt16;
+#endif
+constexpr Form kBf16Form = APPL_BF16_DOT ? Form::kBf16 : Form::kF32;
+
+// --- shared by the tile sources --------------------------------------------------------------------------------------
+
+template <int Rows, int Vectors>
+struct Accumulators {
+  Floats value[Rows][Vectors];
+
+  void start(const TileArgs& t) {
+    for (int m = 0; m < Rows; ++m)
+      for (int v = 0; v < Vectors; ++v) value[m][v] = t.add ? load(t.c + size_t(m) * t.ldc + v * kWidth) : Floats{};
+  }
+  void finish(const TileArgs& t) const {
+    for (int m = 0; m < Rows; ++m)
+      for (int v = 0; v < Vectors; ++v) store(t.c + size_t(m) * t.ldc + v * kWidth, value[m][v]);
+  }
+};
+
+// Sixteen scales (or offsets) of a header, vector `v` of the panel.
+inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {
+  if (are_f32) return load(at + v * kWidth * 4);
+  return f16_to_floats(load<Halves>(at + v * kWidth * 2));
+}
+
+}  // namespace appl

@@ -1,0 +1,122 @@
+// Tiles over dense weights.
+#include "tile.h"
+
+namespace appl {
+namespace {
+
+// How one weight type turns `kStep` columns of a panel into vectors of f32.
+struct F32Reader {
+  static constexpr int kStep = 1, kStepBytes = kPanel * 4;
+  static Floats get(const uint8_t* b, int v, int) { return load(b + v * kWidth * 4); }
+};
+
+struct F16Reader {
+  static constexpr int kStep = 1, kStepBytes = kPanel * 2;
+  static Floats get(const uint8_t* b, int v, int) { return f16_to_floats(load<Halves>(b + v * kWidth * 2)); }
+};
+
+struct Bf16Reader {
+  static constexpr int kStep = 2, kStepBytes = kPanel * 4;
+  static Floats get(const uint8_t* b, int v, int column) {
+    const Words pair = load<Words>(b + v * kWidth * 4);
+    return bit_cast<Floats>(column == 0 ? pair << 16 : pair & 0xffff0000u);
+  }
+};
+
+constexpr int kPrefetchBytes = 2048;  // ahead in each panel; panels follow each other, so it runs on into the next
+
+// Calls body(b, columns) for each segment.
+template <class Body>
+inline void for_segments(const TileArgs& t, Body&& body) {
+  body(t.b, t.columns);
+  for (int i = 0; i < t.num_more; ++i) body(t.more[i], i == t.num_more - 1 ? t.last_columns : t.columns);
+}
+
+template <int Panels>
+inline void prefetch(const uint8_t* b, size_t panel_bytes) {
+  for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + size_t(p) * panel_bytes + kPrefetchBytes);
+}
+
+template <class Reader, int Rows, int Panels>
+void run_floats(const TileArgs& t) {
+  constexpr int kVectors = Panels * kPanelVectors;
+  Accumulators<Rows, kVectors> c;
+  c.start(t);
+  const float* a = reinterpret_cast<const float*>(t.a);
+  for_segments(t, [&](const uint8_t* b, int columns) {
+    for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
+      if constexpr (Rows <= 2) prefetch<Panels>(b, t.panel_bytes);
+#pragma GCC unroll 2
+      for (int s = 0; s < Reader::kStep; ++s) {
+        Floats w[kVectors];
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          w[v] = Reader::get(b + size_t(v / kPanelVectors) * t.panel_bytes, v % kPanelVectors, s);
+        }
+#pragma GCC unroll 16
+        for (int m = 0; m < Rows; ++m) {
+          const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) c.value[m][v] += x * w[v];
+        }
+      }
+    }
+  });
+  c.finish(t);
+}
+
+template <int Rows, int Panels>
+struct F32Kernel {
+  static void run(const TileArgs& t) { run_floats<F32Reader, Rows, Panels>(t); }
+};
+template <int Rows, int Panels>
+struct F16Kernel {
+  static void run(const TileArgs& t) { run_floats<F16Reader, Rows, Panels>(t); }
+};
+template <int Rows, int Panels>
+struct Bf16Kernel {
+  static void run(const TileArgs& t) { run_floats<Bf16Reader, Rows, Panels>(t); }
+};
+
+#if APPL_BF16_DOT
+template <int Rows, int Panels>
+struct Bf16DotKernel {
+  static void run(const TileArgs& t) {
+    constexpr int kVectors = Panels * kPanelVectors;
+    Accumulators<Rows, kVectors> c;
+    c.start(t);
+    const uint8_t* a = t.a;
+    for_segments(t, [&](const uint8_t* b, int columns) {
+      for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
+        if constexpr (Rows <= 2) prefetch<Panels>(b, t.panel_bytes);
+        Words w[kVectors];
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(b + size_t(v) * t.panel_bytes);
+#pragma GCC unroll 16
+        for (int m = 0; m < Rows; ++m) {
+          const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) {
+            c.value[m][v] = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(c.value[m][v]), bit_cast<__m512bh>(x),
+                                                              bit_cast<__m512bh>(w[v])));
+          }
+        }
+      }
+    });
+    c.finish(t);
+  }
+};
+#endif
+
+}  // namespace
+
+const TileTable kF32Tiles = make_tiles<F32Kernel>();
+const TileTable kF16Tiles = make_tiles<F16Kernel>();
+const TileTable kBf16Tiles = make_tiles<Bf16Kernel>();
+#if APPL_BF16_DOT
+const TileTable kBf16DotTiles = make_tiles<Bf16DotKernel>();
+#else
+const TileTable kBf16DotTiles{};
+#endif
+
+}  // namespace appl

@@ -1,0 +1,163 @@
+#include "weight.h"
+
+#include <cmath>
+#include <memory>
+
+#include "simd.h"
+#include "status.h"
+
+namespace appl {
+namespace {
+
+float half_or_float(const void* values, bool are_f32, size_t index) {
+  return are_f32 ? static_cast<const float*>(values)[index]
+                 : f16_to_float(static_cast<const uint16_t*>(values)[index]);
+}
+
+void check(const appl_matrix& m) {
+  require(m.layout >= APPL_F32 && m.layout <= APPL_INT4, "a weight has an unknown layout");
+  require(m.rows > 0 && m.columns > 0, "a weight has no elements");
+  require(m.data != nullptr, "a weight has no data");
+  if (m.layout < APPL_INT8) return;
+  require(m.scale != nullptr, "a quantized weight has no scale");
+  require(m.group_size == m.columns || (m.group_size >= 8 && 256 % m.group_size == 0),
+          "group_size must divide 256 and be 8 or more, or be the number of columns");
+  require(m.columns % m.group_size == 0, "group_size does not divide the number of columns");
+  require(m.layout == APPL_INT8 || m.columns % 2 == 0, "an int4 weight has an odd number of columns");
+}
+
+// True where every offset is -8 scales, as in formats with signed four-bit values: the zero point says it for free.
+bool is_symmetric(const appl_matrix& m) {
+  if (m.layout != APPL_INT4 || m.offset == nullptr) return false;
+  const size_t count = size_t(m.rows) * size_t(m.columns / m.group_size);
+  for (size_t i = 0; i < count; ++i) {
+    if (half_or_float(m.offset, m.scales_are_f32, i) != -8.0f * half_or_float(m.scale, m.scales_are_f32, i)) return false;
+  }
+  return true;
+}
+
+void describe_groups(const appl_matrix& m, appl_weight& w) {
+  const bool symmetric = is_symmetric(m);
+  w.padded_columns = int(round_up(size_t(m.columns), 8));
+  w.group_size = m.group_size == m.columns ? w.padded_columns : m.group_size;
+  w.num_groups = w.padded_columns / w.group_size;
+  w.zero_point = m.layout == APPL_INT8 ? 128 : symmetric ? 8 : 0;
+  w.scales_are_f32 = m.scales_are_f32 != 0;
+  w.has_offset = m.offset != nullptr && !symmetric;
+  w.header_bytes = size_t{kPanel} * (w.scales_are_f32 ? 4 : 2) * (w.has_offset ? 2 : 1);
+  w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel / (m.layout == APPL_INT8 ? 1 : 2);
+  w.panel_bytes = w.block_bytes * size_t(w.num_groups);
+}
+
+template <class T>
+void pack_dense(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* to, int pair) {
+  const int live = std::min(kPanel, m.rows - panel * kPanel);
+  T* out = reinterpret_cast<T*>(to);
+  for (int lane = 0; lane < live; ++lane) {
+    const T* row = static_cast<const T*>(m.data) + (size_t(panel) * kPanel + size_t(lane)) * size_t(m.columns);
+    for (int k = 0; k < w.columns; ++k) out[size_t(k / pair) * size_t(kPanel * pair) + size_t(lane * pair + k % pair)] = row[k];
+  }
+}
+
+void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index, int lane, uint8_t* header) {
+  const size_t size = w.scales_are_f32 ? 4 : 2;
+  const size_t at = size_t(lane) * size;
+  std::memcpy(header + at, static_cast<const uint8_t*>(m.scale) + group_index * size, size);
+  if (!w.has_offset) return;
+  std::memcpy(header + kPanel * size + at, static_cast<const uint8_t*>(m.offset) + group_index * size, size);
+}
+
+void pack_group(const appl_matrix& m, const appl_weight& w, size_t row, int lane, int group, uint8_t* block) {
+  pack_header(m, w, row * size_t(w.num_groups) + size_t(group), lane, block);
+  uint8_t* data = block + w.header_bytes;
+  const int first = group * w.group_size, live = std::min(w.group_size, m.columns - first);
+  if (m.layout == APPL_INT8) {
+    const int8_t* q = static_cast<const int8_t*>(m.data) + row * size_t(m.columns) + first;
+    for (int k = 0; k < w.group_size; ++k) {
+      data[(k / 4) * kPanel * 4 + lane * 4 + k % 4] = uint8_t((k < live ? q[k] : 0) + 128);
+    }
+    return;
+  }
+  const uint8_t* q = static_cast<const uint8_t*>(m.data) + (row * size_t(m.columns) + size_t(first)) / 2;
+  for (int k = 0; k < live; ++k) {
+    const int nibble = (q[k / 2] >> (k % 2 * 4)) & 15;
+    data[(k / 8) * kPanel * 4 + lane * 4 + k % 4] |= uint8_t(nibble << (k % 8 / 4 * 4));
+  }
+}
+
+void pack_panel(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* to) {
+  switch (w.layout) {
+    case APPL_F32: return pack_dense<uint32_t>(m, w, panel, to, 1);
+    case APPL_F16: return pack_dense<uint16_t>(m, w, panel, to, 1);
+    case APPL_BF16: return pack_dense<uint16_t>(m, w, panel, to, 2);
+    default: break;
+  }
+  const int live = std::min(kPanel, m.rows - panel * kPanel);
+  for (int group = 0; group < w.num_groups; ++group) {
+    for (int lane = 0; lane < live; ++lane) {
+      pack_group(m, w, size_t(panel * kPanel + lane), lane, group, to + size_t(group) * w.block_bytes);
+    }
+  }
+}
+
+}  // namespace
+
+appl_weight* pack(appl_pool& pool, const appl_matrix& m) {
+  check(m);
+  auto w = std::make_unique<appl_weight>();
+  w->layout = appl_layout(m.layout);
+  w->rows = m.rows;
+  w->columns = m.columns;
+  w->num_panels = (m.rows + kPanel - 1) / kPanel;
+  if (w->is_quantized()) {
+    describe_groups(m, *w);
+  } else {
+    w->padded_columns = int(round_up(size_t(m.columns), m.layout == APPL_BF16 ? 2 : 1));
+    w->panel_bytes = size_t(w->padded_columns) * kPanel * (m.layout == APPL_F32 ? 4 : 2);
+  }
+  w->memory = Memory(w->panel_bytes * size_t(w->num_panels));
+  uint8_t* to = w->memory.as<uint8_t>();
+  parallel_for(pool, w->num_panels, int64_t{kPanel} * m.columns, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) pack_panel(m, *w, int(panel), to + size_t(panel) * w->panel_bytes);
+  });
+  return w.release();
+}
+
+namespace {
+
+void gather_quantized(const appl_weight& w, const uint8_t* panel, int lane, float scale, float* out) {
+  for (int group = 0; group < w.num_groups; ++group) {
+    const uint8_t* block = panel + size_t(group) * w.block_bytes;
+    const uint8_t* data = block + w.header_bytes + lane * 4;
+    const float s = scale * half_or_float(block, w.scales_are_f32, size_t(lane));
+    const float offset = w.has_offset ? scale * half_or_float(block, w.scales_are_f32, size_t(kPanel + lane)) : 0.0f;
+    const int first = group * w.group_size, live = std::min(w.group_size, w.columns - first);
+    for (int k = 0; k < live; ++k) {
+      const int q = w.layout == APPL_INT8 ? data[(k / 4) * kPanel * 4 + k % 4]
+                                          : (data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4)) & 15;
+      out[first + k] = float(q - w.zero_point) * s + offset;
+    }
+  }
+}
+
+}  // namespace
+
+void gather_row(const appl_weight& w, int row, float scale, float* out) {
+  const uint8_t* panel = w.panel(row / kPanel);
+  const int lane = row % kPanel;
+  const uint16_t* halves = reinterpret_cast<const uint16_t*>(panel);
+  switch (w.layout) {
+    case APPL_F32:
+      for (int k = 0; k < w.columns; ++k) out[k] = scale * reinterpret_cast<const float*>(panel)[k * kPanel + lane];
+      return;
+    case APPL_F16:
+      for (int k = 0; k < w.columns; ++k) out[k] = scale * f16_to_float(halves[k * kPanel + lane]);
+      return;
+    case APPL_BF16:
+      for (int k = 0; k < w.columns; ++k) out[k] = scale * bf16_to_float(halves[k / 2 * kPanel * 2 + lane * 2 + k % 2]);
+      return;
+    default: return gather_quantized(w, panel, lane, scale, out);
+  }
+}
+
+}  // namespace appl

@@ -1,0 +1,48 @@
+// Packed weights. One layout a weight type serves every batch size and every level.
+//
+// Rows are taken sixteen at a time: a panel. Inside a panel the columns follow each other, each with its sixteen rows:
+//   f32, f16   [K][16]
+//   bf16       [K / 2][16][2]             pairs, for vdpbf16ps; elsewhere a shift and a mask widen them
+//   int8       [K / G]( header, [G / 4][16][4] )   bytes q + 128
+//   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
+// A header has the sixteen scales of the group, then the sixteen offsets where they are stored. K is padded with zeros
+// to a multiple of 2 (bf16) or 8 (per-channel int8, int4), N to a multiple of 16.
+#pragma once
+
+#include <cstdint>
+
+#include "appliance_abi.h"
+#include "memory.h"
+#include "pool.h"
+
+struct appl_weight {
+  appl_layout layout;
+  int rows;
+  int columns;
+  int padded_columns;
+  int num_panels;
+  size_t panel_bytes;
+
+  // Quantized layouts only. An element is (q - zero_point) * scale, plus the offset where stored.
+  int group_size = 0;  // in padded columns
+  int num_groups = 0;
+  int zero_point = 0;
+  bool scales_are_f32 = false;
+  bool has_offset = false;
+  size_t header_bytes = 0;
+  size_t block_bytes = 0;  // header and data of a group
+
+  appl::Memory memory;
+
+  bool is_quantized() const { return layout == APPL_INT8 || layout == APPL_INT4; }
+  const uint8_t* panel(int64_t index) const { return memory.as<uint8_t>() + size_t(index) * panel_bytes; }
+};
+
+namespace appl {
+
+appl_weight* pack(appl_pool& pool, const appl_matrix& matrix);
+
+// Dequantizes row `row` into out[0 .. columns), times `scale`.
+void gather_row(const appl_weight& weight, int row, float scale, float* out);
+
+}  // namespace appl

@@ -1,0 +1,250 @@
+/* The C ABI of the native kernel libraries: plain structs, no torch, no Python, no C++.
+ *
+ * One library a processor level is built from the same sources; each exports exactly the functions below. Every size is
+ * checked when a weight is packed and when a program is created; a step is checked for bounds and then runs whole.
+ * A function that returns int32_t returns an appl_status; appl_last_error() then has a sentence about it. A program, the
+ * weights and the pool it was created with are used by one thread at a time; the library keeps no other state.
+ */
+#ifndef APPLIANCE_ABI_H
+#define APPLIANCE_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define APPL_ABI_VERSION 1
+#define APPL_EXPORT __attribute__((visibility("default")))
+
+typedef enum {
+  APPL_OK = 0,
+  APPL_INVALID_ARGUMENT = 1,
+  APPL_OUT_OF_MEMORY = 2,
+  APPL_UNSUPPORTED = 3,
+} appl_status;
+
+typedef enum { APPL_F32 = 0, APPL_F16 = 1, APPL_BF16 = 2, APPL_INT8 = 3, APPL_INT4 = 4 } appl_layout;
+typedef enum { APPL_TOKENS = 0, APPL_SAMPLED = 1 } appl_extent;
+
+typedef enum {
+  APPL_ACTIVATION_NONE = 0,
+  APPL_ACTIVATION_SILU = 1,
+  APPL_ACTIVATION_GELU = 2,
+  APPL_ACTIVATION_GELU_TANH = 3,
+  APPL_ACTIVATION_RELU = 4,
+  APPL_ACTIVATION_RELU2 = 5,
+} appl_activation;
+
+typedef enum {
+  APPL_OP_EMBED = 0,
+  APPL_OP_RMS_NORM = 1,
+  APPL_OP_LAYER_NORM = 2,
+  APPL_OP_HEAD_NORM = 3,
+  APPL_OP_LINEAR = 4,
+  APPL_OP_ACTIVATION = 5,
+  APPL_OP_GATED_ACTIVATION = 6,
+  APPL_OP_ROPE = 7,
+  APPL_OP_KV_WRITE = 8,
+  APPL_OP_PAGED_ATTENTION = 9,
+  APPL_OP_ADD = 10,
+  APPL_OP_GATHER_ROWS = 11,
+  APPL_OP_SOFT_CAP = 12,
+  APPL_OP_COUNT = 13,
+} appl_operator_kind;
+
+typedef struct appl_pool appl_pool;
+typedef struct appl_weight appl_weight;
+typedef struct appl_program appl_program;
+
+/* A weight as its checkpoint translator left it, row-major; see appliance.kernels.layout.CanonicalWeight. */
+typedef struct {
+  int32_t layout; /* appl_layout */
+  int32_t rows;
+  int32_t columns;
+  int32_t group_size;      /* divides 256, or equals columns; 0 for dense layouts */
+  int32_t scales_are_f32;  /* scale and offset are f16 otherwise */
+  int32_t reserved;
+  const void* data;
+  const void* scale;
+  const void* offset; /* NULL for none */
+} appl_matrix;
+
+/* Columns of an activation buffer: row r starts at data + r * stride. */
+typedef struct {
+  float* data;
+  int32_t stride;
+  int32_t width;
+  int32_t extent; /* appl_extent */
+  int32_t reserved;
+} appl_span;
+
+/* Absent spans and vectors have data NULL. Vectors and rope tables are borrowed and stay alive with the program. */
+typedef struct {
+  const appl_weight* table;
+  const appl_weight* position_table;
+  appl_span out;
+  float scale;
+  int32_t position_offset;
+} appl_embed;
+
+typedef struct { /* RMS and layer norm */
+  appl_span x, out, residual;
+  const float* weight;
+  const float* bias;
+  float eps;
+  int32_t reserved;
+} appl_norm;
+
+typedef struct {
+  appl_span x;
+  const float* weight;
+  int32_t num_heads, head_dim;
+  float eps;
+  int32_t reserved;
+} appl_head_norm;
+
+typedef struct {
+  appl_span x, out;
+  const appl_weight* weight;
+  const float* bias;
+  int32_t activation;
+  int32_t accumulate;
+} appl_linear;
+
+typedef struct {
+  appl_span x, out;
+  int32_t activation;
+  int32_t reserved;
+} appl_pointwise;
+
+typedef struct {
+  appl_span gate, up, out;
+  int32_t activation;
+  int32_t reserved;
+} appl_gated;
+
+typedef struct {
+  appl_span x;
+  const float* table;
+  int32_t table_rows, num_heads, head_dim, rotary_dim;
+  int32_t interleaved;
+  int32_t reserved;
+} appl_rope;
+
+typedef struct {
+  appl_span k, v;
+  int32_t layer;
+  int32_t reserved;
+} appl_kv_write;
+
+typedef struct {
+  appl_span q, out;
+  int32_t layer, num_heads;
+  int32_t window; /* 0 for none */
+  float scale;
+  float soft_cap; /* 0 for none */
+  int32_t reserved;
+} appl_attention;
+
+typedef struct { /* Add, GatherRows */
+  appl_span x, out;
+} appl_move;
+
+typedef struct {
+  appl_span x;
+  float cap;
+  int32_t reserved;
+} appl_soft_cap;
+
+typedef struct {
+  int32_t kind; /* appl_operator_kind */
+  int32_t reserved;
+  union {
+    appl_embed embed;
+    appl_norm norm;
+    appl_head_norm head_norm;
+    appl_linear linear;
+    appl_pointwise pointwise;
+    appl_gated gated;
+    appl_rope rope;
+    appl_kv_write kv_write;
+    appl_attention attention;
+    appl_move move;
+    appl_soft_cap soft_cap;
+  } as;
+} appl_operator;
+
+/* One layer's cache. keys and values are zeroed memory of appl_kv_bytes(...) bytes each, aligned to 64. */
+typedef struct {
+  void* keys;
+  void* values;
+  int32_t num_kv_heads, head_dim;
+} appl_kv_layer;
+
+typedef struct {
+  int32_t max_tokens, max_seqs, max_sampled, max_model_len;
+  int32_t block_size, num_blocks;
+  int32_t kv_layout; /* APPL_F32, APPL_F16 or APPL_BF16 */
+  int32_t quantize_activations;
+} appl_limits;
+
+/* One step; see appliance.kernels.interface.StepInputs. block_tables has rows of block_table_stride. */
+typedef struct {
+  int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
+  const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
+} appl_step;
+
+/* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL where no row wants log-probabilities. */
+typedef struct {
+  int32_t num_rows, vocab_size, logits_stride, token_table_stride, mask_stride, logprobs_stride;
+  int32_t raw_logprobs; /* of the logits as given, else of the processed ones */
+  int32_t normalize;    /* log-probabilities, else logits */
+  const float *logits, *temperature, *top_p, *min_p, *repetition_penalty, *presence_penalty, *frequency_penalty;
+  const int32_t* top_k;
+  const uint64_t *seed, *position;
+  const int32_t *token_table, *token_row, *num_prompt_tokens, *num_tokens;
+  const int32_t *bias_start, *bias_ids;
+  const float* bias_values;
+  const int32_t *forbidden_start, *forbidden_ids, *mask_row;
+  const uint32_t* mask_bits;
+  const int32_t *given_token_ids, *num_logprobs;
+  int32_t *token_ids, *logprob_ids, *ranks;
+  float* logprobs;
+} appl_sampling;
+
+APPL_EXPORT int32_t appl_abi_version(void);
+APPL_EXPORT const char* appl_level(void);
+APPL_EXPORT const char* appl_last_error(void); /* of the calling thread */
+
+/* A pool of num_threads threads, the calling one among them. Idle threads sleep. */
+APPL_EXPORT int32_t appl_pool_create(int32_t num_threads, appl_pool** pool);
+APPL_EXPORT void appl_pool_destroy(appl_pool* pool);
+
+APPL_EXPORT int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight);
+APPL_EXPORT void appl_weight_destroy(appl_weight* weight);
+APPL_EXPORT uint64_t appl_weight_bytes(const appl_weight* weight);
+
+/* Bytes of the keys (or the values) of one layer. */
+APPL_EXPORT uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
+
+APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators,
+                                        const appl_kv_layer* layers, int32_t num_layers, const appl_limits* limits,
+                                        appl_program** program);
+APPL_EXPORT void appl_program_destroy(appl_program* program);
+APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
+APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
+/* pairs: source and destination blocks, num_pairs times. */
+APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs);
+
+APPL_EXPORT int32_t appl_sample(appl_pool* pool, const appl_sampling* sampling);
+
+/* Probes. Bytes a second over a buffer; operations (2 a multiply-add) a second of the level's best tile in cache. */
+APPL_EXPORT int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, double* bytes_per_second);
+APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, double* operations_per_second);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

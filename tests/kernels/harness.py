@@ -1,0 +1,184 @@
+"""Programs of a few operators, fed through an embedding table and read through the logits slot."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape, StepInputs
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
+
+FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def dense(values: np.ndarray, layout: Layout = Layout.F32) -> CanonicalWeight:
+    """values [N, K] in a dense layout."""
+    data = to_bf16(values) if layout is Layout.BF16 else values.astype(FLOATS[layout])
+    return CanonicalWeight(layout, values.shape[0], values.shape[1], data)
+
+
+def random_quantized(
+    rng: np.random.Generator,
+    layout: Layout,
+    n: int,
+    k: int,
+    group_size: int,
+    offset: str = "none",
+    scale_type: type = np.float16,
+) -> CanonicalWeight:
+    """offset: "none", "symmetric" (-8 scales) or "free"."""
+    if layout is Layout.INT8:
+        data = rng.integers(-128, 128, (n, k), dtype=np.int8)
+        step = 1 / 128
+    else:
+        data = rng.integers(0, 256, (n, k // 2), dtype=np.uint8)
+        step = 1 / 8
+    scale = (rng.uniform(0.5, 1.5, (n, k // group_size)) * step / k**0.5).astype(scale_type)
+    offsets = {
+        "none": None,
+        "symmetric": (-8 * scale.astype(np.float32)).astype(scale_type),
+        "free": (rng.uniform(-1, 0, scale.shape) / k**0.5).astype(scale_type),
+    }
+    return CanonicalWeight(layout, n, k, data, scale, offsets[offset], group_size)
+
+
+def random_weight(
+    rng: np.random.Generator, layout: Layout, n: int, k: int, group_size: int = 32, offset: str = "none"
+) -> CanonicalWeight:
+    if layout in (Layout.INT8, Layout.INT4):
+        return random_quantized(rng, layout, n, k, group_size, offset)
+    return dense(rng.standard_normal((n, k)) / k**0.5, layout)
+
+
+def whole(slot: Slot) -> Span:
+    return Span(slot, 0, slot.width)
+
+
+def limits(
+    tokens: int = 64,
+    *,
+    seqs: int = 8,
+    model_len: int = 1024,
+    block_size: int = 16,
+    num_blocks: int = 64,
+    kv_dtype: str = "f32",
+    num_threads: int = 2,
+    quantize: bool = False,
+) -> ExecutionLimits:
+    return ExecutionLimits(
+        max_num_batched_tokens=tokens,
+        max_num_seqs=seqs,
+        max_num_sampled=tokens,
+        max_model_len=model_len,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        kv_dtype=kv_dtype,
+        num_threads=num_threads,
+        quantize_activations=quantize,
+    )
+
+
+@dataclass
+class Graph:
+    """Collects slots, operators and weights."""
+
+    operators: list[Operator] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+    weights: dict[str, CanonicalWeight] = field(default_factory=dict)
+
+    def slot(self, width: int, extent: Extent = Extent.TOKENS) -> Slot:
+        slot = Slot(len(self.slots), extent, width)
+        self.slots.append(slot)
+        return slot
+
+    def weight(self, weight: CanonicalWeight) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights[name] = weight
+        return name
+
+    def vector(self, values: np.ndarray) -> str:
+        return self.weight(dense(values.reshape(1, -1)))
+
+    def given(self, values: np.ndarray) -> Slot:
+        """A slot whose row t is values[token_ids[t]]."""
+        slot = self.slot(values.shape[1])
+        self.operators.append(Embed(self.weight(dense(values)), slot))
+        return slot
+
+    def add(self, *operators: Operator) -> None:
+        self.operators.extend(operators)
+
+    def program(self, result: Slot, num_layers: int = 0) -> StepProgram:
+        """Its logits are the token rows of `result` that a step samples."""
+        logits = self.slot(result.width, Extent.SAMPLED)
+        self.operators.append(GatherRows(result, logits))
+        return StepProgram(tuple(self.operators), tuple(self.slots), logits, num_layers)
+
+
+def int32(values: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def plain_step(num_tokens: int, positions: Sequence[int] | None = None) -> StepInputs:
+    """Tokens 0 .. T - 1 as one sequence without a cache; all rows sampled."""
+    every = np.arange(num_tokens, dtype=np.int32)
+    return StepInputs(
+        token_ids=every,
+        positions=every if positions is None else int32(positions),
+        slot_mapping=np.full(num_tokens, -1, np.int32),
+        query_start=int32([0, num_tokens]),
+        seq_lens=int32([num_tokens]),
+        block_tables=np.arange(64, dtype=np.int32).reshape(1, 64),
+        sampled_rows=every,
+    )
+
+
+def batch_step(
+    token_ids: Sequence[Sequence[int]], cached: Sequence[int], tables: Sequence[Sequence[int]], block_size: int
+) -> StepInputs:
+    """Sequence s adds token_ids[s] after cached[s] tokens in blocks tables[s]; all rows sampled."""
+    positions: list[int] = []
+    slots: list[int] = []
+    for tokens, start, table in zip(token_ids, cached, tables, strict=True):
+        span = range(start, start + len(tokens))
+        positions.extend(span)
+        slots.extend(table[p // block_size] * block_size + p % block_size for p in span)
+    lengths = [len(tokens) for tokens in token_ids]
+    width = max(len(table) for table in tables)
+    block_tables = np.full((len(tables), width), -1, np.int32)
+    for row, table in enumerate(tables):
+        block_tables[row, : len(table)] = table
+    return StepInputs(
+        token_ids=int32([t for tokens in token_ids for t in tokens]),
+        positions=int32(positions),
+        slot_mapping=int32(slots),
+        query_start=int32(np.concatenate(([0], np.cumsum(lengths)))),
+        seq_lens=int32([start + n for start, n in zip(cached, lengths, strict=True)]),
+        block_tables=block_tables,
+        sampled_rows=np.arange(len(positions), dtype=np.int32),
+    )
+
+
+def bind(
+    kernel_set: KernelSet,
+    graph: Graph,
+    program: StepProgram,
+    bounds: ExecutionLimits,
+    kv_shapes: Sequence[KvCacheShape] = (),
+) -> Executable:
+    return kernel_set.bind(program, graph.weights, kv_shapes, bounds)
+
+
+def run_once(kernel_set: KernelSet, build: Callable[[Graph], Slot], step: StepInputs, bounds: ExecutionLimits) -> np.ndarray:
+    graph = Graph()
+    program = graph.program(build(graph))
+    executable = bind(kernel_set, graph, program, bounds)
+    result = executable.run(step).copy()
+    executable.close()
+    return result
