@@ -1,0 +1,59 @@
+"""Which module may import which, and that serving on a CPU needs no torch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WALK = """
+import importlib, json, pkgutil, sys
+import appliance
+
+heavy = ("torch", "transformers", "safetensors", "pandas")
+found = {}
+for module in pkgutil.walk_packages(appliance.__path__, "appliance."):
+    if module.name.startswith("appliance.kernels.reference") or module.name.endswith("__main__"):
+        continue
+    importlib.import_module(module.name)
+    for name in heavy:
+        if name in sys.modules and name not in found:
+            found[name] = module.name
+print(json.dumps(found))
+"""
+
+QUICK = """
+import json, sys
+from appliance.cli.app import main
+main(sys.argv[1:])
+slow = ("torch", "transformers", "fastapi", "uvicorn", "zmq", "httpx", "huggingface_hub", "rich")
+print(json.dumps([name for name in slow if name in sys.modules]))
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_no_module_of_the_serving_path_imports_torch() -> None:
+    assert json.loads(run(WALK)) == {}
+
+
+@pytest.mark.parametrize(
+    "verb", [["--help"], ["validate", "docs/examples"], ["explain", "cache"], ["schema"]], ids=lambda v: v[0]
+)
+def test_a_quick_verb_imports_only_what_it_needs(verb: list[str]) -> None:
+    assert json.loads(run(QUICK, *verb)) == []
+
+
+def test_the_layers_hold() -> None:
+    tool = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([str(tool)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
