@@ -1,0 +1,84 @@
+"""Drives an engine in this process, without HTTP: `latency` (batch after batch) and `throughput` (all at once)."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from appliance.base.errors import ApplianceError
+from appliance.bench.online import Tick
+from appliance.bench.record import RequestRecord
+from appliance.bench.scenario import Scenario
+from appliance.bench.workload import WorkItem, make_workload
+from appliance.engine.inproc import InprocEngine
+from appliance.engine.messages import GenerateRequest, OutputBatch, SamplingParams, SequenceOutput
+
+
+def run_offline(
+    scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
+) -> list[list[RequestRecord]]:
+    """One list of records a round. Raises ApplianceError when the workload has text prompts (an engine takes ids)."""
+    warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
+    _run_batch(scenario, engine, eos_token_ids, warmups, "warmup")
+    rounds = []
+    for index in range(scenario.repeats):
+        items = make_workload(scenario, vocab_size, index)
+        records: list[RequestRecord] = []
+        for number, batch in enumerate(_batches(scenario, items)):
+            records += _run_batch(scenario, engine, eos_token_ids, batch, f"{index}/{number}")
+            tick(len(records), len(items))
+        rounds.append(records)
+    return rounds
+
+
+def _batches(scenario: Scenario, items: Sequence[WorkItem]) -> Iterator[Sequence[WorkItem]]:
+    size = scenario.batch_size if scenario.kind == "latency" else max(len(items), 1)
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _run_batch(
+    scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], items: Sequence[WorkItem], label: str
+) -> list[RequestRecord]:
+    now = time.perf_counter()
+    records = {f"bench/{label}/{i}": RequestRecord(started=now) for i in range(len(items))}
+    for key, item in zip(records, items, strict=True):
+        engine.send(_request(key, item, scenario, eos_token_ids))
+    open_keys = set(records)
+    while open_keys:
+        events = engine.receive()
+        if not events and not engine.has_work:
+            raise ApplianceError(f"the engine is idle with {len(open_keys)} requests unanswered")
+        now = time.perf_counter()
+        for event in events:
+            for output in event.outputs if isinstance(event, OutputBatch) else ():
+                if _note(records[output.request_id], output, now):
+                    open_keys.discard(output.request_id)
+    for record, item in zip(records.values(), items, strict=True):
+        record.input_tokens = len(item.prompt)
+    return list(records.values())
+
+
+def _note(record: RequestRecord, output: SequenceOutput, now: float) -> bool:
+    """Adds an output to its record; whether the request ended with it."""
+    if output.token_ids:
+        record.token_times.append(now)
+        record.token_counts.append(len(output.token_ids))
+        record.output_tokens += len(output.token_ids)
+    record.cached_tokens = max(record.cached_tokens, output.num_cached_tokens)
+    if output.finish_reason is None:
+        return False
+    record.finished = now
+    record.error = output.error
+    return True
+
+
+def _request(key: str, item: WorkItem, scenario: Scenario, eos_token_ids: tuple[int, ...]) -> GenerateRequest:
+    if isinstance(item.prompt, str):
+        raise ApplianceError("an in-process benchmark needs token ids", hint="use bench serve for a trace with text")
+    sampling = SamplingParams(
+        max_tokens=item.output_len,
+        temperature=scenario.temperature,
+        top_p=scenario.top_p,
+        ignore_eos=scenario.ignore_eos,
+        seed=scenario.seed,
+    )
+    return GenerateRequest(request_id=key, prompt_token_ids=item.prompt, sampling=sampling, eos_token_ids=eos_token_ids)

@@ -1,0 +1,95 @@
+"""Runs one scenario against an engine in this process or a server, and makes its result."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from appliance import __version__
+from appliance.base.errors import ApplianceError
+from appliance.bench.online import Tick, run_online
+from appliance.bench.record import RequestRecord, summarize
+from appliance.bench.result import BenchResult, spread_of
+from appliance.bench.scenario import Scenario
+from appliance.bench.sse import Target
+from appliance.hardware.facts import HardwareFacts
+from appliance.plan.types import EnginePlan
+
+# Prompts are drawn from the first ids only, so that one scenario is the same work for models of any vocabulary.
+DEFAULT_VOCAB_SIZE = 30_000
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured, in words and digests."""
+
+    label: str
+    target: str
+    model: str
+    spec_sha256: str | None = None
+    engine_sha256: str | None = None
+    slo: dict[str, float] = {}
+
+    @classmethod
+    def of_plan(cls, plan: EnginePlan, target: str, label: str) -> "Subject":
+        return cls(
+            label=label,
+            target=target,
+            model=plan.model.served_names[0],
+            spec_sha256=plan.spec_sha256,
+            engine_sha256=plan.engine_sha256,
+            slo=plan.slo,
+        )
+
+
+def bench_server(
+    scenario: Scenario, target: Target, subject: Subject, vocab_size: int, facts: HardwareFacts, tick: Tick
+) -> BenchResult:
+    """Measures a server over HTTP. Raises ApplianceError when no request at all was answered."""
+    return _result(scenario, subject, facts, run_online(scenario, target, vocab_size, tick))
+
+
+def bench_in_process(
+    scenario: Scenario, plan: EnginePlan, subject: Subject, vocab_size: int, facts: HardwareFacts, tick: Tick
+) -> BenchResult:
+    """Loads the planned model here and measures the engine without HTTP."""
+    from appliance.bench.offline import run_offline  # noqa: PLC0415 - the engine is loaded only where it is measured
+    from appliance.engine.inproc import InprocEngine  # noqa: PLC0415 - as above
+
+    with InprocEngine.from_plan(plan) as engine:
+        rounds = run_offline(scenario, engine, (), vocab_size, tick)
+    return _result(scenario, subject, facts, rounds)
+
+
+def _result(
+    scenario: Scenario, subject: Subject, facts: HardwareFacts, records: Sequence[Sequence[RequestRecord]]
+) -> BenchResult:
+    rounds = tuple(summarize(one, subject.slo) for one in records)
+    if not any(figures.completed for figures in rounds):
+        errors = sorted({record.error or "no answer" for one in records for record in one})
+        raise ApplianceError(f"{scenario.name}: no request was answered: {'; '.join(errors[:3])}")
+    return BenchResult(
+        label=subject.label,
+        scenario=scenario,
+        target=subject.target,
+        model=subject.model,
+        spec_sha256=subject.spec_sha256,
+        engine_sha256=subject.engine_sha256,
+        machine=_machine(facts),
+        appliance_version=__version__,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        figures=spread_of(rounds),
+        rounds=rounds,
+        records=tuple(records[-1]),
+        slo=subject.slo,
+    )
+
+
+def _machine(facts: HardwareFacts) -> dict[str, Any]:
+    return {
+        "cpu": facts.cpu.model_name,
+        "cores": facts.cpu.num_cores,
+        "memory_bytes": facts.memory.limit_bytes,
+        "l3_bytes": facts.cpu.l3_bytes,
+        "accelerators": [accelerator.name for accelerator in facts.accelerators],
+    }

@@ -1,0 +1,49 @@
+"""A result and a comparison as text, one screen each."""
+
+from appliance.bench.result import FIGURES, BenchResult, Spread
+
+_MILLISECONDS = ("ttft", "itl", "tpot", "e2el")
+_UNITS = {
+    "prefill_throughput": "tok/s",
+    "decode_throughput": "tok/s",
+    "request_throughput": "req/s",
+    "output_throughput": "tok/s",
+    "total_throughput": "tok/s",
+    "goodput": "req/s",
+    "duration_s": "s",
+}
+
+
+def unit_of(name: str) -> tuple[str, float]:
+    """The unit a figure is shown in, and the factor from its stored value."""
+    return ("ms", 1e3) if name.partition("_")[0] in _MILLISECONDS else (_UNITS[name], 1.0)
+
+
+def render(result: BenchResult) -> str:
+    scenario = result.scenario
+    last = result.rounds[-1]
+    lines = [
+        f"{scenario.name} ({scenario.kind}, {scenario.workload}) on {result.model}, {result.target}",
+        f"  {last.completed} requests, {last.input_tokens} tokens in ({last.cached_tokens} from the prefix cache), "
+        f"{last.output_tokens} out, {last.failed} failed; {len(result.rounds)} rounds",
+        "",
+        f"  {'figure':<20}{'median':>12}{'min':>12}{'max':>12}",
+    ]
+    lines += [_row(name, result.figures[name]) for name, _ in FIGURES if name in result.figures]
+    errors = sorted({record.error for record in result.records if record.error})
+    lines += [f"  error: {error}" for error in errors[:5]]
+    return "\n".join(lines)
+
+
+def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, float, float]]) -> str:
+    lines = [f"  {'figure':<20}{ours:>24}{theirs:>24}{'ratio':>10}   (above 1: {ours} is better)"]
+    for name, (mine, other, ratio) in table.items():
+        unit, factor = unit_of(name)
+        lines.append(f"  {name:<20}{mine * factor:>18.2f} {unit:<5}{other * factor:>18.2f} {unit:<5}{ratio:>10.2f}")
+    return "\n".join(lines)
+
+
+def _row(name: str, spread: Spread) -> str:
+    unit, factor = unit_of(name)
+    shown = "".join(f"{value * factor:>12.2f}" for value in (spread.median, spread.min, spread.max))
+    return f"  {name:<20}{shown}  {unit}"

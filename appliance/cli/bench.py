@@ -1,0 +1,154 @@
+"""`appliance bench`: which scenarios, against what, and where the results go."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from appliance.base.errors import ApplianceError, ExitCode, SloMissedError
+from appliance.bench.html import render_html
+from appliance.bench.record import missed_targets
+from appliance.bench.result import BenchResult, compare, load, save
+from appliance.bench.run import DEFAULT_VOCAB_SIZE, Subject, bench_in_process, bench_server
+from appliance.bench.scenario import PRESETS, Kind, Scenario
+from appliance.bench.sse import Target
+from appliance.bench.text import render, render_comparison
+from appliance.hardware import probe_machine
+from appliance.plan.types import EnginePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What the command line said. `changes` are fields of the scenario that it set."""
+
+    kind: Kind
+    spec: str | None
+    overrides: Sequence[str]
+    scenario: str | None
+    preset: str | None
+    changes: dict[str, Any]
+    url: str | None
+    model: str | None
+    api_key: str | None
+    label: str | None
+    vocab_size: int | None
+    output: Path | None
+    html: Path | None
+    assert_slo: bool
+
+
+def run(options: BenchOptions) -> int:
+    """Raises SloMissedError with --assert-slo when a target is missed."""
+    plan, vocab_size = _plan(options)
+    results = []
+    for scenario in _scenarios(options, plan):
+        result = _measure(scenario, options, plan, options.vocab_size or min(vocab_size, DEFAULT_VOCAB_SIZE))
+        print(render(result), end="\n\n")
+        results.append(result)
+    _write(results, options)
+    return int(ExitCode.OK)
+
+
+def run_compare(ours: Path, theirs: Path) -> int:
+    first, second = load(ours), load(theirs)
+    print(render_comparison(first.label, second.label, compare(first, second)))
+    return int(ExitCode.OK)
+
+
+def run_report(files: Sequence[Path], html: Path) -> int:
+    html.write_text(render_html([load(path) for path in files]), encoding="utf-8")
+    print(html)
+    return int(ExitCode.OK)
+
+
+def _plan(options: BenchOptions) -> tuple[EnginePlan | None, int]:
+    """The plan and the vocabulary of the spec; neither when a URL alone is measured."""
+    if options.spec is None:
+        if options.url is None or options.kind != "serve":
+            raise ApplianceError("nothing to measure", hint="name a spec, or use bench serve with --url")
+        return None, DEFAULT_VOCAB_SIZE
+    from appliance.plan.prepare import prepare
+
+    prepared = prepare(Path(options.spec), tuple(options.overrides))
+    return prepared.plan, prepared.facts.geometry.vocab_size
+
+
+def _scenarios(options: BenchOptions, plan: EnginePlan | None) -> list[Scenario]:
+    """The named preset or scenario, the spec's scenarios of this kind, or one made of the defaults."""
+    if options.preset is not None:
+        chosen = [_named(PRESETS, options.preset, "preset")]
+    else:
+        declared = _declared(plan)
+        if options.scenario is not None:
+            chosen = [_named(declared, options.scenario, "scenario")]
+        else:
+            chosen = [scenario for scenario in declared.values() if scenario.kind == options.kind]
+    chosen = chosen or [Scenario(name=options.kind)]
+    return [msgspec.structs.replace(scenario, kind=options.kind, **options.changes) for scenario in chosen]
+
+
+def _declared(plan: EnginePlan | None) -> dict[str, Scenario]:
+    entries = plan.bench.get("scenarios", []) if plan is not None else []
+    scenarios = msgspec.convert(entries, list[Scenario])
+    return {scenario.name: scenario for scenario in scenarios}
+
+
+def _named(table: dict[str, Scenario], name: str, what: str) -> Scenario:
+    if name not in table:
+        raise ApplianceError(f"no {what} named {name!r}", hint=f"known: {', '.join(sorted(table)) or 'none'}")
+    return table[name]
+
+
+def _measure(scenario: Scenario, options: BenchOptions, plan: EnginePlan | None, vocab_size: int) -> BenchResult:
+    facts = probe_machine()
+    if options.kind != "serve":
+        assert plan is not None, "only serve runs without a plan"
+        subject = Subject.of_plan(plan, "in process", options.label or "appliance")
+        return bench_in_process(scenario, plan, subject, vocab_size, facts, _tick)
+    target = _target(options, plan)
+    if plan is not None:
+        subject = Subject.of_plan(plan, target.url, options.label or "appliance")
+    else:
+        subject = Subject(label=options.label or target.url, target=target.url, model=target.model)
+    return bench_server(scenario, target, subject, vocab_size, facts, _tick)
+
+
+def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
+    """Raises ApplianceError when no server answers there."""
+    url = options.url or (f"http://{plan.serving.host}:{plan.serving.port}" if plan is not None else "")
+    root = url.rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
+    try:
+        answer = httpx.get(f"{root}/v1/models", headers=headers, timeout=10)
+        answer.raise_for_status()
+        listed = [entry["id"] for entry in answer.json()["data"]]
+    except (httpx.HTTPError, KeyError, ValueError) as error:
+        hint = f"start it with: appliance apply {options.spec}" if options.spec else "is it running?"
+        raise ApplianceError(f"no OpenAI server answers at {root}: {error}", hint=hint) from error
+    model = options.model or (listed[0] if listed else "")
+    return Target(url=root, model=model, api_key=options.api_key)
+
+
+def _tick(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r  {done}/{total} requests", end="" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
+
+
+def _write(results: Sequence[BenchResult], options: BenchOptions) -> None:
+    if options.output is not None:
+        for result in results:
+            path = options.output
+            save(result, path if len(results) == 1 else path.with_name(f"{path.stem}-{result.scenario.name}.json"))
+    if options.html is not None:
+        options.html.write_text(render_html(results), encoding="utf-8")
+    missed = [
+        f"{result.scenario.name}: {line}"
+        for result in results
+        for line in missed_targets(result.rounds[-1], result.slo)
+    ]
+    if options.assert_slo and missed:
+        raise SloMissedError("the SLO was missed: " + "; ".join(missed))

@@ -1,0 +1,112 @@
+"""The bench verbs: latency, throughput, serve, compare, report."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from appliance.cli.commands.options import ApiKey, ModelName, Overrides, ServerUrl
+from appliance.cli.commands.verb import group, verb
+
+Spec = Annotated[str, typer.Argument(metavar="[SPEC]", help="A deployment's YAML file.", show_default=False)]
+Named = Annotated[str, typer.Option("--scenario", help="A scenario of the spec; default: all of this kind.")]
+Preset = Annotated[str, typer.Option("--preset", help="single, offline64, online16 or shared-prefix.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="FIELD=VALUE", help="Change a field of the scenario; repeatable."),
+]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Write the result as JSON.")]
+Html = Annotated[str, typer.Option("--html", metavar="FILE", help="Write a report with plots.")]
+Label = Annotated[str, typer.Option("--label", help="Whose figures these are.")]
+Vocab = Annotated[int, typer.Option("--vocab-size", help="Draw prompts from the first ids; 0 is the default.")]
+AssertSlo = Annotated[bool, typer.Option("--assert-slo", help="Answer 5 when a target of the spec is missed.")]
+
+
+def add(app: typer.Typer) -> None:
+    bench = group("bench", "Measure latency, throughput and serving; compare results.")
+    app.add_typer(bench, name="bench")
+    _add_in_process(bench, "latency", "Run batch after batch on an engine in this process.")
+    _add_in_process(bench, "throughput", "Hand every request to an engine in this process at once.")
+    _add_serve(bench)
+    _add_compare(bench)
+
+
+def _add_in_process(bench: typer.Typer, kind: str, doc: str) -> None:
+    def command(
+        spec: Spec,
+        scenario: Named = "",
+        preset: Preset = "",
+        changes: Changes = None,
+        overrides: Overrides = None,
+        output: Output = "",
+        html: Html = "",
+        label: Label = "",
+        vocab_size: Vocab = 0,
+        assert_slo: AssertSlo = False,
+    ) -> int:
+        return _run(kind, spec, changes, overrides, scenario=scenario, preset=preset, output=output, html=html,
+                    label=label, vocab_size=vocab_size, assert_slo=assert_slo)  # fmt: skip
+
+    command.__doc__ = doc
+    verb(bench, kind, f"appliance bench {kind} deployment.yaml --with num_prompts=64")(command)
+
+
+def _add_serve(bench: typer.Typer) -> None:
+    @verb(bench, "serve", "appliance bench serve --url http://127.0.0.1:8000 --preset online16 -o result.json")
+    def serve(
+        spec: Spec = "",
+        scenario: Named = "",
+        preset: Preset = "",
+        changes: Changes = None,
+        overrides: Overrides = None,
+        url: ServerUrl = "",
+        model: ModelName = "",
+        api_key: ApiKey = "",
+        output: Output = "",
+        html: Html = "",
+        label: Label = "",
+        vocab_size: Vocab = 0,
+        assert_slo: AssertSlo = False,
+    ) -> int:
+        """Load a running server: the spec's deployment, or any OpenAI URL."""
+        return _run("serve", spec, changes, overrides, scenario=scenario, preset=preset, output=output, html=html,
+                    label=label, vocab_size=vocab_size, assert_slo=assert_slo, url=url, model=model,
+                    api_key=api_key)  # fmt: skip
+
+
+def _add_compare(bench: typer.Typer) -> None:
+    @verb(bench, "compare", "appliance bench compare ours.json theirs.json")
+    def compare(ours: Path, theirs: Path) -> int:
+        """Print two results side by side with the ratios; answer 6 when they did different work."""
+        from appliance.cli import bench as work
+
+        return work.run_compare(ours, theirs)
+
+    @verb(bench, "report", "appliance bench report ours.json theirs.json --html report.html")
+    def report(files: list[Path], html: Html = "bench.html") -> int:
+        """Make one HTML report of several results."""
+        from appliance.cli import bench as work
+
+        return work.run_report(files, Path(html))
+
+
+def _run(kind: str, spec: str, changes: list[str] | None, overrides: list[str] | None, **given: Any) -> int:
+    from appliance.base import environ
+    from appliance.bench.changes import parse_changes
+    from appliance.cli import bench as work
+
+    api_key = given.get("api_key") or environ.get("APPLIANCE_API_KEY")
+    options: Any = {name: value or None for name, value in given.items()}
+    options |= {
+        "kind": kind,
+        "spec": spec or None,
+        "overrides": overrides or [],
+        "changes": parse_changes(changes or []),
+        "assert_slo": bool(given["assert_slo"]),
+        "output": Path(given["output"]) if given["output"] else None,
+        "html": Path(given["html"]) if given["html"] else None,
+        "url": given.get("url") or None,
+        "model": given.get("model") or None,
+        "api_key": api_key or None,
+    }
+    return work.run(work.BenchOptions(**options))

@@ -1,0 +1,53 @@
+"""Figures against numpy and by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.bench.record import RequestRecord, meets_slo, missed_targets, percentile, summarize
+
+
+def record(start: float, times: list[float], tokens_in: int = 100) -> RequestRecord:
+    return RequestRecord(
+        started=start,
+        finished=times[-1],
+        token_times=times,
+        token_counts=[1] * len(times),
+        input_tokens=tokens_in,
+        output_tokens=len(times),
+    )
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 100))
+def test_percentile_is_numpys(values: list[float], percent: float) -> None:
+    assert percentile(sorted(values), percent) == pytest.approx(np.percentile(values, percent), rel=1e-9, abs=1e-9)
+
+
+def test_summary_by_hand() -> None:
+    records = [record(0.0, [1.0, 1.5, 2.0]), record(1.0, [1.5, 2.5, 4.0])]
+    failed = RequestRecord(started=0.0, finished=0.1, error="status 500")
+    figures = summarize([*records, failed], {})
+    assert (figures.completed, figures.failed, figures.duration_s) == (2, 1, 4.0)
+    assert figures.output_throughput == pytest.approx(6 / 4)
+    assert figures.total_throughput == pytest.approx(206 / 4)
+    assert figures.latencies["ttft"].p50 == pytest.approx(0.75)
+    assert figures.latencies["itl"].max == pytest.approx(1.5)
+    assert figures.latencies["tpot"].mean == pytest.approx((0.5 + 1.25) / 2)
+    assert figures.prefill_throughput == pytest.approx((100 / 1.0 + 100 / 0.5) / 2)
+    assert figures.goodput is None
+
+
+def test_goodput_counts_requests_that_met_every_target() -> None:
+    slow_start, slow_tokens, good = record(0.0, [3.0, 3.1]), record(0.0, [0.1, 2.1]), record(0.0, [0.1, 0.2])
+    slo = {"ttft_p95": 0.5, "itl_p95": 0.5}
+    assert [meets_slo(one, slo) for one in (slow_start, slow_tokens, good)] == [False, False, True]
+    figures = summarize([slow_start, slow_tokens, good], slo)
+    assert figures.goodput == pytest.approx(1 / 3.1)
+    assert [line.split()[0] for line in missed_targets(figures, slo)] == ["ttft_p95", "itl_p95"]
+
+
+def test_a_target_that_was_not_measured_is_missed() -> None:
+    assert missed_targets(summarize([], {}), {"ttft_p95": 1.0}) == [
+        "ttft_p95 was not measured, the target is 1000.0 ms"
+    ]

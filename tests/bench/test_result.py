@@ -1,0 +1,79 @@
+"""Results survive a round trip, compare only with the same work, and make a report that stands alone."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.base.errors import NotComparableError
+from appliance.bench.html import render_html
+from appliance.bench.record import RequestRecord, summarize
+from appliance.bench.result import BenchResult, compare, load, save, spread_of
+from appliance.bench.scenario import PRESETS
+from appliance.bench.text import render, render_comparison
+
+
+def result(label: str, step: float, preset: str = "online16") -> BenchResult:
+    records = tuple(
+        RequestRecord(
+            started=i * 0.1,
+            finished=i * 0.1 + 4 * step,
+            token_times=[i * 0.1 + step * (k + 1) for k in range(4)],
+            token_counts=[1, 1, 2, 1],
+            input_tokens=300,
+            output_tokens=5,
+        )
+        for i in range(8)
+    )
+    rounds = (summarize(records, {}), summarize(records[:4], {}))
+    return BenchResult(
+        label=label,
+        scenario=PRESETS[preset],
+        target="in process",
+        model="<m>",
+        spec_sha256=None,
+        engine_sha256=None,
+        machine={"cpu": "test"},
+        appliance_version="0",
+        time="2026-01-01T00:00:00Z",
+        figures=spread_of(rounds),
+        rounds=rounds,
+        records=records,
+    )
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    first = result("ours", 0.1)
+    save(first, tmp_path / "r.json")
+    assert msgspec.json.encode(load(tmp_path / "r.json")) == msgspec.json.encode(first)
+
+
+def test_a_file_that_is_no_result_is_not_comparable(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text("{}")
+    with pytest.raises(NotComparableError, match="not a benchmark result"):
+        load(tmp_path / "r.json")
+
+
+def test_ratios_are_above_one_where_ours_is_better() -> None:
+    table = compare(result("ours", 0.1), result("theirs", 0.2))
+    assert table["ttft_p50"][2] == pytest.approx(2.0)
+    assert table["decode_throughput"][2] == pytest.approx(2.0)
+    assert "ratio" in render_comparison("ours", "theirs", table)
+
+
+def test_different_work_is_refused_and_the_difference_named() -> None:
+    with pytest.raises(NotComparableError, match="max_concurrency"):
+        compare(result("ours", 0.1), result("theirs", 0.1, preset="single"))
+
+
+def test_text_shows_median_and_spread() -> None:
+    shown = render(result("ours", 0.1))
+    assert re.search(r"ttft_p50\s+100\.00\s+100\.00\s+100\.00  ms", shown)
+
+
+def test_the_report_needs_nothing_from_outside_and_escapes_names() -> None:
+    page = render_html([result("ours", 0.1)])
+    assert page.count("<svg") == 5
+    assert "<m>" not in page
+    assert not re.search(r"(src|href)=|https?://|<script", page)

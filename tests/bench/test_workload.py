@@ -1,0 +1,71 @@
+"""The same seed gives the same work; rounds share lengths and nothing else."""
+
+import itertools
+import random
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.base.errors import ApplianceError
+from appliance.bench.scenario import PRESETS, Scenario
+from appliance.bench.workload import FIRST_ORDINARY_ID, arrival_times, make_workload
+
+VOCAB = 32_000
+
+
+def test_rounds_have_equal_lengths_and_different_tokens() -> None:
+    scenario = PRESETS["offline64"]
+    first, again, second = (make_workload(scenario, VOCAB, index) for index in (0, 0, 1))
+    assert first == again
+    assert [len(item.prompt) for item in first] == [len(item.prompt) for item in second]
+    assert all(one.prompt != other.prompt for one, other in zip(first, second, strict=True))
+
+
+def test_random_lengths_stay_in_the_range_and_ids_in_the_vocabulary() -> None:
+    items = make_workload(PRESETS["offline64"], VOCAB)
+    lengths = [len(item.prompt) for item in items]
+    assert min(lengths) >= 128
+    assert max(lengths) <= 512
+    assert len(set(lengths)) > 20
+    assert all(FIRST_ORDINARY_ID <= token < VOCAB for item in items for token in item.prompt)
+
+
+def test_shared_prefix_is_shared_and_the_rest_is_not() -> None:
+    items = make_workload(PRESETS["shared-prefix"], VOCAB)
+    assert len({tuple(item.prompt[:1024]) for item in items}) == 1
+    assert len({tuple(item.prompt[1024:]) for item in items}) == len(items)
+
+
+@pytest.mark.parametrize(("burstiness", "expected"), [(0.25, 2.0), (1.0, 1.0), (16.0, 0.25)])
+def test_gaps_have_the_asked_rate_and_burstiness(burstiness: float, expected: float) -> None:
+    scenario = Scenario(name="s", num_prompts=20_000, request_rate=50.0, burstiness=burstiness)
+    times = arrival_times(scenario, random.Random(3))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.05)
+    # The coefficient of variation of a gamma distribution is 1 / sqrt(shape).
+    assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(expected, rel=0.1)
+
+
+def test_trace_lines_become_requests(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(
+        b"\n".join(
+            msgspec.json.encode(line)
+            for line in ({"prompt": "hello", "output_len": 4}, {"input_len": 7, "arrival_s": 1.5})
+        )
+    )
+    items = make_workload(Scenario(name="t", workload="trace", trace_file=str(trace)), VOCAB)
+    assert items[0].prompt == "hello"
+    assert (len(items[1].prompt), items[1].arrival_s, items[1].output_len) == (7, 1.5, 128)
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b'{"output_len": 3}', b'{"prompt": "a", "input_len": 2}', b'{"prompt": "a", "x": 1}']
+)
+def test_a_bad_trace_line_is_named(tmp_path: Path, line: bytes) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(b'{"prompt": "fine"}\n' + line)
+    with pytest.raises(ApplianceError, match=r"trace\.jsonl:2"):
+        make_workload(Scenario(name="t", workload="trace", trace_file=str(trace)), VOCAB)
