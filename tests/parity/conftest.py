@@ -9,7 +9,8 @@ import torch
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
-from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.binding import KERNEL_SET_NAMES, load_kernel_set
+from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
 from tests.models.tiny import make_tiny
 
@@ -24,7 +25,15 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def kernel_set_names() -> list[str]:
-    return ["reference"]
+    """The oracle, and every native set that is built here and that this processor runs."""
+    runnable = []
+    for name in KERNEL_SET_NAMES:
+        try:
+            load_kernel_set(name)
+        except KernelSetError:
+            continue
+        runnable.append(name)
+    return runnable
 
 
 @dataclass(frozen=True)
@@ -54,5 +63,4 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint
 
 @pytest.fixture(scope="session", params=kernel_set_names())
 def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
-    """The oracle, and every native set that this machine can run."""
     return load_kernel_set(request.param)
