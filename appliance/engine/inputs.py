@@ -85,8 +85,8 @@ class InputBuilder:
         parts = [(tokens, rows, given)]
         for at, chunk in enumerate(chunks):
             if chunk.row in self._rows.prompt_logprobs:
-                last = min(chunk.start + chunk.length, int(self._rows.num_prompt[chunk.row]) - 1)
-                asked = self._rows.token_ids[chunk.row, chunk.start + 1 : last + 1]
+                end = min(chunk.start + chunk.length + 1, int(self._rows.num_prompt[chunk.row]))
+                asked = self._rows.token_ids[chunk.row, chunk.start + 1 : end]
                 first = query_start[at]
                 indices = np.arange(first, first + len(asked), dtype=np.int32)
                 parts.append((indices, np.full(len(asked), chunk.row, np.int32), asked))

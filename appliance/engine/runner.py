@@ -73,6 +73,8 @@ class Runner:
                     logprobs[row] = entry
                 else:
                     prompt_logprobs.setdefault(row, []).append(entry)
+        for row in rows.tolist() if self._rows.prompt_logprobs else ():
+            self._rows.prompt_logprobs.pop(row, None)  # the prompt is behind it
         return StepResult(plan.step, tokens.tolist(), logprobs, prompt_logprobs, errors)
 
 

@@ -1,0 +1,81 @@
+"""A one-layer random transformer as a hand-written StepProgram, on the reference kernel set."""
+
+import numpy as np
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import (
+    Embed,
+    Extent,
+    GatherRows,
+    KvWrite,
+    Linear,
+    Operator,
+    PagedAttention,
+    RmsNorm,
+    Slot,
+    Span,
+    StepProgram,
+)
+
+VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8
+MAX_LEN = 96
+
+
+def _whole(slot: Slot) -> Span:
+    return Span(slot, 0, slot.width)
+
+
+def _program() -> StepProgram:
+    hidden, normed, heads, mixed = (Slot(index, Extent.TOKENS, WIDTH) for index in range(4))
+    qkv = Slot(4, Extent.TOKENS, (HEADS + 2 * KV_HEADS) * HEAD)
+    wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, VOCAB)
+    q = Span(qkv, 0, HEADS * HEAD)
+    k = Span(qkv, HEADS * HEAD, KV_HEADS * HEAD)
+    v = Span(qkv, (HEADS + KV_HEADS) * HEAD, KV_HEADS * HEAD)
+    operators: tuple[Operator, ...] = (
+        Embed(table="embed", out=hidden, position_table="positions"),
+        RmsNorm(x=hidden, weight="norm", out=normed, eps=1e-6),
+        Linear(x=_whole(normed), weight="qkv", out=_whole(qkv)),
+        KvWrite(k=k, v=v, layer=0, num_kv_heads=KV_HEADS, head_dim=HEAD),
+        PagedAttention(
+            q=q, out=heads, layer=0, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD, scale=HEAD**-0.5
+        ),
+        Linear(x=_whole(heads), weight="out", out=_whole(hidden), accumulate=True),
+        RmsNorm(x=hidden, weight="norm", out=mixed, eps=1e-6),
+        GatherRows(x=mixed, out=wanted),
+        Linear(x=_whole(wanted), weight="head", out=_whole(logits)),
+    )
+    return StepProgram(operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, num_layers=1)
+
+
+def _weight(generator: np.random.Generator, rows: int, columns: int, scale: float) -> CanonicalWeight:
+    data = (generator.standard_normal((rows, columns)) * scale).astype(np.float32)
+    return CanonicalWeight(Layout.F32, rows, columns, data)
+
+
+def tiny_executable(config: SchedulerConfig) -> Executable:
+    from appliance.kernels.reference.kernel_set import ReferenceKernelSet
+
+    generator = np.random.default_rng(3)
+    weights = {
+        "embed": _weight(generator, VOCAB, WIDTH, 1.0),
+        "positions": _weight(generator, MAX_LEN, WIDTH, 0.5),
+        "norm": CanonicalWeight(Layout.F32, 1, WIDTH, np.ones((1, WIDTH), np.float32)),
+        "qkv": _weight(generator, (HEADS + 2 * KV_HEADS) * HEAD, WIDTH, 0.5),
+        "out": _weight(generator, WIDTH, WIDTH, 0.5),
+        "head": _weight(generator, VOCAB, WIDTH, 0.4),
+    }
+    limits = ExecutionLimits(
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_sampled=config.max_num_sampled,
+        max_model_len=config.max_model_len,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        kv_dtype="f32",
+        num_threads=1,
+        quantize_activations=False,
+    )
+    return ReferenceKernelSet().bind(_program(), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)
