@@ -1,4 +1,4 @@
-"""Profile: a match rule over hardware facts, kernel preferences and defaults. Values only; selection lives beside it."""
+"""Profile: a match rule over hardware facts, kernel preferences and defaults. Values only; `select` chooses one."""
 
 from typing import Any, Literal
 

@@ -1,0 +1,1 @@
+"""Reading HardwareFacts from a machine: /proc, /sys, control groups, NVML."""
