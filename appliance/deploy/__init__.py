@@ -1,0 +1,1 @@
+"""One deployment on this machine: observe what runs, reconcile it with a plan, execute the difference."""

@@ -1,0 +1,30 @@
+"""What runs now."""
+
+import msgspec
+
+from appliance.deploy.probe import why_not_ready
+from appliance.deploy.process import is_running
+from appliance.deploy.reconcile import Observation, Readiness
+from appliance.deploy.state import CurrentState, DeploymentState
+from appliance.plan.types import EnginePlan
+
+
+def observe(state: DeploymentState) -> Observation:
+    """Reads the record, looks at the process, and asks the server."""
+    current = state.current()
+    if current is None:
+        return Observation(readiness=Readiness.ABSENT)
+    plan = _plan_of(state, current)
+    if not is_running(current.process):
+        reason = f"its server (pid {current.process.pid}) has ended"
+        return Observation(readiness=Readiness.DEAD, reason=reason, current=current, plan=plan)
+    reason_not_ready = why_not_ready(current.url)
+    readiness = Readiness.READY if reason_not_ready is None else Readiness.NOT_READY
+    return Observation(readiness=readiness, reason=reason_not_ready or "", current=current, plan=plan)
+
+
+def _plan_of(state: DeploymentState, current: CurrentState) -> EnginePlan | None:
+    try:
+        return state.generation(current.generation).plan()
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,122 @@
+"""What a deployment keeps on disk. One folder a deployment, one numbered folder in it for each generation.
+
+state/<name>/lock            held by the command that changes the deployment
+state/<name>/current.json    CurrentState: which generation runs, and as which process
+state/<name>/generations/<number>/  plan.json, spec.yaml, server.log, and what the server writes beside them
+"""
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from appliance.base.errors import ApplianceError
+from appliance.deploy.process import ProcessId
+from appliance.plan.types import EnginePlan
+
+KEPT_GENERATIONS = 10
+LOG_NAME = "server.log"
+
+
+class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    generation: int
+    process: ProcessId
+    started_at: float  # seconds since the epoch
+    url: str  # of the server, without a path
+    served_name: str
+    needs_key: bool
+    engine_sha256: str
+    serving_sha256: str
+    spec_file: str
+    appliance_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    number: int
+    folder: Path
+
+    @property
+    def plan_path(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / LOG_NAME
+
+    def plan(self) -> EnginePlan:
+        return msgspec.json.decode(self.plan_path.read_bytes(), type=EnginePlan)
+
+
+class DeploymentState:
+    """The folder of one deployment. Only the holder of its lock may change it."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.folder = root / name
+        self.lock_path = self.folder / "lock"
+        self._current = self.folder / "current.json"
+        self._generations = self.folder / "generations"
+
+    def create(self) -> None:
+        """Private to the user: a plan holds hashes of keys."""
+        self._generations.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+
+    def current(self) -> CurrentState | None:
+        """None when nothing was started, or what is written cannot be read (then nothing can be adopted from it)."""
+        try:
+            return msgspec.json.decode(self._current.read_bytes(), type=CurrentState)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as error:
+            raise ApplianceError(
+                f"the state of {self.name} cannot be read: {error}",
+                hint=f"end its server by hand, then remove {self._current}",
+            ) from None
+
+    def write_current(self, current: CurrentState) -> None:
+        write_atomically(self._current, msgspec.json.encode(current))
+
+    def clear_current(self) -> None:
+        self._current.unlink(missing_ok=True)
+
+    def generation(self, number: int) -> Generation:
+        return Generation(number, self._generations / f"{number:04d}")
+
+    def new_generation(self, plan: EnginePlan, spec_text: str) -> Generation:
+        """The next number. Older ones than KEPT_GENERATIONS are removed, never the one that runs."""
+        numbers = self._numbers()
+        made = self.generation(max(numbers, default=0) + 1)
+        made.folder.mkdir()
+        write_atomically(made.folder / "spec.yaml", spec_text.encode())
+        write_atomically(made.plan_path, msgspec.json.format(msgspec.json.encode(plan)))
+        running = self.current()
+        for number in numbers[: -KEPT_GENERATIONS + 1]:
+            if running is None or number != running.generation:
+                shutil.rmtree(self.generation(number).folder)
+        return made
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(each.name) for each in self._generations.iterdir() if each.name.isdigit())
+
+
+def deployment_names(root: Path) -> list[str]:
+    """Of all deployments that were started on this machine and not taken down."""
+    if not root.is_dir():
+        return []
+    return sorted(each.name for each in root.iterdir() if (each / "current.json").is_file())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The file holds the old bytes or the new ones, whatever happens in between."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    with beside.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    beside.replace(path)
