@@ -82,12 +82,15 @@ def _add_compare(bench: typer.Typer) -> None:
 
         return work.run_compare(ours, theirs)
 
-    @verb(bench, "report", "appliance bench report ours.json theirs.json --html report.html")
-    def report(files: list[Path], html: Html = "bench.html") -> int:
+    @verb(bench, "report", "appliance bench report ours.json theirs.json -o report.html")
+    def report(
+        files: list[Path],
+        output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("bench.html"),
+    ) -> int:
         """Make one HTML report of several results."""
         from appliance.cli import bench as work
 
-        return work.run_report(files, Path(html))
+        return work.run_report(files, output)
 
 
 def _run(kind: str, spec: str, changes: list[str] | None, overrides: list[str] | None, **given: Any) -> int:
