@@ -57,7 +57,7 @@ def size_text(size_bytes: int) -> str:
 
 def duration_text(seconds: float) -> str:
     """The shortest exact text that `parse_duration` reads back: 10m, 1.5s, 500ms."""
-    exact = Decimal(str(seconds))
+    exact = Decimal(str(seconds)).normalize()
     for unit in ("d", "h", "m", "s"):
         if exact and exact % _DURATION_UNITS[unit] == 0:
             return f"{exact // _DURATION_UNITS[unit]:f}{unit}"

@@ -30,7 +30,7 @@ class Document:
     data: Any = None
     values: dict[str, Position] = field(default_factory=dict)
     keys: dict[str, Position] = field(default_factory=dict)
-    interpolated: set[str] = field(default_factory=set)  # paths whose value came from outside the file
+    interpolated: set[str] = field(default_factory=set)  # paths whose value is text from outside the file
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def place(self, path: str) -> Position:
@@ -111,8 +111,8 @@ class _Builder:
         text = node.text
         try:
             if "${" in text:
-                text = self._interpolate(text)
                 self._document.interpolated.add(format_path(path))
+                return self._interpolate(text)
             if node.tag is not None and node.tag.endswith(":str"):
                 return text
             return scalar_value(text) if node.plain or (node.tag is not None and node.tag != "!") else text

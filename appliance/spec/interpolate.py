@@ -32,7 +32,8 @@ def _filled(matched: re.Match[str], environ: Mapping[str, str], folder: Path) ->
         return _variable(env[1], env[2], environ)
     if body.startswith("file:") and len(body) > len("file:"):
         return _file(body.removeprefix("file:"), folder)
-    raise InterpolationError("interpolation/form", f"{matched[0]!r} is no known reference", f"write {FORMS}")
+    hint = f"write ${{env:{body}}}" if body.isidentifier() else f"write {FORMS}"
+    raise InterpolationError("interpolation/form", f"{matched[0]!r} is no known reference", hint)
 
 
 def _variable(name: str, message: str | None, environ: Mapping[str, str]) -> str:

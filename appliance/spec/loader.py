@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from appliance.base import environ as process_environ
 from appliance.base import hashing
 from appliance.base.diagnostics import Diagnostic, Severity, has_errors, in_order
 from appliance.base.errors import SpecError
 from appliance.spec import overrides as override_values
+from appliance.spec.check import check
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.document import Document, build
 from appliance.spec.fields import FieldDoc, Section
@@ -20,9 +19,7 @@ from appliance.spec.interpolate import interpolator
 from appliance.spec.nodes import MAX_BYTES, Position, YamlReadError, parse
 from appliance.spec.overrides import Override
 from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, value_at
-from appliance.spec.rules import check_rules
-from appliance.spec.shape import check_shape
-from appliance.spec.translate import MASK, translate
+from appliance.spec.translate import MASK
 from appliance.spec.tree import fields_of
 
 
@@ -137,7 +134,7 @@ def load_text(
     faults += _override(document, values, interpolate)
     sources = tuple(Source(format_path(each.path), each.kind, each.origin) for each in values)
     placed_at = _Placed(file, text, document, sources)
-    spec, found_later = _checked(document)
+    spec, found_later = check(document)
     found_all = [*faults, *map(placed_at.place, [*document.diagnostics, *found_later])]
     if spec is None or has_errors(found_all):
         raise SpecError(in_order(found_all))
@@ -207,17 +204,6 @@ def _override(document: Document, values: Sequence[Override], interpolate: Any) 
     if document.data is not None and not isinstance(document.data, dict):
         return []
     return [found for each in values for found in override_values.apply(each, document, interpolate)]
-
-
-def _checked(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
-    """The spec, when its types are right, and what was found, places still missing."""
-    if (wrong := check_shape(document)) is not None:
-        return None, [wrong]
-    try:
-        spec = DeploymentSpec.model_validate(document.data)
-    except ValidationError as error:
-        return None, translate(error.errors(include_url=False), document)
-    return spec, check_rules(spec)
 
 
 @dataclass(frozen=True, slots=True)

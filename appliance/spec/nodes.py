@@ -186,16 +186,27 @@ def _start(event: Any) -> Position:
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlReadError:
-    mark = error.problem_mark or error.context_mark
+    """At the problem; where the text just ends, at what was left open."""
+    problem = error.problem or "it cannot be read"
+    ends = "end of stream" in problem or "<stream end>" in problem
+    mark = (error.context_mark if ends else None) or error.problem_mark or error.context_mark
     position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
     lines = text.splitlines()
     line = lines[position.line - 1] if position.line <= len(lines) else ""
-    hint = "check the indentation, and the colon and quotes of the line before"
-    if "\t" in line[: len(line) - len(line.lstrip())]:
-        hint = "indent with spaces: YAML forbids tabs"
-    elif "${" in line and "}" in line:
-        hint = "put values with ${...} in quotes inside { } and [ ]"
-    elif error.problem and "mapping values are not allowed" in error.problem:
-        hint = "put a value that holds ': ' in quotes, and align keys of one mapping"
-    problem = error.problem or "the text is not YAML"
+    hint = _syntax_hint(error, line)
     return YamlReadError("yaml/syntax", f"the text is not YAML: {problem}", position, hint)
+
+
+def _syntax_hint(error: yaml.MarkedYAMLError, line: str) -> str:
+    opened = error.context_mark
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces: YAML forbids tabs"
+    if "${" in line and "}" in line:
+        return "put values with ${...} in quotes inside { } and [ ]"
+    if opened is not None and "flow" in (error.context or ""):
+        return f"the bracket of line {opened.line + 1}, column {opened.column + 1} may not be closed"
+    if opened is not None and "quoted scalar" in (error.context or ""):
+        return f"the quote of line {opened.line + 1}, column {opened.column + 1} is not closed"
+    if "mapping values are not allowed" in (error.problem or ""):
+        return "put a value that holds ': ' in quotes, and align keys of one mapping"
+    return "check the indentation, and the colon and quotes of the line before"

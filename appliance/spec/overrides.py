@@ -8,7 +8,7 @@ from appliance.base.diagnostics import Diagnostic
 from appliance.base.environ import OVERRIDE_PREFIX
 from appliance.spec.document import Document, Interpolate, build
 from appliance.spec.nodes import YamlReadError, parse
-from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path
+from appliance.spec.paths import ABSENT, Path, format_path, parse_path, value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,15 @@ def _target(document: Document, path: Path) -> Any:
     """What holds the last part of `path`: a dict, or a list that has the item; None when there is none."""
     if document.data is None:
         document.data = {}
+    num_present = max((at + 1 for at, part in enumerate(path) if isinstance(part, int)), default=0)
+    if value_at(document.data, path[:num_present]) is ABSENT:
+        return None
     current = document.data
-    for part in path[:-1]:
-        if isinstance(current, dict) and not isinstance(current.get(part), dict | list):
+    for at, part in enumerate(path[:-1]):
+        if at >= num_present and not isinstance(current.get(part), dict):
             current[part] = {}
-        current = child(current, part)
-    can_hold = isinstance(current, dict) and isinstance(path[-1], str)
-    return current if can_hold or child(current, path[-1]) is not ABSENT else None
+        current = current[part]
+    return current if isinstance(current, dict) or len(path) == num_present else None
 
 
 def _forget(document: Document, text: str) -> None:

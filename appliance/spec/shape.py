@@ -1,4 +1,4 @@
-"""Before types are checked: the document is a mapping, and `x-` keys leave it."""
+"""Before types are checked: the document is a mapping, `x-` keys leave it, texts from outside get their type."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ from appliance.base.diagnostics import Diagnostic
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.document import Document
 from appliance.spec.fields import Section
-from appliance.spec.tree import fields_of
+from appliance.spec.nodes import scalar_value
+from appliance.spec.paths import Path, child, parse_path, value_at
+from appliance.spec.tree import fields_of, find
 
 EXTENSION_PREFIX = "x-"
 _START = "a deployment begins with: api_version: appliance/v1; `appliance init` writes one"
@@ -22,7 +24,21 @@ def check_shape(document: Document) -> Diagnostic | None:
         message = f"the file holds {kind}, not a mapping"
         return Diagnostic(rule="spec/not-a-mapping", message=message, allowed="keys and values", hint=_START)
     _without_extensions(data, DeploymentSpec)
+    for path in sorted(document.interpolated):
+        _typed(data, parse_path(path))
     return None
+
+
+def _typed(data: Any, path: Path) -> None:
+    """Reads an interpolated text as YAML would, unless its field takes any text: a token may be all digits."""
+    holder, last = value_at(data, path[:-1]), path[-1]
+    text = child(holder, last)
+    found = find(path)
+    if isinstance(text, str) and not (found is not None and found.takes_text):
+        try:
+            holder[last] = scalar_value(text)
+        except ValueError:
+            return  # nan and inf stay texts, which no number field takes
 
 
 def _without_extensions(data: dict[str, Any], section: type[Section]) -> None:

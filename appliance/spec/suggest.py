@@ -36,6 +36,8 @@ def unknown_key_hint(name: str, section: type[Section], path: Path) -> str:
     wanted = name.replace("-", "_").lower()
     here = [found.name for found in fields_of(section)]
     prefix = format_path(path)
+    if wanted.startswith("x_"):
+        return f"did you mean 'x-{name[2:]}'?"
     if wanted in here:
         return f"did you mean {wanted!r}?"
     if elsewhere := places_of(wanted):

@@ -32,7 +32,7 @@ def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagno
     """One diagnostic a path: of the branches of a union, the one that says most."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
-        by_path.setdefault(_document_path(error, document.data), []).append(error)
+        by_path.setdefault(document_path(error, document.data), []).append(error)
     known = {found.path for found in document.diagnostics}
     return [
         _diagnostic(path, _telling(group), document)
@@ -41,7 +41,7 @@ def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagno
     ]
 
 
-def _document_path(error: ErrorDetails, data: Any) -> Path:
+def document_path(error: ErrorDetails, data: Any) -> Path:
     """The error's location without the names of union branches."""
     path: list[str | int] = []
     current = data
@@ -74,7 +74,7 @@ def _diagnostic(path: Path, error: ErrorDetails, document: Document) -> Diagnost
     text = format_path(path)
     found = find(path)
     value = _input(error)
-    if kind == "model_type" or (value is None and kind.endswith("_type")):
+    if kind == "model_type" or value is None:
         return _not_a_section(path, value, document)
     position = document.key_place(text) if "[key]" in error["loc"] else document.place(text)
     shown = MASK if text in document.interpolated or (found and found.doc.secret) else value

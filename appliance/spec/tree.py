@@ -43,6 +43,11 @@ class Field:
         return self.doc.allowed or words_of(self.info.annotation, self.info.metadata)
 
     @property
+    def takes_text(self) -> bool:
+        """Whether any string may be a value, or an item of the list."""
+        return _takes_text(self.info.annotation)
+
+    @property
     def default_text(self) -> str:
         """The default as YAML; "required" when there is none, "" for a section."""
         default = self.doc.default
@@ -115,9 +120,9 @@ def child_section(info: FieldInfo) -> type[Section] | None:
 
 def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
     """What a type takes, in words."""
-    for item in metadata:
-        if isinstance(item, Words):
-            return item.text
+    words = [item.text for item in metadata if isinstance(item, Words)]
+    if words:
+        return words[-1]  # the outermost
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return words_of(args[0], args[1:])
@@ -130,6 +135,15 @@ def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str
     if origin is dict:
         return "a mapping" if args[1] is Any else f"a mapping to: {words_of(args[1])}"
     return _PLAIN_WORDS.get(annotation, "a mapping")
+
+
+def _takes_text(annotation: Any) -> bool:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _takes_text(args[0])
+    if origin in (list, Union, types.UnionType):
+        return any(_takes_text(part) for part in args)
+    return annotation in (str, SecretStr)
 
 
 _NUMBER_TEXTS: dict[str, Callable[[Any], str]] = {

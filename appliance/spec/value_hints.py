@@ -28,8 +28,11 @@ def _text_hint(found: Field, text: str, allowed: str) -> str:
     digits = re.sub(r"[_,' ]", "", text)
     if digits.isdigit() and re.search(r"integer|number|port", allowed) and "unit" not in allowed:
         return f"write {digits}, without quotes or separators"
-    if near := near_value(text, _choices(found.info.annotation)):
+    choices = _choices(found.info.annotation)
+    if near := near_value(text, choices):
         return f"did you mean {near!r}?"
+    if len(choices) == 1 and choices[0] != "auto":
+        return f"write {choices[0]}"
     return _form_hint(text, allowed)
 
 
@@ -43,6 +46,12 @@ def _form_hint(text: str, allowed: str) -> str:
         return f"write {number[0]}s, or {number[0]}ms"
     if "host name label" in allowed and (label := re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")):
         return f"write {label[:63]}"
+    if "SHA-256" in allowed:
+        return "`sha256sum FILE` prints it"
+    if "http://" in allowed:
+        return f"write http://{text}"
+    if "dotted path" in allowed and text.isidentifier():
+        return f"write your_package.your_module.{text}"
     if allowed.startswith("sha256:") and re.fullmatch(r"[0-9a-f]{64}", text):
         return f"write sha256:{text}"
     return ""

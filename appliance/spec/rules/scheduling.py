@@ -7,18 +7,18 @@ from appliance.spec.rules.finding import Finding, Findings
 def async_is_exclusive(spec: DeploymentSpec) -> Findings:
     if not spec.scheduler.async_scheduling:
         return
-    others = {
-        "structured output (decoding.structured_output)": spec.decoding.structured_output != "none",
-        "speculation (speculative)": spec.speculative is not None,
-        "pipeline parallelism (parallelism.pipeline)": spec.parallelism.pipeline > 1,
-    }
-    for other, is_on in others.items():
+    others = (
+        ("structured output", "write decoding.structured_output: none", spec.decoding.structured_output != "none"),
+        ("speculation", "remove speculative", spec.speculative is not None),
+        ("pipeline parallelism", "write parallelism.pipeline: 1", spec.parallelism.pipeline > 1),
+    )
+    for other, hint, is_on in others:
         if is_on:
             yield Finding(
                 path="scheduler.async_scheduling",
                 value=True,
                 message=f"async_scheduling excludes {other}",
-                hint="turn one of the two off",
+                hint=f"{hint}, or remove async_scheduling",
             )
 
 

@@ -63,6 +63,11 @@ class KernelsSection(Section):
         "auto", "Implementation of attention by name.", auto="from the kernel set", built=False
     )
     disabled: list[Text] = field([], "Implementations never to choose.", built=False, vllm="disabled_kernels")
+    quantize_activations: Auto[bool] = field(
+        "auto",
+        "Round activations to 8 bits, a scale for each token and group, in products with int8 and int4 weights.",
+        auto="true where the kernel set can",
+    )
 
 
 class HardwareSection(Section):

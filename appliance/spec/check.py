@@ -1,0 +1,64 @@
+"""A document to a spec: types first, then cross-field rules, also on what is left of a document with wrong types."""
+
+import copy
+from typing import Any
+
+from pydantic import ValidationError
+
+from appliance.base.diagnostics import Diagnostic
+from appliance.spec.deployment import API_VERSION, DeploymentSpec
+from appliance.spec.document import Document
+from appliance.spec.paths import Path, format_path, value_at
+from appliance.spec.rules import check_rules
+from appliance.spec.shape import check_shape
+from appliance.spec.translate import document_path, translate
+
+_STAND_INS: dict[Path, Any] = {
+    ("api_version",): API_VERSION,
+    ("kind",): "Deployment",
+    ("name",): "unnamed",
+    ("model",): {"source": "unknown"},
+    ("model", "source"): "unknown",
+}
+
+
+def check(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
+    """The spec when its types are right, and everything found. Takes `x-` keys out of the document's data."""
+    if (wrong := check_shape(document)) is not None:
+        return None, [wrong]
+    try:
+        spec = DeploymentSpec.model_validate(document.data)
+    except ValidationError as error:
+        found = translate(error.errors(include_url=False), document)
+        return None, found + _rules_on_the_rest(error, document)
+    return spec, check_rules(spec)
+
+
+def _rules_on_the_rest(error: ValidationError, document: Document) -> list[Diagnostic]:
+    """Rules that read nothing wrong, run on a copy without the wrong values."""
+    data = copy.deepcopy(document.data)
+    guessed: set[str] = {found.path for found in document.diagnostics}
+    for each in error.errors(include_url=False):
+        path = _outside_lists(document_path(each, document.data))
+        guessed.add(format_path(path))
+        _prune(data, path)
+    try:
+        return check_rules(DeploymentSpec.model_validate(data), guessed)
+    except ValidationError:
+        return []  # a rest that is no spec has no rules; its types are reported already
+
+
+def _outside_lists(path: Path) -> Path:
+    """The list field that holds `path`, so that other items keep their indices; else the path."""
+    first = next((at for at, part in enumerate(path) if isinstance(part, int)), len(path))
+    return path[:first]
+
+
+def _prune(data: Any, path: Path) -> None:
+    holder = value_at(data, path[:-1])
+    if not isinstance(holder, dict):
+        return
+    if path in _STAND_INS:
+        holder[path[-1]] = _STAND_INS[path]
+    else:
+        holder.pop(path[-1], None)

@@ -1,0 +1,114 @@
+"""The generated files are fresh, and the JSON Schema agrees with the loader."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from appliance.cli import schema as schema_verb
+from appliance.spec import load_spec
+from appliance.spec.paths import parse_path
+from appliance.spec.schema import deployment_schema, schema_text
+from appliance.spec.starter import SOURCE, starter_text
+from appliance.spec.tree import find, walk
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
+STRUCTURAL = ("spec/unknown-key", "spec/missing", "value/")
+LOADER_ONLY = {
+    "class-path": "dotted paths are not in the schema",
+    "context-fraction": "whole numbers are not in the schema",
+    "float-for-integer": "2.0 is an integer of JSON Schema",
+    "separators-in-number": "YAML 1.1 readers take 1_000 for a number",
+}
+
+
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(deployment_schema())
+
+
+def data_of(text: str) -> Any:
+    return yaml.safe_load(text)
+
+
+def test_generated_files_are_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert schema_verb.run(check=True, root=str(ROOT)) == 0, capsys.readouterr().err
+
+
+def test_stale_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert schema_verb.run(check=True, root=str(tmp_path)) == 2
+    assert "schemas/deployment.v1.json is stale" in capsys.readouterr().err
+    assert schema_verb.run(write=True, root=str(tmp_path)) == 0
+    assert schema_verb.run(check=True, root=str(tmp_path)) == 0
+
+
+def test_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(deployment_schema())
+    assert json.loads(schema_text()) == deployment_schema()
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_examples_are_valid(file: Path) -> None:
+    loaded = load_spec(file, environ={})
+    assert loaded.warnings == ()
+    assert list(validator().iter_errors(data_of(file.read_text()))) == []
+
+
+def test_there_are_examples() -> None:
+    assert {"quickstart", "public-server", "batch-and-bench"} <= {file.stem for file in EXAMPLES}
+
+
+def test_the_starter_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(starter_text("spec.yaml", "starter", SOURCE))
+    assert load_spec(file, environ={}).warnings == ()
+    assert list(validator().iter_errors(data_of(file.read_text()))) == []
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "broken").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_schema_sees_what_is_structural(file: Path) -> None:
+    text = file.read_text()
+    rules = {line.split()[2] for line in text.splitlines() if line.startswith("# expect:")}
+    if not any(rule.startswith(STRUCTURAL) for rule in rules) or file.stem in LOADER_ONLY or "yes" in text:
+        pytest.skip("not for a schema")
+    assert list(validator().iter_errors(data_of(text)))
+
+
+def test_references_pass_the_schema() -> None:
+    text = "api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {source: x}\n"
+    text += "endpoints:\n  http:\n    port: ${env:PORT}\ncache:\n  dtype: ${env:DTYPE:?which}\n"
+    assert list(validator().iter_errors(data_of(text))) == []
+
+
+def test_every_field_says_what_it_is() -> None:
+    for found in walk():
+        assert found.doc.doc.endswith((".", "sha256sum")), found.path
+        assert found.allowed, found.path
+        assert "auto" not in found.default_text or found.doc.auto or not found.doc.built, found.path
+        assert find(parse_path(found.path.replace("[]", "[0]"))) is not None, found.path
+
+
+def test_names_are_unlike_only_where_they_mean_other_things() -> None:
+    """A name that is in two sections is a name of an item, or says the same of two things."""
+    names: dict[str, list[str]] = {}
+    for found in walk():
+        names.setdefault(found.name, []).append(found.path)
+    several = {name for name, paths in names.items() if len(paths) > 1}
+    allowed = {"name", "source", "sha256", "revision", "model", "dtype", "quantization", "max_model_len", "seed"}
+    allowed |= {
+        "policy",
+        "host",
+        "port",
+        "enabled",
+        "metrics",
+        "output_dir",
+        "memory",
+        "max_concurrency",
+        "timeout",
+        "kind",
+        "level",
+    }
+    assert several <= allowed, several - allowed
