@@ -4,12 +4,15 @@ from dataclasses import replace
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec, Transform
+from appliance.models.errors import ModelError
 from appliance.models.family import Model, Part
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
     config = model.config
+    if facts.config.get("add_cross_attention"):
+        raise ModelError("add_cross_attention is not in this version: there is no encoder to attend to")
     top = [Part("embed", "wte"), Part("positions", "wpe"), Part("norm", "ln_f", bias=True)]
     head = [] if config.tie_embeddings else [Part("head", "lm_head")]
     return DecoderSpec(

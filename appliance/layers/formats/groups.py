@@ -67,13 +67,14 @@ class Groups:
             out_features=self.codes.shape[0],
             in_features=self.codes.shape[1],
             data=data,
-            scale=_to_f16(self.scale),
-            offset=None if offset is None else _to_f16(offset),
+            scale=to_f16(self.scale),
+            offset=None if offset is None else to_f16(offset),
             group_size=self.group_size,
         )
 
 
-def _to_f16(values: Array) -> Array:
+def to_f16(values: Array) -> Array:
+    """Rounded to nearest. Raises FormatError where that is not finite."""
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float16)
     if not np.isfinite(rounded).all():

@@ -4,7 +4,7 @@ import numpy as np
 
 from appliance.catalog.formats import WeightForm
 from appliance.kernels.layout import CanonicalWeight
-from appliance.layers.formats.groups import Array, FormatError, Groups
+from appliance.layers.formats.groups import Array, FormatError, Groups, to_f16
 
 
 def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
@@ -35,7 +35,7 @@ def _to_int4(grouped: Array) -> Groups:
 
 def _kept(values: Array) -> Array:
     """What f16 keeps of the values, as f32."""
-    return values.astype(np.float16).astype(np.float32)
+    return to_f16(values).astype(np.float32)
 
 
 def _inverse(scale: Array) -> Array:

@@ -1,0 +1,151 @@
+"""Families as data: both ages of configs give one decoder, and what cannot be expressed is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from appliance.checkpoint.facts import Geometry, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.layers.spec import DecoderSpec
+from appliance.models.errors import ModelError
+from appliance.models.load import build_decoder
+from tests.models.tiny import FAMILIES, VARIANTS
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gpt2": "GPT2LMHeadModel",
+}
+Json = dict[str, Any]
+
+
+def config(name: str) -> Json:
+    """As transformers 5 writes it."""
+    return json.loads((FAMILIES | VARIANTS)[name].config().to_json_string(use_diff=False))
+
+
+def facts(name: str, values: Json | None = None, tensor: str = "model.norm.weight") -> ModelFacts:
+    """Facts without weights: families read only names' prefixes."""
+    return ModelFacts(
+        root=".",
+        format="safetensors",
+        architecture=ARCHITECTURES[name.split("-", maxsplit=1)[0]],
+        config=values or config(name),
+        generation_config={},
+        geometry=msgspec.convert(dict.fromkeys(Geometry.__struct_fields__, 0) | {"groups": ()}, Geometry, strict=False),
+        tokenizer=TokenizerFacts(kind="none", chat_template=None, bos_token_id=None, eos_token_ids=(), add_bos=False),
+        tensors=(
+            TensorFacts(
+                name=tensor, stored_name=tensor, shape=(1,), storage="f32", file="f", offset_bytes=0, size_bytes=4
+            ),
+        ),
+        stored=StoredConventions(linear_is_transposed=name.startswith("gpt2")),
+        quantization=None,
+        header_sha256="",
+    )
+
+
+def decoder(name: str, values: Json | None = None, **more: Any) -> DecoderSpec:
+    return build_decoder(facts(name, values, **more), 64)
+
+
+def older(values: Json) -> Json:
+    """The same config as transformers 4 wrote it: rotary keys beside the others, no list of layer types."""
+    old = {key: value for key, value in values.items() if key not in ("rope_parameters", "layer_types")}
+    rope = values["rope_parameters"]
+    if "full_attention" in rope:
+        old["rope_theta"] = rope["full_attention"]["rope_theta"]
+        old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        old["sliding_window_pattern"] = values["_sliding_window_pattern"]
+        return old
+    old["rope_theta"] = rope["rope_theta"]
+    if "partial_rotary_factor" in rope:
+        old["partial_rotary_factor"] = rope["partial_rotary_factor"]
+    scaling = {key: value for key, value in rope.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    old["rope_scaling"] = None if scaling == {"rope_type": "default"} else scaling
+    return old
+
+
+@pytest.mark.parametrize("name", [name for name in [*FAMILIES, *VARIANTS] if not name.startswith("gpt2")])
+def test_both_ages_of_a_config_give_one_decoder(name: str) -> None:
+    assert decoder(name, older(config(name))) == decoder(name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_checkpoint_of_the_inner_module_has_no_root_in_its_names(name: str) -> None:
+    root = "transformer." if name == "gpt2" else "model."
+    inner = decoder(name, tensor="norm.weight").weights
+    outer = decoder(name, tensor=f"{root}norm.weight").weights
+    assert {key: source.tensor.removeprefix(root) for key, source in outer.items()} == {
+        key: source.tensor for key, source in inner.items()
+    }
+
+
+def test_qwen2_has_biases_on_three_projections_only() -> None:
+    names = {name for name in decoder("qwen2").weights if name.endswith(".bias")}
+    assert names == {f"layers.{layer}.{part}.bias" for layer in (0, 1) for part in "qkv"}
+
+
+def test_gemma3_alternates_windows_and_rotary_bases() -> None:
+    layers = [layer.attention for layer in decoder("gemma3").layers]
+    assert [attention.window for attention in layers] == [8, 8, None]
+    assert layers[0].rope == layers[1].rope != layers[2].rope
+    assert all(attention.scale == 24**-0.5 for attention in layers)
+
+
+def test_gemma2_caps_scores_and_logits() -> None:
+    spec = decoder("gemma2")
+    assert spec.logit_soft_cap == 3.0
+    assert [layer.attention.soft_cap for layer in spec.layers] == [5.0] * 3
+    assert [layer.attention.window for layer in spec.layers] == [8, None, 8]
+    assert spec.embedding_scale == 8.0
+
+
+def test_gpt2_scales_scores_by_depth_where_the_config_says() -> None:
+    scales = [layer.attention.scale for layer in decoder("gpt2-scaled").layers]
+    assert scales == [0.25, 0.125]
+    unscaled = decoder("gpt2", config("gpt2") | {"scale_attn_weights": False})
+    assert [layer.attention.scale for layer in unscaled.layers] == [1.0, 1.0]
+
+
+def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:
+    unknown = msgspec.structs.replace(facts("llama"), architecture="NoSuchForCausalLM")
+    with pytest.raises(ModelError, match="'NoSuchForCausalLM' is not in this version") as caught:
+        build_decoder(unknown, 64)
+    assert "LlamaForCausalLM" in str(caught.value.hint)
+
+
+def test_a_known_architecture_that_is_not_built_is_refused() -> None:
+    later = msgspec.structs.replace(facts("llama"), architecture="MambaForCausalLM")
+    with pytest.raises(ModelError, match="not in this version"):
+        build_decoder(later, 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("llama", {"hidden_act": "quick_gelu"}, "activation 'quick_gelu'"),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
+    ],
+)
+def test_what_a_family_cannot_express_is_refused_by_name(name: str, change: Json, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        decoder(name, config(name) | change)
+
+
+def test_the_catalogue_names_every_operator_that_a_family_uses(tmp_path: Path) -> None:
+    from appliance.catalog.architectures import ARCHITECTURES as CATALOGUE
+    from appliance.layers.decoder import compile_decoder
+
+    for name in [*FAMILIES, *VARIANTS]:
+        used = {type(op).__name__ for op in compile_decoder(decoder(name), {}).program.operators}
+        entry = CATALOGUE[ARCHITECTURES[name.split("-", maxsplit=1)[0]]]
+        assert used <= set(entry.operators), name

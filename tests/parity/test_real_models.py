@@ -1,0 +1,79 @@
+"""Real models, greedy, against transformers: 20 prompts of 64 tokens, alone and in a batch of 16.
+
+Runs where APPLIANCE_TEST_MODELS names the folder of the .gguf files; APPLIANCE_TEST_CACHE keeps transformers' answers.
+A token may differ only where transformers' own two best logits are nearly equal; such ties are printed.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.interface import ExecutionLimits
+from tests.parity.conftest import kernel_set_names
+from tests.parity.harness import Driver, bind, limits, precision
+from tests.parity.real_oracle import NUM_TOKENS, Answer, oracle_answers
+
+MODELS = ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "gemma-3-270m-q4_k_m.gguf")
+TIE = 2e-3  # of logits of size 10 to 30: f32 sums of another order over a thousand terms and two dozen layers
+LIMITS = {"max_model_len": 256, "num_blocks": 512, "block_size": 16, "num_threads": 2, "max_num_sampled": 16}
+
+pytestmark = pytest.mark.skipif(
+    "APPLIANCE_TEST_MODELS" not in os.environ, reason="APPLIANCE_TEST_MODELS does not name a folder of real models"
+)
+
+
+@pytest.fixture(params=MODELS)
+def model_file(request: pytest.FixtureRequest) -> Path:
+    path = Path(os.environ["APPLIANCE_TEST_MODELS"]) / request.param
+    if not path.exists():
+        pytest.skip(f"{request.param} is not in the folder of real models")
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return Path(os.environ.get("APPLIANCE_TEST_CACHE", tmp_path))
+
+
+@pytest.mark.parametrize("weights", ["f32", "bf16"])
+def test_greedy_equals_transformers(model_file: Path, weights: str, cache: Path) -> None:
+    answers = oracle_answers(model_file, weights, cache)
+    driver = real_driver(model_file, weights)
+    alone = [driver.greedy(answer.prompt, NUM_TOKENS) for answer in answers]
+    ties = [tie for answer, tokens in zip(answers, alone, strict=True) if (tie := first_difference(answer, tokens))]
+    print(f"{model_file.name} {weights}: {len(answers)} prompts, {len(ties)} ties: {ties}")
+    assert all(lead < TIE for _, lead in ties), ties
+    assert in_batches_of_16(driver, [answer.prompt for answer in answers]) == alone
+
+
+def real_driver(model_file: Path, weights: str) -> Driver:
+    """The best kernel set here, with dense weights and an f32 cache."""
+    facts, bounds = read_model_facts(model_file), limits(**LIMITS)
+    assert isinstance(bounds, ExecutionLimits)
+    kernel_set = load_kernel_set(kernel_set_names()[-1])
+    return Driver(bind(facts, kernel_set, precision(facts, dense=weights), bounds), bounds)
+
+
+def first_difference(answer: Answer, tokens: list[int]) -> tuple[int, float] | None:
+    """Where the tokens part, and by how much transformers preferred its own."""
+    for index, (expected, found) in enumerate(zip(answer.tokens, tokens, strict=True)):
+        if expected != found:
+            return index, answer.leads[index]
+    return None
+
+
+def in_batches_of_16(driver: Driver, prompts: list[list[int]]) -> list[list[int]]:
+    made: list[list[int]] = []
+    for start in range(0, len(prompts), 16):
+        rows = [driver.sequence(prompt) for prompt in prompts[start : start + 16]]
+        tokens: list[list[int]] = [[] for _ in rows]
+        for _ in range(NUM_TOKENS):
+            logits = driver.step([(row, len(row.token_ids) - row.num_computed) for row in rows])
+            for row, list_, best in zip(rows, tokens, logits.argmax(axis=1), strict=True):
+                list_.append(int(best))
+                row.token_ids.append(int(best))
+        made += tokens
+    return made
