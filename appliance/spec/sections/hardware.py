@@ -38,7 +38,7 @@ class MemorySection(Section):
     kv_cache: Auto[Size] = field(
         "auto",
         "Bytes of KV cache.",
-        auto="what is left after weights and activations",
+        auto="what is left after weights and activations; on a CPU at most 4 GiB, or one full sequence if that is more",
         vllm="kv_cache_memory_bytes",
     )
     swap_space: Size = field(0, "Host memory a device for swapped-out KV blocks.", built=False)
