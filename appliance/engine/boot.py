@@ -1,54 +1,84 @@
-"""The start of an engine, phase by phase, with seconds and bytes."""
+"""The start of an engine: plan -> loop, phase by phase, with seconds and bytes."""
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.inproc import build_loop
+from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase
+from appliance.engine.runner import Runner
+from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
 from appliance.plan.types import EnginePlan
 
-REPORT_EVERY_S = 0.1  # between two progress events of one phase
+REPORT_EVERY_S = 0.1  # between two announcements of one phase
+
+Announce = Callable[[BootPhase], None]
 
 
-class Boot:
-    """Runs the phases and announces each; `report` is complete once `run` has returned."""
+def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = None) -> EngineLoop:
+    """Loads what the plan says and joins scheduler, runner and limits. Raises what SchedulerConfig and load_backend do.
 
-    def __init__(
-        self, plan: EnginePlan, announce: Callable[[BootPhase], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._plan = plan
+    `interpreter_s` is how long the process took to get here; it becomes the first phase.
+    """
+    phases = Phases(announce)
+    if interpreter_s is not None:
+        phases.record("interpreter", interpreter_s)
+    config = SchedulerConfig.from_plan(plan)
+    backend = load_backend(plan, config, phases.progress)
+    phases.progress("runner", 0, 0)
+    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
+    scheduler = Scheduler(config)
+    phases.end()
+    report = {
+        "phase_seconds": phases.seconds,
+        "memory_bytes": dict(backend.executable.memory_bytes),
+        "num_blocks": config.num_blocks,
+    }
+    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.max_model_len)
+    return EngineLoop(scheduler, runner, limits, boot_report=raw(report))
+
+
+class Phases:
+    """Times named phases that follow one another, and announces them."""
+
+    def __init__(self, announce: Announce, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds: dict[str, float] = {}
         self._announce = announce
         self._clock = clock
-        self._seconds: dict[str, float] = {}
-        self._phase = ""
+        self._name = ""
         self._started = 0.0
         self._announced = 0.0
-        self.report = raw(None)
 
-    def run(self) -> EngineLoop:
-        config = SchedulerConfig.from_plan(self._plan)
-        backend = load_backend(self._plan, config, self._progress)
-        self._end()
-        memory = dict(backend.executable.memory_bytes)
-        self.report = raw({"seconds": self._seconds, "memory_bytes": memory, "num_blocks": config.num_blocks})
-        return build_loop(self._plan, backend, config, boot_report=self.report)
-
-    def _progress(self, phase: str, done: int, total: int) -> None:
+    def progress(self, name: str, done: int, total: int) -> None:
+        """The phase `name` runs; a new name ends the phase before it."""
         now = self._clock()
-        if phase != self._phase:
-            self._end()
-            self._phase, self._started, self._announced = phase, now, 0.0
+        if name != self._name:
+            self.end()
+            self._name, self._started, self._announced = name, now, now - REPORT_EVERY_S
         if now - self._announced >= REPORT_EVERY_S:
             self._announced = now
-            self._announce(BootPhase(name=phase, seconds=now - self._started, done=done, total=total))
+            self._announce(BootPhase(name=name, seconds=now - self._started, done=done, total=total))
 
-    def _end(self) -> None:
-        if self._phase:
-            seconds = self._clock() - self._started
-            self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + seconds
-            self._announce(BootPhase(name=self._phase, seconds=seconds, ended=True))
-            self._phase = ""
+    def end(self) -> None:
+        if self._name:
+            self.record(self._name, self._clock() - self._started)
+            self._name = ""
+
+    def record(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self._announce(BootPhase(name=name, seconds=seconds, ended=True))
+
+
+def process_age_s() -> float | None:
+    """Seconds since this process was created, to a clock tick (proc(5), field starttime); None where it is unknown."""
+    try:
+        after_name = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started)

@@ -1,39 +1,35 @@
 """An engine in the caller's process, for batch, bench and the Python API: same messages, same events, no sockets."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 
-from appliance.engine.backend import Backend, Progress, load_backend
-from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.boot import boot
 from appliance.engine.loop import EngineLoop
-from appliance.engine.messages import EngineEvent, EngineMessage
-from appliance.engine.runner import Runner
-from appliance.engine.validation import SamplingLimits
+from appliance.engine.messages import BootPhase, EngineEvent, EngineMessage
 from appliance.plan.types import EnginePlan
 
 _CLIENT = b"inproc"
 
 
-def build_loop(plan: EnginePlan, backend: Backend, config: SchedulerConfig, **options: object) -> EngineLoop:
-    """Joins scheduler, runner and limits as the plan says. `options` are EngineLoop's."""
-    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
-    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.max_model_len)
-    return EngineLoop(Scheduler(config), runner, limits, **options)  # type: ignore[arg-type] # passed through
+def _ignore(phase: BootPhase) -> None:
+    """Nobody wants to hear of the start."""
 
 
 class InprocEngine:
-    """Runs a step whenever the caller asks for events. Not for use from several threads."""
+    """Runs a step whenever the caller asks for events. Not for use from several threads at once.
+
+    What a step raises comes out of `receive`; the engine is then of no use any more.
+    """
 
     def __init__(self, loop: EngineLoop) -> None:
         self._loop = loop
         self._events: deque[EngineEvent] = deque()
 
     @classmethod
-    def from_plan(cls, plan: EnginePlan, progress: Progress = lambda phase, done, total: None) -> Self:
-        """Loads the model; see load_backend for what it raises."""
-        config = SchedulerConfig.from_plan(plan)
-        return cls(build_loop(plan, load_backend(plan, config, progress), config))
+    def from_plan(cls, plan: EnginePlan, announce: Callable[[BootPhase], None] = _ignore) -> Self:
+        """Loads the model; `announce` hears of each phase. Raises ApplianceError (see load_backend) and ValueError."""
+        return cls(boot(plan, announce))
 
     @property
     def has_work(self) -> bool:

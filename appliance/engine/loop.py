@@ -60,7 +60,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._limits = limits
-        self._boot_report = boot_report if boot_report is not None else raw(None)
+        self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
@@ -152,7 +152,7 @@ class EngineLoop:
         value: object = True
         match message.method:
             case "boot_report":
-                return [(client, UtilityResult(call_id=message.call_id, value=self._boot_report))]
+                return [(client, UtilityResult(call_id=message.call_id, value=self.boot_report))]
             case "stats":
                 value = self._scheduler.stats(self._clock())
             case "reset_prefix_cache":

@@ -18,7 +18,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
-from appliance.engine.boot import Boot
+from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake
 from appliance.engine.loop import EngineLoop, Pulse
 from appliance.engine.messages import ErrorKind, Fatal, Ready
@@ -81,15 +81,14 @@ class EngineProcess:
 
     def _run(self) -> int:
         try:
-            boot = Boot(self._plan, self._front.broadcast)
-            loop = boot.run()
+            loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s())
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
             return self._die(f"the engine could not start: {error}", EXIT_NOT_STARTED)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
         self._pulse = loop.pulse
-        self._front.broadcast(Ready(boot.report))
+        self._front.broadcast(Ready(loop.boot_report))
         try:
             self._serve(loop)
         except Exception as error:  # noqa: BLE001 - whatever it was, every open request must be told

@@ -4,9 +4,9 @@ import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
-from appliance.engine.messages import TokenLogprobs
+from appliance.engine.messages import ErrorKind, TokenLogprobs
 from appliance.engine.rows import Rows
-from appliance.engine.step import StepPlan, StepResult
+from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.kernels.interface import Executable
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, LogprobsMode, SampledBatch, SamplingBatch
 
@@ -86,7 +86,8 @@ def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs
     return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
 
 
-def _why_no_token(logits: np.ndarray) -> str:
+def _why_no_token(logits: np.ndarray) -> RowError:
     if np.isnan(logits).any():
-        return "the model gave logits that are not numbers (NaN) for this sequence"
-    return "no token may come next: allowed_token_ids, logit_bias, bad_words and min_tokens exclude all"
+        return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
+    reason = "no token may come next: allowed_token_ids, logit_bias, bad_words and min_tokens exclude all"
+    return RowError(ErrorKind.INVALID, reason)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from appliance.engine.messages import SamplingParams, TokenLogprobs
+from appliance.engine.messages import ErrorKind, SamplingParams, TokenLogprobs
 
 
 class NewRow(msgspec.Struct, frozen=True):
@@ -45,6 +45,13 @@ class StepPlan(msgspec.Struct, frozen=True):
     num_tokens: int
 
 
+class RowError(msgspec.Struct, frozen=True):
+    """Why one row failed, and whether its request is to blame."""
+
+    kind: ErrorKind
+    reason: str
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """What the model said. Dense for tokens, sparse for what few rows want.
 
@@ -55,4 +62,4 @@ class StepResult(msgspec.Struct, frozen=True):
     token_ids: list[int]
     logprobs: dict[int, TokenLogprobs] = {}  # row -> of the sampled token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # row -> of this chunk's prompt positions, from `start` + 1
-    errors: dict[int, str] = {}  # row -> reason; that row alone failed
+    errors: dict[int, RowError] = {}  # by row; that row alone failed

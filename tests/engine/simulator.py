@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.messages import GenerateRequest, SamplingParams, SequenceOutput
-from appliance.engine.step import Chunk, NewRow, StepPlan, StepResult
+from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput
+from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
 
@@ -43,11 +43,11 @@ class SimulatedRunner:
         for chunk in plan.chunks:  # all writes before any read, as layers do
             self._write(chunk)
         tokens: list[int] = []
-        errors: dict[int, str] = {}
+        errors: dict[int, RowError] = {}
         for chunk in plan.chunks:
             context = self._read(chunk)
             if self.rows[chunk.row].sequence_id in self.broken:
-                errors[chunk.row] = "NaN"
+                errors[chunk.row] = RowError(ErrorKind.INTERNAL, "NaN")
             if chunk.sample:
                 assert chunk.start + chunk.length == len(self.tokens[chunk.row])
                 tokens.append(self.next_token(context, self.rows[chunk.row].seed))

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -38,13 +39,17 @@ def stats(client: Client) -> EngineStats:
     return msgspec.msgpack.decode(client.wait_for(UtilityResult).value, type=EngineStats)
 
 
+def boot_report(ready: Ready) -> dict[str, Any]:
+    return msgspec.msgpack.decode(ready.report)
+
+
 def test_a_request_is_answered_and_boot_is_told(tmp_path: Path) -> None:
     script = Script(replies=[Reply([7, 8], [20, 21, 22])])
     with engine(tmp_path, scripted_plan(tmp_path, script)) as (_, endpoint), Client(endpoint) as client:
         client.send(generate("hello", [5, 7, 8], 10, eos=(0,)))
-        phase = client.wait_for(BootPhase, lambda phase: phase.ended)
-        assert phase.name == "load"
-        assert "load" in msgspec.msgpack.decode(client.wait_for(Ready).report)["seconds"]
+        for name in ("interpreter", "load", "runner"):
+            assert client.wait_for(BootPhase, lambda phase: phase.ended).name == name
+        assert {"interpreter", "load", "runner"} == set(boot_report(client.wait_for(Ready))["phase_seconds"])
         outputs = list(client.outputs("hello"))
         assert [token for output in outputs for token in output.token_ids] == [20, 21, 22, 0]
         assert outputs[-1].finish_reason is FinishReason.STOP

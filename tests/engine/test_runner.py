@@ -67,14 +67,16 @@ def crowd() -> list[GenerateRequest]:
     others = []
     for number in range(15):
         prompt = [int(token) for token in generator.integers(0, VOCAB, 3 + 2 * number)]
-        values: dict[str, object] = {"temperature": number % 3 * 0.7, "top_k": number, "repetition_penalty": 1.0 + number / 9}
-        others.append(generate(f"other{number}", prompt, 5 + number, seed=number, **values))
+        values: dict[str, object] = {"top_k": number, "repetition_penalty": 1.0 + number / 9, "seed": number}
+        others.append(generate(f"other{number}", prompt, 5 + number, temperature=number % 3 * 0.7, **values))
     return others
 
 
 @pytest.mark.parametrize("request_of", [greedy, drawn], ids=["greedy", "seeded"])
 @pytest.mark.parametrize(
-    "penalties", [{}, {"repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.3}], ids=["", "penalised"]
+    "penalties",
+    [{}, {"repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.3}],
+    ids=["plain", "penalised"],
 )
 def test_one_answer_alone_in_a_batch_chunked_cached_and_preempted(request_of, penalties: dict[str, float]) -> None:
     request = request_of(**penalties)
@@ -207,6 +209,7 @@ def test_rows_that_cannot_go_on_fail_alone() -> None:
     stuck = generate("stuck", PROMPT, allowed_token_ids=(3,), bad_words=((3,),), temperature=0.0)
     assert engine.run(stuck, greedy()).tokens() == plain
     assert "allowed_token_ids" in str(engine.last("stuck").error)
+    assert engine.last("stuck").error_kind is ErrorKind.INVALID
     run = engine.runner._executable.run
     engine.runner._executable.run = lambda inputs: _with_nan(run(inputs), inputs)  # type: ignore[method-assign]
     sick = generate("sick", [VOCAB - 1, 1, 2], temperature=0.5)

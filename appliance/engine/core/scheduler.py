@@ -20,7 +20,7 @@ from appliance.engine.messages import (
     SequenceOutput,
     TokenLogprobs,
 )
-from appliance.engine.step import StepPlan, StepResult
+from appliance.engine.step import RowError, StepPlan, StepResult
 
 Outputs = dict[bytes, list[SequenceOutput]]  # by client
 
@@ -154,14 +154,14 @@ class Scheduler:
             stop_token_id=stop_token,
         )
 
-    def _fail(self, sequence: Sequence, reason: str) -> SequenceOutput:
+    def _fail(self, sequence: Sequence, error: RowError) -> SequenceOutput:
         self._finish(sequence, trusted=False)
         return SequenceOutput(
             request_id=sequence.request.message.request_id,
             index=sequence.index,
             finish_reason=FinishReason.ERROR,
-            error=reason,
-            error_kind=ErrorKind.INTERNAL,
+            error=error.reason,
+            error_kind=error.kind,
         )
 
     # Passes of a step

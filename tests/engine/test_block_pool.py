@@ -1,0 +1,75 @@
+"""The block pool: LRU order, what is reused first, and what stays findable."""
+
+import pytest
+
+from appliance.engine.core.block_pool import BlockPool, OutOfBlocksError
+from appliance.engine.core.prefix_cache import BuiltinHasher, Hasher, Sha256Hasher
+
+
+def test_least_recently_freed_goes_first_and_deepest_first_among_equals() -> None:
+    pool = BlockPool(4)
+    first, second = pool.take(2), pool.take(2)
+    for block in (*first, *second):
+        pool.register(block, block)
+    pool.release(reversed(first))  # a sequence gives its blocks back deepest first
+    pool.release(reversed(second))
+    assert pool.take(4) == [first[1], first[0], second[1], second[0]]
+    assert pool.lookup(first[0]) is None
+
+
+def test_blocks_without_content_are_reused_before_untouched_and_cached_ones() -> None:
+    pool = BlockPool(4)
+    cached, plain = pool.take(2)
+    pool.register(cached, 99)
+    pool.release([cached, plain])
+    assert pool.take(1) == [plain]
+    assert pool.take(2) == [2, 3]
+    assert pool.lookup(99) == cached
+
+
+def test_sharing_revives_a_free_block_with_its_content() -> None:
+    pool = BlockPool(3)
+    block = pool.take(1)[0]
+    pool.register(block, 7)
+    pool.release([block])
+    pool.share([block])
+    pool.share([block])
+    assert (pool.references(block), pool.num_free) == (2, 2)
+    pool.check_invariants([[block], [block]])
+    pool.release([block])
+    pool.check_invariants([[block]])
+
+
+def test_the_first_block_with_a_content_stays_the_cached_one() -> None:
+    pool = BlockPool(2)
+    one, two = pool.take(2)
+    pool.register(one, 5)
+    pool.register(two, 5)
+    assert pool.lookup(5) == one
+    pool.release([one, two])
+    pool.check_invariants([])
+    assert pool.take(1) == [two]
+
+
+def test_taking_too_many_changes_nothing() -> None:
+    pool = BlockPool(2)
+    with pytest.raises(OutOfBlocksError):
+        pool.take(3)
+    pool.check_invariants([])
+
+
+def test_invariants_catch_a_leak() -> None:
+    pool = BlockPool(2)
+    pool.take(1)
+    with pytest.raises(AssertionError, match="references"):
+        pool.check_invariants([])
+
+
+@pytest.mark.parametrize("hasher", [BuiltinHasher(), Sha256Hasher()])
+def test_hash_chains_tell_prefixes_and_namespaces_apart(hasher: Hasher) -> None:
+    roots = {hasher.root(*names) for names in ((None, None), ("a", None), (None, "a"), ("a", "a"), (None, ""))}
+    assert len(roots) == 5
+    root = hasher.root(None, None)
+    one = hasher.extend(root, [1, 2])
+    assert one == hasher.extend(root, [1, 2])
+    assert len({one, hasher.extend(root, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])}) == 4

@@ -1,0 +1,216 @@
+"""The scheduler's rules, one at a time, on hand-made traffic."""
+
+import pytest
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.requests import Refusal
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.messages import ErrorKind, FinishReason
+from appliance.engine.step import StepPlan
+
+from .simulator import Harness, generate
+
+
+def harness(**changes: object) -> Harness:
+    values: dict[str, object] = {
+        "max_model_len": 128, "block_size": 4, "num_blocks": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32,
+        "max_num_sampled": 8,
+    }  # fmt: skip
+    return Harness(Scheduler(SchedulerConfig(**(values | changes))))  # type: ignore[arg-type] # free keywords
+
+
+def shape(plan: StepPlan) -> list[tuple[int, int, int, bool]]:
+    return [(chunk.row, chunk.start, chunk.length, chunk.sample) for chunk in plan.chunks]
+
+
+def prompt(length: int, first: int = 1) -> list[int]:
+    return [first + position % 90 for position in range(length)]
+
+
+def test_decodes_come_first_then_chunks_within_the_budget() -> None:
+    run = harness()
+    run.scheduler.add(b"", generate("a", prompt(5), 50))
+    run.step()
+    run.scheduler.add(b"", generate("b", prompt(70, first=50), 5))
+    for _ in range(3):
+        run.step()
+    assert [shape(plan) for plan in run.steps] == [
+        [(0, 0, 5, True)],
+        [(0, 5, 1, True), (1, 0, 31, False)],
+        [(0, 6, 1, True), (1, 31, 31, False)],
+        [(0, 7, 1, True), (1, 62, 8, True)],
+    ]
+
+
+def test_one_partial_prefill_by_default_and_whole_prompts_share_a_step() -> None:
+    run = harness()
+    for name, length in (("a", 10), ("b", 15), ("c", 20), ("d", 20)):  # no two with one prefix
+        run.scheduler.add(b"", generate(name, prompt(length, first=ord(name)), 1))
+    run.run()
+    assert [[chunk.length for chunk in plan.chunks] for plan in run.steps] == [[10, 15, 7], [13, 19], [1]]
+
+
+def test_several_partial_prefills_share_the_budget() -> None:
+    run = harness(max_num_partial_prefills=2)
+    for name in "ab":
+        run.scheduler.add(b"", generate(name, prompt(40, first=ord(name) - 90), 1))
+    run.step()
+    assert [chunk.length for chunk in run.steps[0].chunks] == [16, 16]
+
+
+def test_short_prompts_pass_long_ones() -> None:
+    run = harness(max_num_partial_prefills=3, max_long_partial_prefills=1, long_prefill_token_threshold=8)
+    for name, length in (("long1", 40), ("long2", 40), ("short", 6)):
+        run.scheduler.add(b"", generate(name, prompt(length, first=length + ord(name[-1]) - 40), 1))
+    run.step()
+    assert [new.num_prompt_tokens for new in run.steps[0].new_rows] == [40, 6]
+    assert run.steps[0].chunks[0].length == 8, "a long prompt takes no more than the threshold"
+
+
+def test_without_chunked_prefill_prompts_run_whole() -> None:
+    run = harness(chunked_prefill=False, max_num_batched_tokens=128)
+    run.scheduler.add(b"", generate("a", prompt(70), 1))
+    run.scheduler.add(b"", generate("b", prompt(70, first=20), 1))
+    run.run()
+    assert [[chunk.length for chunk in plan.chunks] for plan in run.steps] == [[70], [70]]
+
+
+def test_a_burst_with_one_prefix_computes_it_once_even_in_one_step() -> None:
+    run = harness(max_num_batched_tokens=64)
+    for number in range(4):
+        run.scheduler.add(b"", generate(f"r{number}", [*prompt(32), 60 + number], 1))
+    run.run()
+    assert [[chunk.length for chunk in plan.chunks] for plan in run.steps] == [[33, 1, 1, 1]]
+    stats = run.scheduler.stats(0.0)
+    assert (stats.prefix_queries, stats.prefix_hits) == (4 * 33, 3 * 32)
+
+
+def test_a_salt_keeps_prefixes_apart() -> None:
+    run = harness()
+    for name, salt in (("a", None), ("b", "x"), ("c", "y"), ("d", "x")):
+        run.scheduler.add(b"", generate(name, prompt(9), 1, salt=salt))
+        run.run()
+    assert [run.outputs[name, 0][0].num_cached_tokens for name in "abcd"] == [0, 0, 0, 8]
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("length", [8, 10])
+def test_n_sequences_share_the_prompt(caching: bool, length: int) -> None:
+    run = harness(prefix_caching=caching)
+    run.scheduler.add(b"", generate("r", prompt(length), 20, n=3, seed=1))
+    run.step()
+    run.step()
+    assert [chunk.length for chunk in run.steps[1].chunks] == [1, 1, 1]
+    assert len(run.steps[1].block_copies) == (2 if length % 4 else 0)
+    assert run.scheduler.kv.pool.num_used == 3 + (2 * (1 if length % 4 else 0))
+    run.run()
+    assert len({tuple(run.tokens("r", index)) for index in range(3)}) == 3
+
+
+def test_a_leader_computed_again_has_nothing_to_copy_in_that_step() -> None:
+    run = harness(max_num_seqs=2, max_num_sampled=2, prefix_caching=False, policy="priority")
+    run.scheduler.add(b"", generate("low", prompt(6), 20, n=2, priority=5, seed=3))
+    run.step()
+    run.scheduler.add(b"", generate("high1", prompt(6, first=30), 2, priority=0))
+    run.scheduler.add(b"", generate("high2", prompt(6, first=40), 2, priority=0))
+    run.run()
+    assert run.scheduler.stats(0.0).num_preemptions >= 1
+    assert len(run.tokens("low", 0)) == len(run.tokens("low", 1)) == 20
+
+
+def test_preemption_takes_the_last_and_loses_no_token() -> None:
+    roomy, tight = harness(), harness(num_blocks=9, prefix_caching=False)
+    for run in (roomy, tight):
+        run.scheduler.add(b"", generate("first", prompt(12), 20))
+        run.scheduler.add(b"", generate("second", prompt(12, first=40), 20))
+        run.run()
+    assert tight.scheduler.stats(0.0).num_preemptions == 1
+    again = [new for plan in tight.steps for new in plan.new_rows]
+    assert [new.sequence_id for new in again] == [0, 1, 1]
+    for name in ("first", "second"):
+        assert tight.tokens(name) == roomy.tokens(name)
+
+
+def test_priorities_order_admission_and_displace_worse_ones() -> None:
+    run = harness(policy="priority", max_num_seqs=1, max_num_sampled=1)
+    run.scheduler.add(b"", generate("later", prompt(4), 3, priority=1, arrival=2.0))
+    run.scheduler.add(b"", generate("sooner", prompt(4), 3, priority=1, arrival=1.0))
+    run.step()
+    run.scheduler.add(b"", generate("urgent", prompt(4), 3, priority=-1, arrival=3.0))
+    run.run()
+    order = [new.sequence_id for plan in run.steps for new in plan.new_rows]
+    assert order == [1, 2, 1, 0]
+
+
+def test_a_sequence_as_long_as_the_cache_ends_with_length() -> None:
+    run = harness(num_blocks=4)
+    run.scheduler.add(b"", generate("r", prompt(10), 50))
+    run.run()
+    assert len(run.tokens("r")) == 6
+    assert run.finish("r").finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "words"),
+    [
+        (generate("r", []), "prompt", "empty"),
+        (generate("r", prompt(128)), "prompt", "context of 128"),
+        (generate("r", prompt(100)), "prompt", "KV cache holds 64"),
+        (generate("r", prompt(3), priority=2), "priority", "must be 0"),
+        (generate("taken", prompt(3)), "request_id", "in use"),
+    ],
+)
+def test_refusals_name_the_field(request_, field: str, words: str) -> None:
+    run = harness(num_blocks=16)
+    run.scheduler.add(b"", generate("taken", prompt(3), 2))
+    with pytest.raises(Refusal, match=words) as refusal:
+        run.scheduler.add(b"", request_)
+    assert refusal.value.field == field
+    assert refusal.value.kind is ErrorKind.INVALID
+    run.run()
+    assert len(run.tokens("taken")) == 2
+
+
+def test_too_many_waiting_are_refused_as_overload() -> None:
+    run = harness(max_waiting=2)
+    run.scheduler.add(b"", generate("a", prompt(3), n=2))
+    with pytest.raises(Refusal, match="limit is 2") as refusal:
+        run.scheduler.add(b"", generate("b", prompt(3)))
+    assert refusal.value.kind is ErrorKind.OVERLOADED
+
+
+def test_a_failed_row_leaves_nothing_in_the_prefix_cache() -> None:
+    run = harness()
+    run.runner.broken.add(0)
+    run.scheduler.add(b"", generate("sick", prompt(9), 5))
+    run.run()
+    run.scheduler.add(b"", generate("well", prompt(9), 5))
+    run.run()
+    assert run.finish("sick").finish_reason is FinishReason.ERROR
+    assert run.outputs["well", 0][0].num_cached_tokens == 0
+    assert run.finish("well").finish_reason is FinishReason.LENGTH
+
+
+def test_the_prefix_cache_is_reset_only_when_idle() -> None:
+    run = harness()
+    run.scheduler.add(b"", generate("a", prompt(9), 3))
+    run.step()
+    assert not run.scheduler.kv.reset()
+    run.run()
+    assert run.scheduler.kv.reset()
+    run.scheduler.add(b"", generate("b", prompt(9), 1))
+    run.run()
+    assert run.outputs["b", 0][0].num_cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"block_size": 0}, "block_size is 0"),
+        ({"max_num_sampled": 3}, "below max_num_seqs 8"),
+        ({"chunked_prefill": False}, "must hold the longest"),
+    ],
+)
+def test_sizes_that_cannot_work_together(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        harness(**changes)

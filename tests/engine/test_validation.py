@@ -1,0 +1,98 @@
+"""Every bound of sampling parameters: the edges are allowed, a step beyond them is refused by name."""
+
+import math
+
+import pytest
+
+from appliance.engine.messages import SamplingParams
+from appliance.engine.validation import (
+    MAX_BAD_WORD_LENGTH,
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    InvalidSamplingError,
+    SamplingLimits,
+    validate_request,
+    validate_sampling,
+)
+
+from .simulator import generate
+
+LIMITS = SamplingLimits(max_n=4, max_logprobs=5, max_model_len=100)
+VOCAB = 1000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"n": 1}, {"n": 4}, {"max_tokens": 1}, {"max_tokens": 10**9}, {"min_tokens": 16}, {"temperature": 0.0},
+        {"temperature": 100.0}, {"top_p": 1e-9}, {"top_p": 1.0}, {"top_k": 0}, {"top_k": 10**6}, {"min_p": 0.0},
+        {"min_p": 1.0}, {"presence_penalty": -2.0}, {"frequency_penalty": 2.0}, {"repetition_penalty": 0.01},
+        {"seed": -(1 << 63)}, {"seed": (1 << 64) - 1}, {"stop_token_ids": (0, 999)}, {"logprobs": 0}, {"logprobs": 5},
+        {"prompt_logprobs": 5}, {"logit_bias": {999: 100.0}}, {"allowed_token_ids": (0,)}, {"bad_words": ((1, 2),)},
+    ],
+)  # fmt: skip
+def test_what_is_allowed(values: dict[str, object]) -> None:
+    validate_sampling(SamplingParams(**values), VOCAB, LIMITS)  # type: ignore[arg-type] # free keywords
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("n", 0, "between 1 and 4"),
+        ("n", 5, "between 1 and 4"),
+        ("max_tokens", 0, "at least 1"),
+        ("min_tokens", -1, "between 0 and 16 (max_tokens)"),
+        ("min_tokens", 17, "between 0 and 16 (max_tokens)"),
+        ("temperature", -0.1, "between 0 and 100"),
+        ("temperature", math.nan, "between 0 and 100"),
+        ("temperature", math.inf, "between 0 and 100"),
+        ("top_p", 0.0, "above 0 and at most 1"),
+        ("top_p", 1.1, "above 0 and at most 1"),
+        ("top_p", math.nan, "above 0 and at most 1"),
+        ("top_k", -1, "at least 0"),
+        ("min_p", -0.1, "between 0 and 1"),
+        ("min_p", math.nan, "between 0 and 1"),
+        ("presence_penalty", 2.1, "between -2 and 2"),
+        ("frequency_penalty", -2.1, "between -2 and 2"),
+        ("repetition_penalty", 0.0, "above 0"),
+        ("repetition_penalty", math.nan, "above 0"),
+        ("seed", 1 << 64, "between"),
+        ("stop_token_ids", (VOCAB,), "0 to 999"),
+        ("stop_token_ids", tuple(range(MAX_STOP_TOKEN_IDS + 1)), "at most"),
+        ("logit_bias", {-1: 1.0}, "0 to 999"),
+        ("logit_bias", {1: 101.0}, "between -100 and 100"),
+        ("logit_bias", {1: math.nan}, "between -100 and 100"),
+        ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIAS + 1), 1.0), "at most"),
+        ("allowed_token_ids", (), "at least one"),
+        ("allowed_token_ids", (1, -5), "0 to 999"),
+        ("bad_words", ((),), "1 to"),
+        ("bad_words", ((1,) * (MAX_BAD_WORD_LENGTH + 1),), "1 to"),
+        ("bad_words", ((1,),) * (MAX_BAD_WORDS + 1), "at most"),
+        ("bad_words", ((VOCAB,),), "0 to 999"),
+        ("logprobs", 6, "at most 5 (max_logprobs)"),
+        ("logprobs", -1, "at least 0"),
+        ("prompt_logprobs", -2, "at least 0"),
+    ],
+)
+def test_what_is_not(field: str, value: object, words: str) -> None:
+    with pytest.raises(InvalidSamplingError) as error:
+        validate_sampling(SamplingParams(**{field: value}), VOCAB, LIMITS)  # type: ignore[arg-type] # free keywords
+    assert error.value.field == field
+    assert words in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_all_logprobs_only_where_the_plan_allows_them() -> None:
+    unlimited = SamplingLimits(max_n=1, max_logprobs=-1, max_model_len=100)
+    validate_sampling(SamplingParams(logprobs=-1, prompt_logprobs=VOCAB), VOCAB, unlimited)
+    with pytest.raises(InvalidSamplingError, match="-1 for all"):
+        validate_sampling(SamplingParams(logprobs=-2), VOCAB, unlimited)
+
+
+def test_prompts_and_end_tokens_are_in_the_vocabulary() -> None:
+    validate_request(generate("r", [0, VOCAB - 1], eos=(2,)), VOCAB, LIMITS)
+    for request, field in ((generate("r", [1, VOCAB]), "prompt"), (generate("r", [1], eos=(-1,)), "eos_token_ids")):
+        with pytest.raises(InvalidSamplingError) as error:
+            validate_request(request, VOCAB, LIMITS)
+        assert error.value.field == field
