@@ -1,7 +1,6 @@
 """The profiles and the facts of known machines that come with the package, and such files of the user's."""
 
 import difflib
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def profiles_dir() -> Path:
     """The data folder: beside the package when installed, beside its folder in a source tree."""
-    package = Path(str(files("appliance")))
+    package = Path(__file__).resolve().parents[1]
     installed = package / "profiles"
     return installed if installed.is_dir() else package.parent / "profiles"
 

@@ -1,0 +1,98 @@
+"""`appliance doctor`: what this machine is, which profile fits it, which kernels are built, and how fast it is."""
+
+import json
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+from appliance import __version__
+from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.units import format_size
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.cli.measure import measure
+from appliance.cli.profile import describe
+from appliance.hardware import HardwareError, HardwareFacts, Selection, load_profiles, probe_machine, select_profile
+from appliance.hardware.measured import store_measured
+from appliance.kernels.binding import load_kernel_set
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelStatus:
+    name: str
+    is_usable: bool
+    problem: str | None
+
+
+def run(*, measured: bool = False, as_json: bool = False) -> int:
+    """Prints facts, profile and kernel sets. 3 when no kernel set of the profile can run here.
+
+    measured: measure read bandwidth and arithmetic peaks first (about ten seconds) and keep the figures.
+    """
+    facts = probe_machine()
+    selection = select_profile(facts, load_profiles())
+    kernels = [_status(name) for name in selection.profile.kernel_sets]
+    usable = next((kernel.name for kernel in kernels if kernel.is_usable), None)
+    if measured and usable is not None:
+        print(f"measuring with {usable} ...", file=sys.stderr)
+        figures = measure(usable.removeprefix("cpu-"), facts.cpu.num_cores)
+        facts = msgspec.structs.replace(facts, measured=figures)
+        store_measured(facts, figures)
+    if as_json:
+        print(json.dumps(_as_json(facts, selection, kernels), indent=2))
+    else:
+        _print(facts, selection, kernels)
+    if usable is None:
+        raise HardwareError(f"no kernel set of the profile {selection.profile.name} can run here")
+    return ExitCode.OK
+
+
+def _status(name: str) -> _KernelStatus:
+    """Whether a kernel set is there and runs on this processor, in the words of its loader."""
+    known = KERNEL_SETS.get(name)
+    if known is None or not known.is_built:
+        return _KernelStatus(name, False, "not in this version")
+    try:
+        load_kernel_set(name)
+    except ApplianceError as error:
+        return _KernelStatus(name, False, str(error))
+    return _KernelStatus(name, True, None)
+
+
+def _print(facts: HardwareFacts, selection: Selection, kernels: list[_KernelStatus]) -> None:
+    cpu, memory, profile = facts.cpu, facts.memory, selection.profile
+    caches = f"L1d {format_size(cpu.l1d_bytes)}, L2 {format_size(cpu.l2_bytes)} a core; L3 {format_size(cpu.l3_bytes)}"
+    limit = f" (of {format_size(memory.total_bytes)})" if memory.limit_bytes < memory.total_bytes else ""
+    print(f"appliance     {__version__}, Python {sys.version.split()[0]}")
+    print(f"machine       {describe(facts)}")
+    print(f"cpu           {cpu.architecture}, {cpu.num_cores} cores, {cpu.num_threads} threads; {caches}")
+    print(f"memory        {format_size(memory.limit_bytes)} allowed{limit}")
+    for device in facts.accelerators:
+        size, units = format_size(device.memory_bytes), f"{device.num_units} units"
+        print(f"accelerator   {device.name}, {device.architecture}, {size}, {units}, driver {device.driver}")
+    print(f"profile       {profile.name} ({profile.support}): {selection.reason}")
+    for kernel in kernels:
+        print(f"kernels       {kernel.name}: {kernel.problem or 'ready'}")
+    print("\n".join(_measured_lines(facts)))
+
+
+def _measured_lines(facts: HardwareFacts) -> list[str]:
+    if facts.measured is None:
+        return ["measured      nothing yet; `appliance doctor --measure` does"]
+    figures = facts.measured
+    peaks = {"f32": figures.f32_peak, "bf16": figures.bf16_peak, "int8": figures.int8_peak}
+    lines = [f"read          {figures.read_bandwidth / 1e9:.1f} GB/s"]
+    return lines + [f"{name:<13} {peak / 1e9:.0f} Gop/s" for name, peak in peaks.items() if peak is not None]
+
+
+def _as_json(facts: HardwareFacts, selection: Selection, kernels: list[_KernelStatus]) -> dict[str, object]:
+    return {
+        "version": __version__,
+        "hardware": msgspec.to_builtins(facts),
+        "profile": selection.profile.name,
+        "support": selection.profile.support,
+        "reason": selection.reason,
+        "kernel_sets": [
+            {"name": kernel.name, "ready": kernel.is_usable, "problem": kernel.problem} for kernel in kernels
+        ],
+    }
