@@ -1,5 +1,6 @@
 """The start of an engine: plan -> loop, phase by phase, with seconds and bytes."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         "memory_bytes": dict(backend.executable.memory_bytes),
         "num_blocks": config.num_blocks,
     }
-    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.max_model_len)
+    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
     return EngineLoop(scheduler, runner, limits, boot_report=raw(report))
 
 
@@ -59,7 +60,7 @@ class Phases:
         now = self._clock()
         if name != self._name:
             self.end()
-            self._name, self._started, self._announced = name, now, now - REPORT_EVERY_S
+            self._name, self._started, self._announced = name, now, -math.inf
         if now - self._announced >= REPORT_EVERY_S:
             self._announced = now
             self._announce(BootPhase(name=name, seconds=now - self._started, done=done, total=total))

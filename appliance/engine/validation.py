@@ -27,7 +27,6 @@ class SamplingLimits:
 
     max_n: int
     max_logprobs: int  # -1: the whole vocabulary
-    max_model_len: int
 
 
 def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingLimits) -> None:

@@ -18,7 +18,7 @@ from appliance.engine.validation import (
 
 from .simulator import generate
 
-LIMITS = SamplingLimits(max_n=4, max_logprobs=5, max_model_len=100)
+LIMITS = SamplingLimits(max_n=4, max_logprobs=5)
 VOCAB = 1000
 
 
@@ -84,7 +84,7 @@ def test_what_is_not(field: str, value: object, words: str) -> None:
 
 
 def test_all_logprobs_only_where_the_plan_allows_them() -> None:
-    unlimited = SamplingLimits(max_n=1, max_logprobs=-1, max_model_len=100)
+    unlimited = SamplingLimits(max_n=1, max_logprobs=-1)
     validate_sampling(SamplingParams(logprobs=-1, prompt_logprobs=VOCAB), VOCAB, unlimited)
     with pytest.raises(InvalidSamplingError, match="-1 for all"):
         validate_sampling(SamplingParams(logprobs=-2), VOCAB, unlimited)
