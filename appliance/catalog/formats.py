@@ -29,9 +29,13 @@ class WeightForm:
     group_size: int | None = None
     has_offset: bool = False
 
-    def size_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of a tensor of this form: elements, and one f16 scale (and offset) a row and group of columns."""
-        elements = prod(shape)
+    def size_bytes(self, shape: tuple[int, ...], panel: int = 1) -> int:
+        """Bytes of a tensor of this form: elements, and one f16 scale (and offset) a row and group of columns.
+
+        shape: outermost first; rows are padded to a multiple of `panel`, as kernels lay them side by side.
+        """
+        rows = prod(shape[:-1])
+        elements = -(-rows // panel) * panel * shape[-1] if len(shape) > 1 else prod(shape)
         size = elements * _ELEMENT_BITS[self.layout] // 8
         if self.group_size is None:
             return size
@@ -51,11 +55,15 @@ DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
 
 @dataclass(frozen=True, slots=True)
 class StoredFormat:
-    """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version)."""
+    """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version).
+
+    is_symmetric: every offset is -8 scales, which kernels know and do not keep.
+    """
 
     form: WeightForm | None
     error: str = EXACT
     is_quantized: bool = False
+    is_symmetric: bool = False
 
 
 STORAGES: dict[str, StoredFormat] = {
@@ -63,7 +71,7 @@ STORAGES: dict[str, StoredFormat] = {
     "f32": StoredFormat(F32),
     "f16": StoredFormat(F16),
     "bf16": StoredFormat(BF16),
-    "q4_0": StoredFormat(INT4_G32, EXACT, is_quantized=True),
+    "q4_0": StoredFormat(INT4_G32, EXACT, is_quantized=True, is_symmetric=True),
     "q4_1": StoredFormat(INT4_G32, EXACT, is_quantized=True),
     "q5_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
     "q5_1": StoredFormat(WeightForm("int8", 32, has_offset=True), EXACT, is_quantized=True),

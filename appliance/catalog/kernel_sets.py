@@ -28,30 +28,36 @@ class KernelSetFacts:
     required_flags: tuple[str, ...] = ()  # of the CPU, as /proc/cpuinfo spells them
     layouts: tuple[str, ...] = _CPU_LAYOUTS
     kv_dtypes: tuple[str, ...] = ("f32", "bf16", "f16")
-    preferred_kv_dtype: str = "bf16"
     block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     default_block_size: int = 16
     operators: tuple[str, ...] = _ALL_OPERATORS
     can_quantize_activations: bool = True
+    activation_dtypes: tuple[str, ...] = ("f32",)
+    integer_activation_bytes: int = 2  # of one activation beside int8 and int4 weights; 1 where there is VNNI
+    panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     is_automatic: bool = True  # False: planned only where a profile or a spec names it
 
 
 _TABLE = (
     KernelSetFacts(
-        "reference", "cpu", 0, "tested here", is_built=True, can_quantize_activations=False, is_automatic=False
+        "reference", "cpu", 0, "tested here", is_built=True, is_automatic=False, panel=1
     ),
     KernelSetFacts("cpu-generic", "cpu", 10, "tested here", is_built=True),
     KernelSetFacts("cpu-avx2", "cpu", 20, "tested here", is_built=True, required_flags=_AVX2_FLAGS),
     KernelSetFacts("cpu-avx512", "cpu", 30, "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
-    KernelSetFacts("cpu-avx512_bf16", "cpu", 40, "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS),
-    KernelSetFacts("cpu-amx", "cpu", 50, "untested", is_built=False, required_flags=_AMX_FLAGS),
+    KernelSetFacts("cpu-avx512_bf16", "cpu", 40, "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
+                   integer_activation_bytes=1),
+    KernelSetFacts("cpu-amx", "cpu", 50, "untested", is_built=False, required_flags=_AMX_FLAGS,
+                   integer_activation_bytes=1),
     KernelSetFacts(
         "cuda-triton", "cuda", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
+        activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
     KernelSetFacts(
         "rocm-triton", "rocm", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
+        activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
 )  # fmt: skip
 

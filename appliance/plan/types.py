@@ -39,6 +39,8 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     default_sampling: dict[str, Any]  # from generation_config, field names of SamplingParams
     max_logprobs: int
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
+    config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
+    show_load_progress: bool = True
 
 
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +82,24 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     formula: str
 
 
+class KvGroupPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers whose cache has one shape and one reach. All groups have the same blocks in this version."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None  # tokens; None is full attention
+    bytes_per_token: int  # of all layers of the group
+
+
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     device: str
+    device_bytes: int = 0  # of the whole device
     budget_bytes: int
     items: tuple[MemoryItem, ...]
     kv_bytes_per_token: int
     kv_bytes_per_block: int
+    kv_groups: tuple[KvGroupPlan, ...] = ()
     num_tokens: int  # that fit the cache
     num_full_sequences: float  # of max_model_len that fit
 
@@ -148,6 +162,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     log_requests: bool
     max_log_len: int | None
     metrics: bool
+    response_role: str = "assistant"
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +186,8 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     batch: dict[str, Any]
     bench: dict[str, Any]
     decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()  # lesser forms that the spec's strictness allowed
+    cannot_run: tuple[str, ...] = ()  # why this version plans it but will not run it; empty when it runs
     spec_sha256: str
     engine_sha256: str  # over everything whose change needs a restart
     serving_sha256: str  # over everything that can change live

@@ -1,0 +1,47 @@
+"""Pass `batching`: how much a step may run. Before `memory`, because a step's size decides its activations."""
+
+from appliance.plan.context import ContextRequest
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.types import SchedulerPlan
+
+
+def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> SchedulerPlan:
+    spec, defaults = inputs.spec.scheduler, inputs.profile.defaults
+    num_seqs = _number(inputs, "max_num_seqs", defaults.max_num_seqs, ledger)
+    chunked = True if spec.chunked_prefill == AUTO else bool(spec.chunked_prefill)
+    ledger.take("scheduler.chunked_prefill", "scheduler.chunked_prefill", chunked)
+    num_tokens = _num_tokens(inputs, context, num_seqs, chunked, ledger)
+    return SchedulerPlan(
+        policy=ledger.take("scheduler.policy", "scheduler.policy", spec.policy),
+        max_num_seqs=num_seqs,
+        max_num_batched_tokens=num_tokens,
+        chunked_prefill=chunked,
+        max_num_partial_prefills=spec.max_num_partial_prefills,
+        max_long_partial_prefills=spec.max_long_partial_prefills,
+        long_prefill_token_threshold=spec.long_prefill_token_threshold,
+        max_waiting=spec.max_waiting,
+    )
+
+
+def _number(inputs: PlanInputs, name: str, default: int, ledger: Ledger) -> int:
+    wanted = getattr(inputs.spec.scheduler, name)
+    path = f"scheduler.{name}"
+    if wanted != AUTO:
+        return ledger.take(path, path, int(wanted))
+    return ledger.decide(path, default, "profile", f"default of profile {inputs.profile.name}")
+
+
+def _num_tokens(inputs: PlanInputs, context: ContextRequest, num_seqs: int, chunked: bool, ledger: Ledger) -> int:
+    """At least a token a sequence; without chunked prefill, at least the longest prompt."""
+    path, default = "scheduler.max_num_batched_tokens", inputs.profile.defaults.max_num_batched_tokens
+    wanted = inputs.spec.scheduler.max_num_batched_tokens
+    least = num_seqs if chunked else max(num_seqs, context.limit)
+    if wanted == AUTO and default < least:
+        reason = "a token for each sequence" if chunked else "without chunked prefill a step holds the longest prompt"
+        return ledger.decide(path, least, "computed", reason)
+    if wanted != AUTO and wanted < least:
+        message = f"a step of {wanted:,} tokens cannot hold {'one token a sequence' if chunked else 'the longest prompt'}"
+        hint = f"write at least {least}" + ("" if chunked else ", or chunked_prefill: true")
+        ledger.refuse(path, "plan/budget", message, allowed=f"auto, or at least {least}", hint=hint)
+    return _number(inputs, "max_num_batched_tokens", default, ledger)

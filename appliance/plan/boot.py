@@ -1,0 +1,49 @@
+"""BootReport: what could only be measured at the start, and how far the plan was from it."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from appliance.plan.types import EnginePlan
+
+TOLERANCE = 0.10
+SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
+MEASURED_ITEMS = ("weights", "kv_cache", "activations", "workspace")
+
+
+class BootReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine writes one when it is ready."""
+
+    seconds: dict[str, float]  # by phase
+    memory_bytes: dict[str, int]  # by purpose: weights, kv_cache, activations, workspace
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One planned size against the measured one."""
+
+    name: str
+    planned_bytes: int
+    measured_bytes: int
+
+    @property
+    def difference(self) -> float:
+        """Planned over measured, less one; zero where both are nothing."""
+        if not self.measured_bytes:
+            return 0.0 if not self.planned_bytes else float("inf")
+        return self.planned_bytes / self.measured_bytes - 1
+
+    @property
+    def is_close(self) -> bool:
+        if max(self.planned_bytes, self.measured_bytes) < SMALL_BYTES:
+            return True
+        return abs(self.difference) <= TOLERANCE
+
+
+def compare_boot(plan: EnginePlan, report: BootReport) -> list[Comparison]:
+    """Each measured item, then their total, of the first device."""
+    planned = {item.name: item.size_bytes for item in plan.memory[0].items}
+    rows = [Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0)) for name in MEASURED_ITEMS]
+    total = Comparison("total", sum(row.planned_bytes for row in rows), sum(row.measured_bytes for row in rows))
+    return [*rows, total]

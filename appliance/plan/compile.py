@@ -1,0 +1,142 @@
+"""compile_plan: the passes in their order. Pure: plain data in, plain data out."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from appliance import __version__
+from appliance.base.errors import FitError, SpecError
+from appliance.base.hashing import sha256_json
+from appliance.checkpoint.config import ConfigFacts, normalize_config
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
+from appliance.hardware.facts import HardwareFacts
+from appliance.hardware.profile import Profile
+from appliance.plan.batching import plan_scheduler
+from appliance.plan.cache import plan_block_size
+from appliance.plan.context import config_overrides, request_context, with_config_overrides
+from appliance.plan.features import check_compatibility, refuse_unbuilt
+from appliance.plan.fit import with_suggestions
+from appliance.plan.hashes import with_hashes
+from appliance.plan.inputs import PlanInputs, ResolvedFiles
+from appliance.plan.kernels import plan_kernels, select_kernel_set
+from appliance.plan.ledger import Ledger
+from appliance.plan.memory import MemoryNeeds, plan_memory
+from appliance.plan.model import plan_model
+from appliance.plan.parallel import plan_parallel
+from appliance.plan.precision import plan_precision
+from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
+from appliance.plan.types import CachePlan, EnginePlan
+from appliance.spec import LoadedSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the passes gave, before anyone judges the ledger."""
+
+    plan: EnginePlan
+    ledger: Ledger
+
+
+def compile_plan(
+    loaded: LoadedSpec,
+    facts: HardwareFacts,
+    profile: Profile,
+    model: ModelFacts,
+    files: ResolvedFiles | None = None,
+) -> EnginePlan:
+    """The plan of a deployment on a machine.
+
+    `files`: what the spec names by path, already read. Raises SpecError for what cannot be or is not in this version,
+    FitError (with single-field changes that were checked to help) where the machine is too small.
+    """
+    inputs = PlanInputs(loaded=loaded, facts=facts, profile=profile, model=model, files=files or ResolvedFiles())
+    outcome = run_passes(inputs)
+    if outcome.ledger.refusals:
+        raise SpecError(outcome.ledger.refusals)
+    if outcome.ledger.misfits:
+        raise FitError(with_suggestions(inputs, outcome.ledger.misfits, lambda changed: run_passes(changed).ledger))
+    return outcome.plan
+
+
+def run_passes(inputs: PlanInputs) -> Outcome:
+    ledger = Ledger(inputs.loaded)
+    refuse_unbuilt(inputs, ledger)
+    inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
+    context = request_context(inputs, ledger)
+    parallel = plan_parallel(inputs, ledger)
+    selection = select_kernel_set(inputs, ledger)
+    precision = plan_precision(inputs, selection.chosen, ledger)
+    kernels = plan_kernels(inputs, selection, precision, ledger)
+    scheduler = plan_scheduler(inputs, context, ledger)
+    needs = MemoryNeeds(
+        precision=precision,
+        kernels=selection.chosen,
+        parallel=parallel,
+        scheduler=scheduler,
+        context=context,
+        config=_config(inputs.model),
+        block_size=plan_block_size(inputs, selection.chosen, ledger),
+        num_threads=kernels.num_threads,
+    )
+    placement = plan_memory(inputs, needs, ledger)
+    check_compatibility(inputs, ledger)
+    model = msgspec.structs.replace(plan_model(inputs, context, ledger), max_model_len=placement.max_model_len)
+    spec = inputs.spec
+    plan = EnginePlan(
+        appliance_version=__version__,
+        name=spec.name,
+        device=inputs.profile.device,
+        hardware=inputs.facts.name,
+        hardware_sha256=sha256_json(msgspec.to_builtins(inputs.facts)),
+        profile=inputs.profile.name,
+        model=model,
+        precision=precision,
+        kernels=kernels,
+        memory=placement.memory,
+        cache=CachePlan(
+            block_size=needs.block_size,
+            num_blocks=placement.num_blocks,
+            prefix_caching=ledger.take("cache.prefix_caching", "cache.prefix_caching", spec.cache.prefix_caching),
+            hash_algorithm=_hash_algorithm(inputs),
+        ),
+        scheduler=scheduler,
+        parallel=parallel,
+        restart=plan_restart(inputs),
+        serving=plan_serving(inputs),
+        slo=plan_slo(inputs),
+        batch=plan_batch(inputs, scheduler.max_num_seqs),
+        bench=plan_bench(inputs),
+        decisions=tuple(ledger.decisions),
+        warnings=tuple(ledger.warnings),
+        cannot_run=tuple(ledger.cannot_run),
+        spec_sha256=inputs.loaded.sha256,
+        engine_sha256="",
+        serving_sha256="",
+    )
+    return Outcome(with_hashes(plan), ledger)
+
+
+def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:
+    overrides = config_overrides(inputs.spec, inputs.model)
+    try:
+        return with_config_overrides(inputs.model, overrides)
+    except CheckpointError as error:
+        path = "model.rope_scaling" if inputs.spec.model.rope_scaling else "model.rope_theta"
+        ledger.refuse(path, "plan/rope", error.problem, hint=error.hint or f"remove {path}")
+        return inputs.model
+
+
+def _config(model: ModelFacts) -> ConfigFacts | None:
+    """None for an architecture whose config has another form; it cannot run either."""
+    try:
+        return normalize_config(model.config)
+    except CheckpointError:
+        return None
+
+
+def _hash_algorithm(inputs: PlanInputs) -> Literal["sha256", "builtin"]:
+    """Other algorithms were refused as not built."""
+    return "builtin" if inputs.spec.cache.hash_algorithm == "builtin" else "sha256"

@@ -1,0 +1,63 @@
+"""Passes `features` and `compatibility`: what this version lacks, and what cannot be had together."""
+
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.kernels import NOT_BUILT
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.parallel import num_devices
+from appliance.spec import iter_set_fields
+
+RULE_NOT_BUILT = "plan/not-built"
+
+
+def refuse_unbuilt(inputs: PlanInputs, ledger: Ledger) -> None:
+    """Every field that the user set and this version cannot do, at its place."""
+    for found in iter_set_fields(inputs.loaded):
+        if found.can_run:
+            continue
+        values = found.doc.built_values
+        what = found.path if values is None else f"{found.path}: {_shown(found.value)}"
+        allowed = ", ".join(_shown(value) for value in values) if values is not None else _shown(found.doc.default)
+        hint = f"remove {found.path}" if values is None else f"write {_shown(values[0])}, or remove {found.path}"
+        ledger.refuse(found.path, RULE_NOT_BUILT, f"{what} is {NOT_BUILT}", allowed=allowed, hint=hint)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+def check_compatibility(inputs: PlanInputs, ledger: Ledger) -> None:
+    """Wishes that the machine or the model rule out."""
+    _check_device(inputs, ledger)
+    _check_format(inputs, ledger)
+    _check_task(inputs, ledger)
+
+
+def _check_device(inputs: PlanInputs, ledger: Ledger) -> None:
+    wanted, planned = inputs.spec.hardware.device, inputs.profile.device
+    if wanted not in (AUTO, planned):
+        message = f"hardware.device is {wanted}, and profile {inputs.profile.name} is for {planned}"
+        ledger.refuse("hardware.device", "plan/device", message, allowed=f"auto, {planned}", hint="write auto")
+    named = inputs.spec.hardware.profile
+    if named not in (AUTO, inputs.profile.name):
+        message = f"hardware.profile is {named}, and the plan was asked for profile {inputs.profile.name}"
+        ledger.refuse("hardware.profile", "plan/profile", message, allowed=f"auto, {inputs.profile.name}")
+    if planned != "cpu" and not num_devices(inputs):
+        message = f"profile {inputs.profile.name} is for {planned}, and {inputs.facts.name} has no such device"
+        ledger.refuse("hardware.profile", "plan/profile", message, hint="write auto")
+
+
+def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
+    wanted, stored = inputs.spec.loading.load_format, inputs.model.format
+    if wanted in ("safetensors", "gguf") and wanted != stored:
+        message = f"loading.load_format is {wanted}, and the checkpoint is {stored}"
+        ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
+
+
+def _check_task(inputs: PlanInputs, ledger: Ledger) -> None:
+    if inputs.model.tokenizer.kind == "none" and not inputs.spec.model.skip_tokenizer_init:
+        if inputs.spec.model.tokenizer is None:
+            message = "the checkpoint has no tokenizer"
+            hint = "name one in model.tokenizer, or write skip_tokenizer_init: true to send and get token ids"
+            ledger.refuse("model.source", "plan/tokenizer", message, hint=hint)

@@ -1,0 +1,32 @@
+"""Digests of a plan: what needs a restart when it changes, and what does not."""
+
+from typing import Any
+
+import msgspec
+
+from appliance.base.hashing import sha256_json
+from appliance.plan.types import EnginePlan
+
+# Fields of `model` that only the front ends read; the engine works on token ids.
+LIVE_MODEL_FIELDS = (
+    "served_names",
+    "chat_template",
+    "chat_template_content_format",
+    "default_sampling",
+    "max_logprobs",
+    "tokenizer_path",
+)
+ENGINE_SECTIONS = ("version", "appliance_version", "device", "precision", "kernels", "cache", "scheduler", "parallel")
+LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench")
+
+
+def with_hashes(plan: EnginePlan) -> EnginePlan:
+    """The plan with its engine and serving digests. Decisions and formulas, being words, enter neither."""
+    data: dict[str, Any] = msgspec.to_builtins(plan)
+    model: dict[str, Any] = data["model"]
+    engine = {name: data[name] for name in ENGINE_SECTIONS}
+    engine["model"] = {name: value for name, value in model.items() if name not in LIVE_MODEL_FIELDS}
+    engine["kernels"] = {**data["kernels"], "choices": [each["implementation"] for each in data["kernels"]["choices"]]}
+    serving = {name: data[name] for name in LIVE_SECTIONS}
+    serving["model"] = {name: model[name] for name in LIVE_MODEL_FIELDS}
+    return msgspec.structs.replace(plan, engine_sha256=sha256_json(engine), serving_sha256=sha256_json(serving))

@@ -1,0 +1,32 @@
+"""What a plan is compiled from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.hardware.facts import HardwareFacts
+from appliance.hardware.profile import Profile
+from appliance.spec import DeploymentSpec, LoadedSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedFiles:
+    """What the spec names by path, read before planning, so that the passes do no I/O. None: the checkpoint's own."""
+
+    tokenizer_path: str | None = None
+    chat_template: str | None = None
+    generation_config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanInputs:
+    loaded: LoadedSpec
+    facts: HardwareFacts
+    profile: Profile
+    model: ModelFacts
+    files: ResolvedFiles = field(default_factory=ResolvedFiles)
+
+    @property
+    def spec(self) -> DeploymentSpec:
+        return self.loaded.spec

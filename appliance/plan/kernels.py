@@ -1,0 +1,122 @@
+"""Pass `kernels`: the kernel set for this machine, and for each operator why every other candidate was refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
+from appliance.catalog.operators import CACHE_OPERATORS, OPERATORS, WEIGHT_OPERATORS
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
+
+NOT_BUILT = "not in this version"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    chosen: KernelSetFacts
+    refused: Mapping[str, str]  # every other set of this kind of device -> reason
+
+
+def select_kernel_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
+    """The named set, else the first of the profile's that runs here. Without one that is built: the first it names."""
+    reasons = {entry.name: _obstacle(entry, inputs) for entry in KERNEL_SETS.values()}
+    named = _named(inputs, reasons, ledger)
+    order = [name for name in inputs.profile.kernel_sets if name in KERNEL_SETS]
+    usable = [name for name in order if not reasons[name] and KERNEL_SETS[name].is_automatic]
+    name = named or next(iter([*usable, *order]), "cpu-generic")
+    chosen = KERNEL_SETS[name]
+    if not chosen.is_built:
+        ledger.cannot_run.append(f"the kernel set {name} is {NOT_BUILT}")
+    if named:
+        ledger.take("kernels.kernel_set", "hardware.kernels.kernel_set", name)
+    else:
+        ledger.decide("kernels.kernel_set", name, "profile", f"the first of profile {inputs.profile.name} that can run")
+    others = [entry for entry in KERNEL_SETS.values() if entry.name != name and entry.device == chosen.device]
+    return Selection(chosen, {entry.name: reasons[entry.name] or _lesser(entry, name, order) for entry in others})
+
+
+def _obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
+    """Why this machine or version cannot run a set; empty when it can."""
+    if entry.device != inputs.profile.device:
+        return f"for {entry.device}, and the profile is for {inputs.profile.device}"
+    missing = sorted(set(entry.required_flags) - set(inputs.facts.cpu.flags))
+    if missing:
+        return f"this CPU has no {', '.join(missing)}"
+    return "" if entry.is_built else NOT_BUILT
+
+
+def _lesser(entry: KernelSetFacts, chosen: str, order: list[str]) -> str:
+    if not entry.is_automatic:
+        return "an oracle for tests, planned only by name"
+    return f"{chosen} is preferred" if entry.name in order else "not in the profile"
+
+
+def _named(inputs: PlanInputs, reasons: Mapping[str, str], ledger: Ledger) -> str | None:
+    name, path = inputs.spec.hardware.kernels.kernel_set, "hardware.kernels.kernel_set"
+    if name == AUTO:
+        return None
+    allowed = ", ".join(known for known, reason in reasons.items() if not reason)
+    if name not in reasons:
+        message = f"no kernel set is named {name!r}"
+        ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {allowed}", hint="write auto")
+        return None
+    if not reasons[name]:
+        return name
+    message = f"kernel set {name} cannot run on {inputs.facts.name}: {reasons[name]}"
+    if not ledger.may_degrade(f"{message}; the best that can is planned"):
+        ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {allowed}", hint="write auto")
+    return None
+
+
+def plan_kernels(inputs: PlanInputs, selection: Selection, precision: PrecisionPlan, ledger: Ledger) -> KernelPlan:
+    """One choice an operator of the architecture; those over weights and the cache once for each type in use."""
+    architecture = ARCHITECTURES.get(inputs.model.architecture)
+    operators = architecture.operators if architecture and architecture.operators else tuple(OPERATORS)
+    choices = []
+    for operator in operators:
+        for variant in _variants(operator, precision):
+            choices.append(_choice(operator, variant, selection))
+    chosen = selection.chosen
+    support = chosen.support if chosen.is_built else "untested"
+    return KernelPlan(
+        kernel_set=chosen.name, support=support, choices=tuple(choices), num_threads=_num_threads(inputs, ledger)
+    )
+
+
+def _variants(operator: str, precision: PrecisionPlan) -> list[str]:
+    """Types that an operator meets in this plan; one empty entry where it has only activations."""
+    if operator == "Embed":
+        return sorted({plan.layout for plan in precision.weights if plan.role == "embedding"}) or [""]
+    if operator in WEIGHT_OPERATORS:
+        return sorted({plan.layout for plan in precision.weights if plan.role != "other"}) or [""]
+    return [precision.kv_dtype] if operator in CACHE_OPERATORS else [""]
+
+
+def _choice(operator: str, variant: str, selection: Selection) -> KernelChoice:
+    name = f"{operator}[{variant}]" if variant else operator
+    refused = {other: _variant_obstacle(other, operator, variant) or why for other, why in selection.refused.items()}
+    return KernelChoice(operator=name, implementation=selection.chosen.name, refused=refused)
+
+
+def _variant_obstacle(name: str, operator: str, variant: str) -> str:
+    entry = KERNEL_SETS[name]
+    if operator not in entry.operators:
+        return f"does not implement {operator}"
+    if operator in WEIGHT_OPERATORS and variant and variant not in entry.layouts:
+        return f"has no {variant} weights"
+    if operator in CACHE_OPERATORS and variant and variant not in entry.kv_dtypes:
+        return f"has no {variant} cache"
+    return ""
+
+
+def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
+    wanted, path, cpu = inputs.spec.hardware.num_threads, "hardware.num_threads", inputs.facts.cpu
+    if wanted == AUTO:
+        reason = "physical cores that affinity and cgroup allow; a second thread a core shares its vector units"
+        return ledger.decide("kernels.num_threads", cpu.num_cores, "hardware", reason)
+    if wanted > cpu.num_threads:
+        message = f"{wanted} threads on {cpu.num_threads} CPUs that this process may use would wait for each other"
+        ledger.refuse(path, "plan/threads", message, allowed=f"auto, or 1 to {cpu.num_threads}", hint="write auto")
+    return ledger.take("kernels.num_threads", path, int(wanted))

@@ -1,0 +1,51 @@
+"""What the passes write down: decisions, refusals, warnings. The only thing they share besides their results."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from appliance.base.diagnostics import Diagnostic
+from appliance.plan.types import Decision, SourceKind
+from appliance.spec import LoadedSpec
+
+T = TypeVar("T")
+AUTO = "auto"
+
+
+@dataclass(slots=True)
+class Ledger:
+    loaded: LoadedSpec
+    decisions: list[Decision] = field(default_factory=list)
+    refusals: list[Diagnostic] = field(default_factory=list)  # the spec asks for what cannot be
+    misfits: list[Diagnostic] = field(default_factory=list)  # the machine is too small
+    warnings: list[str] = field(default_factory=list)
+    cannot_run: list[str] = field(default_factory=list)
+
+    def decide(self, path: str, value: T, source: SourceKind, reason: str) -> T:
+        """Records why the plan's `path` has `value`, and returns it."""
+        self.decisions.append(Decision(path=path, value=value, source=source, reason=reason))
+        return value
+
+    def take(self, path: str, spec_path: str, value: T, reason: str = "") -> T:
+        """Records a value that the spec gives, by file, override or default."""
+        source = self.source_of(spec_path)
+        return self.decide(path, value, source, reason or f"{spec_path}{'' if source != 'default' else ' by default'}")
+
+    def source_of(self, spec_path: str) -> SourceKind:
+        if any(spec_path == each.path or spec_path.startswith(each.path + ".") for each in self.loaded.sources):
+            return "override"
+        return "spec" if self.loaded.is_set(spec_path) else "default"
+
+    def refuse(self, spec_path: str, rule: str, message: str, *, allowed: str = "", hint: str = "") -> None:
+        self.refusals.append(self.loaded.diagnostic(spec_path, rule, message, allowed=allowed, hint=hint))
+
+    def misfit(self, spec_path: str, rule: str, message: str, *, allowed: str = "", hint: str = "") -> None:
+        self.misfits.append(self.loaded.diagnostic(spec_path, rule, message, allowed=allowed, hint=hint))
+
+    def may_degrade(self, message: str) -> bool:
+        """Whether the spec's strictness takes a lesser form. Under `warn` the message becomes a warning."""
+        strictness = self.loaded.spec.strictness
+        if strictness == "warn":
+            self.warnings.append(message)
+        return strictness != "error"
+
+

@@ -1,0 +1,252 @@
+"""Pass `memory`: what a device holds, item by item, and what is left for the cache. Decides the context's length."""
+
+from dataclasses import dataclass
+
+from appliance.base.units import format_size
+from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.checkpoint.config import ConfigFacts
+from appliance.plan.context import ContextRequest
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.sizes import (
+    Step,
+    kv_block_bytes,
+    kv_group,
+    rope_tables_bytes,
+    sampled_width,
+    token_width,
+    workspace_bytes,
+)
+from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
+
+GIB = 1 << 30
+CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
+MARGIN_BYTES = {"cpu": GIB // 4, "cuda": GIB, "rocm": GIB}
+MARGIN_NOTE = {
+    "cpu": "code, tokenizer and request state of two processes",
+    "cuda": "driver context, libraries and fragmentation",
+    "rocm": "driver context, libraries and fragmentation",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeeds:
+    """Results of earlier passes that sizes depend on."""
+
+    precision: PrecisionPlan
+    kernels: KernelSetFacts
+    parallel: ParallelPlan
+    scheduler: SchedulerPlan
+    context: ContextRequest
+    config: ConfigFacts | None
+    block_size: int
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    memory: tuple[MemoryPlan, ...]
+    num_blocks: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """Budget and fixed parts of one rank's device."""
+
+    total: int
+    budget: int
+    items: tuple[MemoryItem, ...]
+    groups: tuple[KvGroupPlan, ...]
+    block_bytes: int
+
+    @property
+    def left(self) -> int:
+        return self.budget - sum(item.size_bytes for item in self.items)
+
+
+def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Placement:
+    """Misfits are recorded in the ledger; the placement is then what would be planned with as little as is left."""
+    device = _device(inputs, needs, ledger)
+    length, num_blocks = _cache(inputs, needs, device, ledger)
+    tokens = num_blocks * needs.block_size
+    cache = MemoryItem(
+        name="kv_cache",
+        size_bytes=num_blocks * device.block_bytes,
+        formula=f"{num_blocks:,} blocks x {format_size(device.block_bytes)} ({needs.block_size} tokens)",
+    )
+    ranks = needs.parallel.tensor * needs.parallel.pipeline
+    plans = tuple(
+        MemoryPlan(
+            device="cpu" if inputs.profile.device == "cpu" else f"{inputs.profile.device}:{index}",
+            device_bytes=device.total,
+            budget_bytes=device.budget,
+            items=(device.items[0], cache, *device.items[1:]),
+            kv_bytes_per_token=sum(group.bytes_per_token for group in device.groups),
+            kv_bytes_per_block=device.block_bytes,
+            kv_groups=device.groups,
+            num_tokens=tokens,
+            num_full_sequences=round(tokens / length, 2),
+        )
+        for index in range(ranks)
+    )
+    return Placement(plans, num_blocks, length)
+
+
+def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
+    total = _device_bytes(inputs)
+    share = _utilization(inputs, ledger)
+    tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
+    groups = tuple(kv_group(group, needs.precision.kv_dtype, needs.kernels) for group in inputs.model.geometry.groups)
+    if tensor * stages > 1:
+        groups = tuple(_share(group, tensor * stages) for group in groups)
+    return _Device(
+        total=total,
+        budget=int(total * share),
+        items=(_weights(needs), *_step_items(inputs, needs), _margin(inputs)),
+        groups=groups,
+        block_bytes=kv_block_bytes(groups, needs.block_size, needs.kernels),
+    )
+
+
+def _share(group: KvGroupPlan, ranks: int) -> KvGroupPlan:
+    return KvGroupPlan(
+        num_layers=group.num_layers,
+        num_kv_heads=group.num_kv_heads,
+        head_dim=group.head_dim,
+        window=group.window,
+        bytes_per_token=-(-group.bytes_per_token // ranks),
+    )
+
+
+def _device_bytes(inputs: PlanInputs) -> int:
+    if inputs.profile.device == "cpu" or not inputs.facts.accelerators:
+        return inputs.facts.memory.limit_bytes
+    return min(accelerator.memory_bytes for accelerator in inputs.facts.accelerators)
+
+
+def _utilization(inputs: PlanInputs, ledger: Ledger) -> float:
+    path = "hardware.memory.utilization"
+    if ledger.source_of(path) != "default":
+        return ledger.take("memory.utilization", path, inputs.spec.hardware.memory.utilization)
+    share = inputs.profile.defaults.memory_utilization
+    return ledger.decide("memory.utilization", share, "profile", f"default of profile {inputs.profile.name}")
+
+
+def _weights(needs: MemoryNeeds) -> MemoryItem:
+    tensors = sum(plan.num_tensors for plan in needs.precision.weights)
+    planned = sum(plan.planned_bytes for plan in needs.precision.weights)
+    ranks = needs.parallel.tensor * needs.parallel.pipeline
+    tables = rope_tables_bytes(needs.config, needs.context.limit)
+    parts = [f"{tensors} tensors {format_size(planned)}"]
+    parts += [f"over {ranks} ranks"] if ranks > 1 else []
+    parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
+    return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables, formula=" ".join(parts))
+
+
+def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
+    geometry, scheduler = inputs.model.geometry, needs.scheduler
+    family = needs.config.model_type if needs.config else ""
+    shape = {"gated": family != "gpt2", "post_norms": family.startswith(("gemma2", "gemma3"))}
+    step = Step(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
+    per_token, per_row = token_width(geometry, **shape), sampled_width(geometry, **shape)
+    floats = max(step.num_tokens * per_token, step.num_sampled * per_row)
+    element = 4 if needs.precision.activations == "f32" else 2
+    of_tokens = f"{step.num_tokens:,} tokens x {per_token:,}"
+    of_rows = f"{step.num_sampled:,} rows x {per_row:,} (logits)"
+    activations = MemoryItem(
+        name="activations",
+        size_bytes=floats * element,
+        formula=f"the larger of {of_tokens} and {of_rows}, x {element} bytes",
+    )
+    workspace = MemoryItem(
+        name="workspace",
+        size_bytes=workspace_bytes(geometry, needs.precision, needs.kernels, step),
+        formula=f"prepared inputs of {step.num_tokens:,} tokens, attention scratch of {step.num_threads} threads",
+    )
+    return activations, workspace
+
+
+def _margin(inputs: PlanInputs) -> MemoryItem:
+    device = inputs.profile.device
+    return MemoryItem(name="margin", size_bytes=MARGIN_BYTES[device], formula=MARGIN_NOTE[device])
+
+
+def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, int]:
+    """(max_model_len, number of blocks)."""
+    wanted, size = needs.context.limit, needs.block_size
+    one_sequence = -(-wanted // size)
+    fits = max(0, device.left // device.block_bytes)
+    num_blocks, path, reason = _wanted_blocks(inputs, needs, device, ledger)
+    if num_blocks > fits:
+        _report_misfit(inputs, device, num_blocks * device.block_bytes, path, reason, ledger)
+        num_blocks = max(fits, 1)
+    if num_blocks >= one_sequence:
+        return _length(inputs, wanted, ledger), num_blocks
+    return _shrunk(inputs, needs, device, num_blocks, ledger), num_blocks
+
+
+def _wanted_blocks(
+    inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger
+) -> tuple[int, str, str]:
+    """(blocks, spec path, what they are for): what the spec says, else what is left, on a CPU within reason."""
+    spec, path = inputs.spec, "cache.num_blocks"
+    if spec.cache.num_blocks != AUTO:
+        return ledger.take(path, path, int(spec.cache.num_blocks)), path, "cache.num_blocks"
+    if spec.hardware.memory.kv_cache != AUTO:
+        path = "hardware.memory.kv_cache"
+        blocks = max(1, int(spec.hardware.memory.kv_cache) // device.block_bytes)
+        return ledger.take("cache.num_blocks", path, blocks), path, path
+    fits = max(0, device.left // device.block_bytes)
+    one_sequence = -(-needs.context.limit // needs.block_size)
+    if inputs.profile.device != "cpu":
+        ledger.decide(path, fits, "computed", "all that is left after weights and activations")
+        return max(fits, 1), "model.source", "one block of cache"
+    useful = 2 * needs.scheduler.max_num_seqs * one_sequence
+    capped = min(useful, max(CPU_AUTO_CACHE_BYTES // device.block_bytes, one_sequence))
+    blocks = min(fits, capped)
+    reasons = {
+        fits: "all that is left after weights and activations",
+        useful: "every sequence at full length, and as much again for kept prefixes",
+    }
+    reason = reasons.get(blocks, f"on a CPU at most {format_size(CPU_AUTO_CACHE_BYTES)}, or one full sequence")
+    ledger.decide(path, blocks, "computed", reason)
+    return max(blocks, 1), "model.source", "one block of cache"
+
+
+def _report_misfit(
+    inputs: PlanInputs, device: _Device, cache: int, path: str, reason: str, ledger: Ledger
+) -> None:
+    fixed = ", ".join(f"{item.name} {format_size(item.size_bytes)}" for item in device.items)
+    need = sum(item.size_bytes for item in device.items) + cache
+    ledger.misfit(
+        path,
+        "plan/fit",
+        f"{inputs.facts.name} cannot hold it: {fixed} and {reason} {format_size(cache)} need {format_size(need)};"
+        f" the budget is {format_size(device.budget)} of {format_size(device.total)}",
+    )
+
+
+def _length(inputs: PlanInputs, length: int, ledger: Ledger) -> int:
+    path = "model.max_model_len"
+    if inputs.spec.model.max_model_len != AUTO:
+        return ledger.take(path, path, length)
+    return ledger.decide(path, length, "model", "the model's own limit, and it fits")
+
+
+def _shrunk(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, num_blocks: int, ledger: Ledger) -> int:
+    """The context that the cache holds, where the spec allows less than it asked for."""
+    path, wanted, length = "model.max_model_len", needs.context.limit, num_blocks * needs.block_size
+    if length >= 2048:
+        length -= length % 1024
+    per_token = sum(group.bytes_per_token for group in device.groups)
+    message = (
+        f"a sequence of {wanted:,} tokens needs {format_size(wanted * per_token)} of KV cache, and there is room"
+        f" for {length:,} tokens ({format_size(num_blocks * device.block_bytes)})"
+    )
+    if needs.context.may_shrink:
+        return ledger.decide(path, length, "computed", f"{message}; the model's own limit is {wanted:,}")
+    if ledger.may_degrade(message):
+        return ledger.decide(path, length, "computed", f"{message}; strictness allows less than was asked for")
+    ledger.misfit(path, "plan/fit", message, allowed=f"auto, or at most {length}")
+    return length

@@ -1,0 +1,104 @@
+"""Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
+
+import re
+from typing import Any, Literal
+
+from appliance.catalog.architectures import ARCHITECTURES, Architecture
+from appliance.plan.context import ContextRequest, config_overrides
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.types import ModelPlan
+
+# generation_config.json name -> SamplingParams name; these are the ones that vLLM reads.
+SAMPLING_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+_PARTS_LOOP = re.compile(r"\bfor\s+\w+\s+in\s+(?:\w+\s*(?:\.\s*content\b|\[\s*['\"]content['\"]\s*\])|content\b)")
+
+
+def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
+    """max_model_len is the request; the memory pass may make it less."""
+    spec, model, files = inputs.spec.model, inputs.model, inputs.files
+    check_architecture(inputs, ledger)
+    template = _chat_template(inputs, ledger)
+    return ModelPlan(
+        path=model.root,
+        format=model.format,
+        architecture=ledger.decide("model.architecture", model.architecture, "model", "named by the checkpoint"),
+        header_sha256=model.header_sha256,
+        served_names=_served_names(inputs, ledger),
+        task="generate",
+        max_model_len=context.limit,
+        seed=ledger.take("model.seed", "model.seed", spec.seed or 0),
+        tokenizer_path=files.tokenizer_path or model.root,
+        skip_tokenizer=spec.skip_tokenizer_init,
+        chat_template=template,
+        chat_template_content_format=_content_format(inputs, template, ledger),
+        default_sampling=_default_sampling(inputs, ledger),
+        max_logprobs=spec.max_logprobs,
+        logprobs_mode=spec.logprobs_mode,
+        config_overrides=config_overrides(inputs.spec, model),
+        show_load_progress=inputs.spec.loading.use_tqdm_on_load,
+    )
+
+
+def check_architecture(inputs: PlanInputs, ledger: Ledger) -> Architecture | None:
+    """The catalog's entry. A known one that is not built is planned but not run; an unknown one is refused."""
+    name = inputs.model.architecture
+    known = ARCHITECTURES.get(name)
+    built = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
+    if known is None:
+        message = f"the checkpoint's architecture {name!r} is not in this version"
+        ledger.refuse("model.source", "plan/architecture", message, allowed=built, hint="choose another checkpoint")
+    elif known.family is None:
+        ledger.cannot_run.append(f"the architecture {name} is not in this version (built: {built})")
+    return known
+
+
+def _served_names(inputs: PlanInputs, ledger: Ledger) -> tuple[str, ...]:
+    names = tuple(inputs.spec.model.served_names) or (inputs.spec.name,)
+    path = "model.served_names" if inputs.spec.model.served_names else "name"
+    return ledger.take("model.served_names", path, names, "the first is reported")
+
+
+def _chat_template(inputs: PlanInputs, ledger: Ledger) -> str | None:
+    if inputs.spec.model.skip_tokenizer_init:
+        return None
+    if inputs.spec.model.chat_template is not None:
+        return inputs.files.chat_template or inputs.spec.model.chat_template
+    if inputs.model.tokenizer.chat_template is None:
+        reason = "the checkpoint has no chat template: chat requests will be refused, completions work"
+        return ledger.decide("model.chat_template", None, "model", reason)
+    return inputs.model.tokenizer.chat_template
+
+
+def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) -> Literal["string", "openai"]:
+    wanted, path = inputs.spec.model.chat_template_content_format, "model.chat_template_content_format"
+    if wanted != AUTO:
+        return ledger.take(path, path, wanted)
+    loops = template is not None and _PARTS_LOOP.search(template) is not None
+    if loops:
+        return ledger.decide(path, "openai", "model", "the template walks over the parts of a message's content")
+    return ledger.decide(path, "string", "model", "the template takes a message's content as text")
+
+
+def _default_sampling(inputs: PlanInputs, ledger: Ledger) -> dict[str, Any]:
+    decoding = inputs.spec.decoding
+    base: dict[str, Any] = {}
+    if decoding.generation_config == AUTO:
+        base = dict(inputs.model.generation_config)
+    elif decoding.generation_config != "none":
+        base = dict(inputs.files.generation_config or {})
+    values = {name: base[key] for key, name in SAMPLING_NAMES.items() if base.get(key) is not None}
+    over = decoding.override_generation_config
+    values |= {SAMPLING_NAMES.get(key, key): value for key, value in over.items()}
+    if values:
+        path = "decoding.override_generation_config" if over else "decoding.generation_config"
+        source = "model" if ledger.source_of(path) == "default" else ledger.source_of(path)
+        ledger.decide("model.default_sampling", values, source, "defaults of requests; max_tokens also caps them")
+    return values

@@ -1,0 +1,178 @@
+"""From a spec file to a plan: finds the machine, the profile and the checkpoint, then compiles. The I/O of planning."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.read import read_model_facts
+from appliance.checkpoint.sources.options import FetchOptions, Progress
+from appliance.checkpoint.sources.resolve import resolve_source
+from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
+from appliance.hardware.select import select_profile
+from appliance.plan.compile import compile_plan
+from appliance.plan.inputs import ResolvedFiles
+from appliance.plan.ledger import AUTO
+from appliance.plan.types import EnginePlan
+from appliance.spec import DeploymentSpec, LoadedSpec, load_spec
+
+MAX_TEMPLATE_BYTES = 1 << 20
+
+
+class Prepared(NamedTuple):
+    loaded: LoadedSpec
+    model: ModelFacts
+    plan: EnginePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    facts: HardwareFacts
+    profile: Profile
+
+
+def prepare(
+    spec_path: str | Path,
+    overrides: Sequence[str] = (),
+    hardware: str | None = None,
+    *,
+    model_facts: Path | None = None,
+    allow_fetch: bool = True,
+    progress: Progress | None = None,
+) -> Prepared:
+    """The spec, the checkpoint's facts and the plan.
+
+    hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place of
+    the checkpoint. allow_fetch False looks only at what is on this machine. Raises ApplianceError: SpecError, FitError,
+    CheckpointError, HardwareError.
+    """
+    loaded = load_spec(spec_path, overrides)
+    base = Path(spec_path).resolve().parent
+    machine = find_machine(loaded.spec, hardware)
+    model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
+    files = resolve_files(loaded, base, allow_fetch, progress)
+    plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
+    return Prepared(loaded, model, plan)
+
+
+def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:
+    """The facts and the profile. On this machine, `auto` passes over devices that this version cannot run."""
+    facts = probe_machine() if hardware is None else load_facts(hardware)
+    profiles = load_profiles()
+    if spec.hardware.profile != AUTO:
+        return Machine(facts, find_profile(spec.hardware.profile, profiles))
+    wanted = spec.hardware.device
+    if wanted != AUTO:
+        profiles = tuple(profile for profile in profiles if profile.device == wanted)
+    elif hardware is None:
+        profiles = tuple(profile for profile in profiles if _can_run(profile))
+    return Machine(facts, select_profile(facts, profiles).profile)
+
+
+def _can_run(profile: Profile) -> bool:
+    return any(name in KERNEL_SETS and KERNEL_SETS[name].is_built for name in profile.kernel_sets)
+
+
+def load_model_facts(path: Path) -> ModelFacts:
+    """A ModelFacts JSON. Raises CheckpointError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ModelFacts)
+    except OSError as error:
+        raise CheckpointError(path.name, f"cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise CheckpointError(path.name, f"is no ModelFacts JSON: {error}") from error
+
+
+def find_model(
+    loaded: LoadedSpec, base: Path, allow_fetch: bool = True, progress: Progress | None = None
+) -> ModelFacts:
+    """The facts of the checkpoint, first from what is here, then fetched. Raises CheckpointError."""
+    spec = loaded.spec.model
+
+    def obtain(offline: bool) -> Path:
+        options = fetch_options(loaded.spec, base, spec.revision, offline)
+        return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
+
+    return read_model_facts(_offline_first(obtain, allow_fetch and not loaded.spec.loading.offline))
+
+
+def _offline_first(obtain: Any, may_fetch: bool) -> Path:
+    try:
+        path: Path = obtain(True)
+    except CheckpointError:
+        if not may_fetch:
+            raise
+        path = obtain(False)
+    return path
+
+
+def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offline: bool) -> FetchOptions:
+    """How the spec wants files to be fetched. `base`: the folder that relative paths start from."""
+    loading = spec.loading
+    values: dict[str, Any] = {
+        "base_dir": base,
+        "revision": revision,
+        "token": loading.hf_token.get_secret_value() if loading.hf_token else None,
+        "ignore_patterns": tuple(loading.ignore_patterns),
+        "offline": offline,
+        "timeout_s": loading.timeout,
+    }
+    if loading.download_dir is not None:
+        values["cache_dir"] = base / loading.download_dir
+    return FetchOptions(**values)
+
+
+def resolve_files(
+    loaded: LoadedSpec, base: Path, allow_fetch: bool = True, progress: Progress | None = None
+) -> ResolvedFiles:
+    """Reads what the spec names by path: the tokenizer's place, the chat template, the generation config."""
+    spec = loaded.spec
+    generation = spec.decoding.generation_config
+    return ResolvedFiles(
+        tokenizer_path=_tokenizer_path(loaded, base, allow_fetch, progress),
+        chat_template=_chat_template(spec.model.chat_template, base),
+        generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
+    )
+
+
+def _tokenizer_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None) -> str | None:
+    spec = loaded.spec
+    tokenizer = spec.model.tokenizer
+    if tokenizer is None:
+        return None
+    if (base / tokenizer).exists():
+        return str(base / tokenizer)
+
+    def obtain(offline: bool) -> Path:
+        options = fetch_options(spec, base, spec.model.tokenizer_revision, offline)
+        return resolve_source(tokenizer, (), None, options, progress)
+
+    return str(_offline_first(obtain, allow_fetch and not spec.loading.offline))
+
+
+def _chat_template(wanted: str | None, base: Path) -> str | None:
+    """The text of a template: of a file where one has this name, else as it stands."""
+    if wanted is None or "{" in wanted or "\n" in wanted:
+        return wanted
+    path = base / wanted
+    if not path.is_file():
+        return wanted
+    data = path.read_bytes()
+    if len(data) > MAX_TEMPLATE_BYTES:
+        raise CheckpointError(path.name, f"a chat template has at most {MAX_TEMPLATE_BYTES} bytes")
+    return data.decode("utf-8", "replace")
+
+
+def _generation_config(path: Path) -> dict[str, Any]:
+    file = path / "generation_config.json" if path.is_dir() else path
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise CheckpointError(file.name, f"cannot be read: {error.strerror}", "decoding.generation_config") from error
+    except msgspec.DecodeError as error:
+        raise CheckpointError(file.name, f"is no JSON object: {error}") from error

@@ -1,0 +1,65 @@
+"""Pass `serving`: what the front ends read. Everything here can change while the engine runs."""
+
+from typing import Any
+
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.types import RestartPlan, ServingPlan
+
+
+def plan_serving(inputs: PlanInputs) -> ServingPlan:
+    spec = inputs.spec
+    http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
+    logs = spec.observability.logs
+    return ServingPlan(
+        host=http.host,
+        port=http.port,
+        root_path=http.root_path,
+        apis=tuple(spec.endpoints.apis),
+        key_hashes={key.name: key.hash for key in spec.endpoints.auth.keys},
+        max_body_bytes=limits.max_body_bytes,
+        max_header_bytes=limits.max_header_bytes,
+        max_headers=limits.max_headers,
+        max_n=limits.max_n,
+        keep_alive_s=http.keep_alive,
+        shutdown_timeout_s=spec.shutdown.timeout,
+        cors_origins=tuple(spec.endpoints.cors.allowed_origins),
+        request_id_headers=http.enable_request_id_headers,
+        enable_docs=http.enable_docs,
+        server_load_tracking=http.enable_server_load_tracking,
+        force_include_usage=responses.enable_force_include_usage,
+        prompt_tokens_details=responses.enable_prompt_tokens_details,
+        return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
+        log_level=logs.level,
+        log_requests=logs.enable_log_requests,
+        max_log_len=logs.max_log_len,
+        metrics=spec.observability.metrics.enabled,
+        response_role=spec.model.response_role,
+    )
+
+
+def plan_restart(inputs: PlanInputs) -> RestartPlan:
+    spec = inputs.spec.restart
+    return RestartPlan(
+        policy=spec.policy,
+        max_restarts=spec.max_restarts,
+        window_s=spec.window,
+        backoff_s=spec.backoff,
+        heartbeat_timeout_s=spec.heartbeat_timeout,
+    )
+
+
+def plan_slo(inputs: PlanInputs) -> dict[str, float]:
+    """Bounds in seconds by name, only those that are promised."""
+    return {name: bound for name, bound in inputs.spec.slo.model_dump().items() if bound is not None}
+
+
+def plan_batch(inputs: PlanInputs, max_num_seqs: int) -> dict[str, Any]:
+    """The spec's fields; `max_concurrency` is a number."""
+    values = inputs.spec.batch.model_dump(mode="json", exclude={"metrics", "output_tmp_dir"})
+    if values["max_concurrency"] == "auto":
+        values["max_concurrency"] = 2 * max_num_seqs
+    return values
+
+
+def plan_bench(inputs: PlanInputs) -> dict[str, Any]:
+    return inputs.spec.bench.model_dump(mode="json")

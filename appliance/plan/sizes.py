@@ -1,0 +1,94 @@
+"""Formulas of the memory plan. Plain numbers in, bytes out; each names what it counts, so that a plan can show it."""
+
+from dataclasses import dataclass
+
+from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.checkpoint.config import ConfigFacts
+from appliance.checkpoint.facts import AttentionGroup, Geometry
+from appliance.plan.types import KvGroupPlan, PrecisionPlan
+
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
+ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
+ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
+PARTIALS_PER_THREAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The largest step."""
+
+    num_tokens: int
+    num_sampled: int
+    num_threads: int
+
+
+def padded(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def kv_group(group: AttentionGroup, dtype: str, kernels: KernelSetFacts) -> KvGroupPlan:
+    """Keys and values of one token: 2 x layers x KV heads x head size (padded to the kernels' panel) x element."""
+    width = padded(group.head_dim, kernels.panel)
+    return KvGroupPlan(
+        num_layers=len(group.layers),
+        num_kv_heads=group.num_kv_heads,
+        head_dim=group.head_dim,
+        window=group.window,
+        bytes_per_token=2 * len(group.layers) * group.num_kv_heads * width * ELEMENT_BYTES[dtype],
+    )
+
+
+def kv_block_bytes(groups: tuple[KvGroupPlan, ...], block_size: int, kernels: KernelSetFacts) -> int:
+    """One block of every layer. The kernels pad the slots of a block to a panel as well."""
+    return sum(group.bytes_per_token for group in groups) * padded(block_size, kernels.panel)
+
+
+def rope_tables_bytes(config: ConfigFacts | None, max_model_len: int) -> int:
+    """f32 [max_model_len, rotary dim] for each kind of rotation in use."""
+    if config is None:
+        return 0
+    widths = {str(layer.rope): round(config.head_dim * layer.rope.partial_factor) for layer in config.layers if layer.rope}
+    return sum(width * 4 * max_model_len for width in widths.values())
+
+
+def token_width(geometry: Geometry, *, gated: bool, post_norms: bool) -> int:
+    """Floats a token across the slots of layers/decoder.py, which all layers share and which live at the same time:
+    hidden, normed, branch (and post_normed) [D]; qkv [(H + 2 G) d]; attention [H d]; gate_up [2 I]; inner [I]."""
+    hidden = geometry.hidden_size * (4 if post_norms else 3)
+    heads = (2 * geometry.num_heads + 2 * geometry.num_kv_heads) * geometry.head_dim
+    return hidden + heads + geometry.intermediate_size * (3 if gated else 1)
+
+
+def sampled_width(geometry: Geometry, *, gated: bool, post_norms: bool) -> int:
+    """Floats a sampled row: the same slots without qkv, and the logits [V]."""
+    qkv = (geometry.num_heads + 2 * geometry.num_kv_heads) * geometry.head_dim
+    return token_width(geometry, gated=gated, post_norms=post_norms) - qkv + geometry.vocab_size
+
+
+def prepared_bytes(columns: int, group_size: int, element_bytes: int, rows: int) -> int:
+    """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, and three floats a
+    group of columns."""
+    blocks = -(-columns * element_bytes // ROW_BYTES)
+    groups = -(-columns // group_size) if group_size else 0
+    return rows * (blocks * ROW_BYTES + groups * 12)
+
+
+def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step) -> int:
+    """The widest prepared input, and attention's scratch of each thread (kernels/cpu/attention.cpp)."""
+    if kernels.name == "reference":
+        return 0
+    columns = max(geometry.hidden_size, geometry.intermediate_size, geometry.num_heads * geometry.head_dim)
+    forms = {_input_form(plan.group_size, precision, kernels) for plan in precision.weights if plan.role != "other"}
+    prepared = max((prepared_bytes(columns, group, size, step.num_tokens) for group, size in forms), default=0)
+    width = padded(max(group.head_dim for group in geometry.groups), kernels.panel)
+    queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
+    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + ATTENTION_ROWS * width * 4, 4096)
+    partials = PARTIALS_PER_THREAD * ATTENTION_ROWS * (width + 2) * 4
+    return padded(prepared, 4096) + step.num_threads * (scratch + partials)
+
+
+def _input_form(group_size: int | None, precision: PrecisionPlan, kernels: KernelSetFacts) -> tuple[int, int]:
+    """(columns a scale, bytes an element) of the input of a Linear."""
+    if group_size is not None and precision.quantize_activations:
+        return group_size, kernels.integer_activation_bytes
+    return 0, 4
