@@ -1,6 +1,6 @@
 """How a field of the spec is declared: one helper that keeps its documentation beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -78,8 +78,11 @@ def field(
     the vLLM argument when it is not the field's own. A mutable default (list, dict, Section class) is made anew for
     each model. `built=False`: it is parsed and checked, and the planner refuses it.
     """
-    factory = default if isinstance(default, type) else type(default) if default in ([], {}) else None
-    shown = {} if isinstance(default, type) else default
+    if isinstance(default, type) and issubclass(default, Section):
+        factory: Callable[[], Any] | None = default.model_construct  # a call would build a validator of its own
+        shown: Any = {}
+    else:
+        factory, shown = (type(default) if default in ([], {}) else None), default
     known = FieldDoc(
         doc,
         default=shown,

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yaml"))
 STRUCTURAL = ("spec/unknown-key", "spec/missing", "value/")
 LOADER_ONLY = {
+    "bool-yes": "YAML 1.1 readers take yes for true",
     "class-path": "dotted paths are not in the schema",
     "context-fraction": "whole numbers are not in the schema",
     "float-for-integer": "2.0 is an integer of JSON Schema",
@@ -26,8 +27,13 @@ LOADER_ONLY = {
 }
 
 
+@pytest.fixture(scope="module")
 def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(deployment_schema())
+
+
+def rules_of(file: Path) -> set[str]:
+    return {line.split()[2] for line in file.read_text().splitlines() if line.startswith("# expect:")}
 
 
 def data_of(text: str) -> Any:
@@ -51,36 +57,39 @@ def test_schema_is_a_schema() -> None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_examples_are_valid(file: Path) -> None:
+def test_examples_are_valid(file: Path, validator: jsonschema.Draft202012Validator) -> None:
     loaded = load_spec(file, environ={})
     assert loaded.warnings == ()
-    assert list(validator().iter_errors(data_of(file.read_text()))) == []
+    assert list(validator.iter_errors(data_of(file.read_text()))) == []
 
 
 def test_there_are_examples() -> None:
     assert {"quickstart", "public-server", "batch-and-bench"} <= {file.stem for file in EXAMPLES}
 
 
-def test_the_starter_is_valid(tmp_path: Path) -> None:
+def test_the_starter_is_valid(tmp_path: Path, validator: jsonschema.Draft202012Validator) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(starter_text("spec.yaml", "starter", SOURCE))
     assert load_spec(file, environ={}).warnings == ()
-    assert list(validator().iter_errors(data_of(file.read_text()))) == []
+    assert list(validator.iter_errors(data_of(file.read_text()))) == []
 
 
-@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "broken").glob("*.yaml")), ids=lambda file: file.stem)
-def test_the_schema_sees_what_is_structural(file: Path) -> None:
-    text = file.read_text()
-    rules = {line.split()[2] for line in text.splitlines() if line.startswith("# expect:")}
-    if not any(rule.startswith(STRUCTURAL) for rule in rules) or file.stem in LOADER_ONLY or "yes" in text:
-        pytest.skip("not for a schema")
-    assert list(validator().iter_errors(data_of(text)))
+def structural() -> list[Path]:
+    """Broken specs whose fault a schema can see. YAML 1.1 readers of editors take `yes` for a boolean."""
+    files = sorted((Path(__file__).parent / "broken").glob("*.yaml"))
+    seen = [file for file in files if any(rule.startswith(STRUCTURAL) for rule in rules_of(file))]
+    return [file for file in seen if file.stem not in LOADER_ONLY]
 
 
-def test_references_pass_the_schema() -> None:
+@pytest.mark.parametrize("file", structural(), ids=lambda file: file.stem)
+def test_the_schema_sees_what_is_structural(file: Path, validator: jsonschema.Draft202012Validator) -> None:
+    assert list(validator.iter_errors(data_of(file.read_text())))
+
+
+def test_references_pass_the_schema(validator: jsonschema.Draft202012Validator) -> None:
     text = "api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {source: x}\n"
     text += "endpoints:\n  http:\n    port: ${env:PORT}\ncache:\n  dtype: ${env:DTYPE:?which}\n"
-    assert list(validator().iter_errors(data_of(text))) == []
+    assert list(validator.iter_errors(data_of(text))) == []
 
 
 def test_every_field_says_what_it_is() -> None:
