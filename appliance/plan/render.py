@@ -1,0 +1,138 @@
+"""A plan as text for people: one screen; with `explain`, every decision and every refused kernel too."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from appliance.base.units import format_size
+from appliance.plan.boot import Comparison
+from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan
+
+LABEL = 11  # columns of the labels on the left
+
+
+def render_json(plan: EnginePlan) -> str:
+    """Stable: fields in the order of the schema, two spaces an indent."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode()
+
+
+def render_text(plan: EnginePlan, *, explain: bool = False) -> str:
+    lines = [*_heading(plan), "", *_weights(plan), "", *_memory(plan)]
+    if explain:
+        lines += ["", *_decisions(plan), "", *_kernels(plan)]
+    lines += [f"warning: {text}" for text in plan.warnings]
+    lines += [f"cannot run: {text}" for text in plan.cannot_run]
+    return "\n".join(lines)
+
+
+def _row(label: str, text: str) -> str:
+    return f"{label:<{LABEL}}{text}".rstrip()
+
+
+def _heading(plan: EnginePlan) -> Iterator[str]:
+    model, scheduler, cache, kernels = plan.model, plan.scheduler, plan.cache, plan.kernels
+    yield _row("plan", f"{plan.name}   engine {plan.engine_sha256[:12]}   serving {plan.serving_sha256[:12]}")
+    yield _row("machine", f"{plan.hardware}, profile {plan.profile}")
+    yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}), {kernels.num_threads} threads")
+    yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
+    yield _row("context", f"{model.max_model_len:,} tokens")
+    yield _row(
+        "step",
+        f"up to {scheduler.max_num_seqs} sequences and {scheduler.max_num_batched_tokens:,} tokens, {scheduler.policy}"
+        f"{', chunked prefill' if scheduler.chunked_prefill else ''}",
+    )
+    caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"
+    yield _row("cache", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}, {caching}")
+    yield _row("listens", f"http://{plan.serving.host}:{plan.serving.port}{plan.serving.root_path}, {_keys(plan)}")
+
+
+def _keys(plan: EnginePlan) -> str:
+    count = len(plan.serving.key_hashes)
+    return f"{count} API key{'s' * (count != 1)}" if count else "no API keys"
+
+
+def _weights(plan: EnginePlan) -> list[str]:
+    rows = [("weights", "role", "tensors", "stored", "planned", "as", "error")]
+    for entry in plan.precision.weights:
+        form = entry.layout if entry.group_size is None else f"{entry.layout}/{entry.group_size}"
+        sizes = format_size(entry.stored_bytes), format_size(entry.planned_bytes)
+        rows.append((entry.storage, entry.role, f"{entry.num_tensors:,}", *sizes, form, entry.error))
+    total_stored = sum(entry.stored_bytes for entry in plan.precision.weights)
+    total_planned = sum(entry.planned_bytes for entry in plan.precision.weights)
+    inputs = "8-bit" if plan.precision.quantize_activations else plan.precision.activations
+    rows.append(("total", "", "", format_size(total_stored), format_size(total_planned), "", f"activations {inputs}"))
+    return table(rows, right=(2, 3, 4))
+
+
+def _memory(plan: EnginePlan) -> list[str]:
+    first = plan.memory[0]
+    same = f" (each of {len(plan.memory)} devices)" if len(plan.memory) > 1 else ""
+    share = first.budget_bytes / first.device_bytes if first.device_bytes else 0
+    rows = [(f"{first.device}{same}", "size", "how")]
+    rows += [(item.name, format_size(item.size_bytes), item.formula) for item in first.items]
+    used = sum(item.size_bytes for item in first.items)
+    of = f"{format_size(first.budget_bytes)} budget = {share:.2f} x {format_size(first.device_bytes)}"
+    rows.append(("total", format_size(used), f"of {of}, {format_size(first.budget_bytes - used)} left"))
+    return [*table(rows, right=(1,)), *_cache_lines(first)]
+
+
+def _cache_lines(memory: MemoryPlan) -> Iterator[str]:
+    yield ""
+    for group in memory.kv_groups:
+        reach = "full attention" if group.window is None else f"window {group.window:,}"
+        yield _row(
+            "KV", f"{group.num_layers} layers x {group.num_kv_heads} heads x {group.head_dim}, {reach}:"
+            f" {format_size(group.bytes_per_token)} a token",
+        )  # fmt: skip
+    yield _row("holds", f"{memory.num_tokens:,} tokens = {memory.num_full_sequences:g} sequences of full length")
+
+
+def _decisions(plan: EnginePlan) -> list[str]:
+    rows = [("decision", "value", "from", "because")]
+    rows += [(each.path, _short(each.value), each.source, each.reason) for each in plan.decisions]
+    return table(rows)
+
+
+def _short(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _kernels(plan: EnginePlan) -> list[str]:
+    rows: list[Sequence[str]] = [("operator", "kernel", "refused")]
+    by_reasons: dict[str, list[KernelChoice]] = {}
+    for choice in plan.kernels.choices:
+        key = "; ".join(f"{name}: {reason}" for name, reason in choice.refused.items())
+        by_reasons.setdefault(key, []).append(choice)
+    for reasons, choices in by_reasons.items():
+        refusals = reasons.split("; ") if reasons else [""]
+        for index in range(max(len(choices), len(refusals))):
+            choice = choices[index] if index < len(choices) else None
+            names = (choice.operator, choice.implementation) if choice else ("", "")
+            rows.append((*names, refusals[index] if index < len(refusals) else ""))
+    return table(rows)
+
+
+def render_comparison(rows: Sequence[Comparison]) -> str:
+    """Planned against measured."""
+    lines = [("memory", "planned", "measured", "difference", "")]
+    for row in rows:
+        verdict = "" if row.is_close else "more than 10 % off"
+        sizes = format_size(row.planned_bytes), format_size(row.measured_bytes)
+        lines.append((row.name, *sizes, f"{row.difference:+.1%}", verdict))
+    return "\n".join(table(lines, right=(1, 2, 3)))
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Columns two spaces apart; those in `right` end at the same place. The last column is not padded."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths[0] = max(widths[0], LABEL - 2)
+    lines = []
+    for row in rows:
+        cells = [
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
