@@ -14,6 +14,7 @@ from appliance.engine.messages import BootPhase
 from appliance.engine.runner import Runner
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
+from appliance.plan.boot import BootReport
 from appliance.plan.types import EnginePlan
 
 REPORT_EVERY_S = 0.1  # between two announcements of one phase
@@ -35,11 +36,9 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
     scheduler = Scheduler(config)
     phases.end()
-    report = {
-        "phase_seconds": phases.seconds,
-        "memory_bytes": dict(backend.executable.memory_bytes),
-        "num_blocks": config.num_blocks,
-    }
+    report = BootReport(
+        seconds=phases.seconds, memory_bytes=dict(backend.executable.memory_bytes), num_blocks=config.num_blocks
+    )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
     return EngineLoop(scheduler, runner, limits, boot_report=raw(report))
 

@@ -114,6 +114,13 @@ class Front(threading.Thread):
         os.close(self._wake_fd)
 
     def run(self) -> None:
+        try:
+            self._serve()
+        except BaseException:  # noqa: BLE001 - an engine that cannot be reached is dead: end, so that its supervisor sees it
+            _log.exception("the engine's socket thread died")
+            os._exit(1)
+
+    def _serve(self) -> None:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_fd, zmq.POLLIN)

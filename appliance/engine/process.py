@@ -60,6 +60,7 @@ class EngineProcess:
         self._plan = plan
         self._intake: queue.SimpleQueue[Intake] = queue.SimpleQueue()
         self._pulse = Pulse()
+        self._booting = True
         self._deadline: float | None = None  # of a drain
         self._front = Front(
             endpoint,
@@ -87,6 +88,7 @@ class EngineProcess:
         except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
+        self._booting = False
         self._pulse = loop.pulse
         self._front.broadcast(Ready(loop.boot_report))
         try:
@@ -125,7 +127,10 @@ class EngineProcess:
                     self._front.emit(loop.handle(client, message))
 
     def _on_terminate(self, *_: object) -> None:
-        """The first SIGTERM drains, a second one ends at once."""
+        """The first SIGTERM drains, a second one ends at once; during the start there is nothing to drain."""
+        if self._booting:
+            self._booting = False
+            sys.exit(0)
         again = self._deadline is not None
         self._intake.put((b"", DrainAndStop(0.0 if again else self._plan.serving.shutdown_timeout_s)))
 

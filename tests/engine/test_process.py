@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +18,7 @@ from appliance.engine.messages import (
     Fatal,
     FinishReason,
     Heartbeat,
+    Hello,
     OutputBatch,
     Ready,
     UtilityRequest,
@@ -26,6 +26,7 @@ from appliance.engine.messages import (
 )
 from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED
 from appliance.engine.scripted import Reply, Script
+from appliance.plan.boot import BootReport
 
 from .client import Client, command, engine, write_plan
 from .plans import scripted_plan
@@ -39,17 +40,14 @@ def stats(client: Client) -> EngineStats:
     return msgspec.msgpack.decode(client.wait_for(UtilityResult).value, type=EngineStats)
 
 
-def boot_report(ready: Ready) -> dict[str, Any]:
-    return msgspec.msgpack.decode(ready.report)
-
-
 def test_a_request_is_answered_and_boot_is_told(tmp_path: Path) -> None:
     script = Script(replies=[Reply([7, 8], [20, 21, 22])])
     with engine(tmp_path, scripted_plan(tmp_path, script)) as (_, endpoint), Client(endpoint) as client:
         client.send(generate("hello", [5, 7, 8], 10, eos=(0,)))
         for name in ("interpreter", "load", "runner"):
             assert client.wait_for(BootPhase, lambda phase: phase.ended).name == name
-        assert {"interpreter", "load", "runner"} == set(boot_report(client.wait_for(Ready))["phase_seconds"])
+        report = msgspec.msgpack.decode(client.wait_for(Ready).report, type=BootReport)
+        assert {"interpreter", "load", "runner"} == set(report.seconds)
         outputs = list(client.outputs("hello"))
         assert [token for output in outputs for token in output.token_ids] == [20, 21, 22, 0]
         assert outputs[-1].finish_reason is FinishReason.STOP
@@ -189,6 +187,34 @@ def test_a_second_terminate_ends_at_once(tmp_path: Path) -> None:
         last = list(client.outputs("open"))[-1]
         assert last.error_kind is ErrorKind.UNAVAILABLE
         assert process.wait(10) == 0
+
+
+def test_terminate_during_the_start(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, Script(load_seconds=1000.0))
+    with engine(tmp_path, plan) as (process, endpoint), Client(endpoint) as client:
+        client.send(Hello())
+        client.wait_for(BootPhase, lambda phase: phase.name == "load")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_a_crowd_with_aborts_leaves_an_idle_engine(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, num_blocks=40, max_num_seqs=6)
+    with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as one, Client(endpoint) as two:
+        for number in range(60):
+            for client in (one, two):
+                client.send(generate(f"r{number}", range(1, 20 + number), 30, n=1 + number % 2))
+                if number % 3 == 0:
+                    client.send(AbortRequest([f"r{number - number % 4}"]))
+        for client in (one, two):
+            ended: set[tuple[str, int]] = set()
+            while len(ended) < 90:
+                for output in client.wait_for(OutputBatch).outputs:
+                    if output.finish_reason is not None:
+                        assert output.error is None
+                        ended.add((output.request_id, output.index))
+        last = stats(one)
+        assert (last.num_running, last.num_waiting, last.num_blocks_used) == (0, 0, 0)
 
 
 def test_drain_and_shutdown_calls(tmp_path: Path) -> None:
