@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -27,8 +27,8 @@ from appliance.service.metrics import RequestRecord, ServiceMetrics
 from appliance.service.requests import TextRequest
 from appliance.service.sequence_text import SequenceText
 from appliance.service.streams import OutputStream
+from appliance.service.text_side import TextSide
 from appliance.text.stop_strings import StopStrings
-from appliance.text.tokenizer import Tokenizer
 
 _log = logger("service")
 
@@ -42,11 +42,21 @@ class AdmissionLimits:
 
 
 @dataclass(slots=True)
+class _Group:
+    """Requests that share a stream."""
+
+    num_unfinished: int
+    keys: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _OpenRequest:
     stream: OutputStream
+    group: _Group
     sequences: list[SequenceText]
     record: RequestRecord
     num_unfinished: int
+    first_index: int
 
 
 class EngineClient:
@@ -54,17 +64,13 @@ class EngineClient:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        eos_token_ids: tuple[int, ...],
         limits: AdmissionLimits,
         metrics: ServiceMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.tokenizer = tokenizer
         self.stats: EngineStats | None = None
         self.closed_reason: str | None = "the engine is starting"  # None while requests are taken
-        self._eos_token_ids = eos_token_ids
-        self._eos_set = frozenset(eos_token_ids)
+        self._text: TextSide | None = None
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
@@ -78,45 +84,36 @@ class EngineClient:
     def num_open_requests(self) -> int:
         return len(self._open)
 
+    def use_text(self, text: TextSide) -> None:
+        """Needed before the first `generate`; not in the constructor, for an engine may load while a tokenizer does."""
+        self._text = text
+
     def attach(self, link: EngineLink | None) -> None:
         self._link = link
 
-    def check_admission(self, num_sequences: int) -> None:
-        """Raises RequestFailedError (unavailable, overloaded) when so many more sequences cannot be taken now."""
+    def check_admission(self) -> None:
+        """Raises RequestFailedError (unavailable, overloaded) when nothing more can be taken now."""
         if self.closed_reason is not None:
             raise RequestFailedError(ErrorKind.UNAVAILABLE, self.closed_reason)
         most = self._limits.max_waiting
         waiting = self.num_open_sequences - self._limits.max_num_seqs
         if most is not None and waiting >= most and self.num_open_sequences:
-            raise RequestFailedError(
-                ErrorKind.OVERLOADED, f"{waiting} sequences wait already; {most} may. Try again later."
-            )
+            reason = f"{waiting} sequences wait already, {most} may; try again later"
+            raise RequestFailedError(ErrorKind.OVERLOADED, reason)
 
-    def generate(self, request: TextRequest) -> OutputStream:
-        """Starts a request. Raises RequestFailedError when it is not admitted; later failures come from the stream."""
-        num_sequences = request.sampling.n
-        self.check_admission(num_sequences)
-        assert self._link is not None
-        key = format(next(self._ids), "x")
-        stream = OutputStream(lambda: self._abandon(key))
-        stops = StopStrings(request.text.stop) if request.text.stop else None
-        sequences = [self._sequence(request, stops) for _ in range(num_sequences)]
-        record = RequestRecord(
-            self._clock(), len(request.prompt_token_ids), request.sampling.n, request.sampling.max_tokens
-        )
-        self._open[key] = _OpenRequest(stream, sequences, record, num_sequences)
-        self.num_open_sequences += num_sequences
-        self._link.send(
-            GenerateRequest(
-                request_id=key,
-                prompt_token_ids=request.prompt_token_ids,
-                sampling=request.sampling,
-                eos_token_ids=self._eos_token_ids,
-                priority=request.priority,
-                cache_salt=request.cache_salt,
-                arrival_time=time.time(),
-            )
-        )
+    def generate(self, *requests: TextRequest) -> OutputStream:
+        """Starts requests whose outputs come in one stream; sequence j of request i has the index i * n + j.
+
+        They end together: one that fails ends the others. Raises RequestFailedError when they are not admitted; later
+        failures come from the stream.
+        """
+        self.check_admission()
+        group = _Group(len(requests))
+        stream = OutputStream(lambda: self._end_group(group, "abort"))
+        first_index = 0
+        for request in requests:
+            self._start(request, stream, group, first_index)
+            first_index += request.sampling.n
         return stream
 
     async def call(self, method: str) -> msgspec.Raw:
@@ -149,8 +146,9 @@ class EngineClient:
 
     def fail_all(self, reason: str) -> None:
         """Fails every open request and call: the engine is gone."""
-        for key in list(self._open):
-            self._fail(key, RequestFailedError(ErrorKind.UNAVAILABLE, reason))
+        self.attach(None)
+        for opened in list(self._open.values()):
+            self._fail(opened, RequestFailedError(ErrorKind.UNAVAILABLE, reason))
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
@@ -158,9 +156,27 @@ class EngineClient:
         if self._metrics:
             self._metrics.engine_gone()
 
-    def _sequence(self, request: TextRequest, stops: StopStrings | None) -> SequenceText:
-        prompt, min_tokens = request.prompt_token_ids, request.sampling.min_tokens
-        return SequenceText(self.tokenizer, prompt, request.text, stops, min_tokens, self._eos_set)
+    def _start(self, request: TextRequest, stream: OutputStream, group: _Group, first_index: int) -> None:
+        assert self._link is not None
+        assert self._text is not None
+        sampling, key = request.sampling, format(next(self._ids), "x")
+        stops = StopStrings(request.text.stop) if request.text.stop else None
+        sequences = [SequenceText(self._text, request, stops) for _ in range(sampling.n)]
+        record = RequestRecord(self._clock(), len(request.prompt_token_ids), sampling.n, sampling.max_tokens)
+        self._open[key] = _OpenRequest(stream, group, sequences, record, sampling.n, first_index)
+        group.keys.append(key)
+        self.num_open_sequences += sampling.n
+        self._link.send(
+            GenerateRequest(
+                request_id=key,
+                prompt_token_ids=request.prompt_token_ids,
+                sampling=sampling,
+                eos_token_ids=self._text.eos_token_ids,
+                priority=request.priority,
+                cache_salt=request.cache_salt,
+                arrival_time=time.time(),
+            )
+        )
 
     def _advance(self, output: SequenceOutput) -> None:
         opened = self._open.get(output.request_id)
@@ -168,44 +184,47 @@ class EngineClient:
             return  # ended here already; the engine has not heard yet
         if output.error is not None:
             kind = output.error_kind or ErrorKind.INTERNAL
-            self._fail(output.request_id, RequestFailedError(kind, output.error, output.error_field))
+            self._fail(opened, RequestFailedError(kind, output.error, output.error_field))
             return
         sequence = opened.sequences[output.index]
         if sequence.finished:
             return
         shown = sequence.advance(output)
+        shown.index += opened.first_index
         opened.record.advance(self._metrics, self._clock(), len(shown.token_ids))
         opened.stream.put(shown)
         if sequence.finished:
-            self._sequence_ended(output, opened, shown.finish_reason or "stop")
+            opened.num_unfinished -= 1
+            if opened.num_unfinished == 0:
+                self._request_ended(output, opened, shown.finish_reason or "stop")
 
-    def _sequence_ended(self, output: SequenceOutput, opened: _OpenRequest, reason: str) -> None:
-        opened.num_unfinished -= 1
-        if opened.num_unfinished == 0:
-            self._close(output.request_id, reason)
+    def _request_ended(self, output: SequenceOutput, opened: _OpenRequest, reason: str) -> None:
+        self._close(output.request_id, reason)
+        if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on
+            self._send_abort([output.request_id])
+        opened.group.num_unfinished -= 1
+        if opened.group.num_unfinished == 0:
             opened.stream.complete()
-        if output.finish_reason is None and opened.num_unfinished == 0:
-            self._send_abort(output.request_id)
 
-    def _fail(self, key: str, failure: RequestFailedError) -> None:
-        opened = self._open[key]
-        self._close(key, "error")
+    def _fail(self, opened: _OpenRequest, failure: RequestFailedError) -> None:
         opened.stream.fail(failure)
+        self._end_group(opened.group, "error")
 
-    def _abandon(self, key: str) -> None:
-        """The reader went away."""
-        if key in self._open:
-            self._close(key, "abort")
-            self._send_abort(key)
+    def _end_group(self, group: _Group, reason: str) -> None:
+        """Ends what is still open of a group, here and in the engine."""
+        still_open = [key for key in group.keys if key in self._open]
+        for key in still_open:
+            self._close(key, reason)
+        self._send_abort(still_open)
 
     def _close(self, key: str, reason: str) -> None:
         opened = self._open.pop(key)
         self.num_open_sequences -= len(opened.sequences)
         opened.record.finish(self._metrics, self._clock(), reason)
 
-    def _send_abort(self, key: str) -> None:
-        if self._link is not None:
-            self._link.send(AbortRequest([key]))
+    def _send_abort(self, keys: list[str]) -> None:
+        if self._link is not None and keys:
+            self._link.send(AbortRequest(keys))
 
     def _note(self, stats: EngineStats) -> None:
         self.stats = stats

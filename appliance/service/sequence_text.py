@@ -1,37 +1,29 @@
 """The text side of one sequence: tokens in, shown text out, and the decision to stop at a stop string."""
 
-from collections.abc import Sequence
-
 from appliance.engine.messages import FinishReason, SequenceOutput
-from appliance.service.requests import TextOptions, TextOutput
+from appliance.service.requests import TextOutput, TextRequest
+from appliance.service.text_side import TextSide
 from appliance.text.detokenizer import make_detokenizer
 from appliance.text.stop_strings import StopScan, StopStrings
-from appliance.text.tokenizer import Tokenizer
 
 
 class SequenceText:
     """One of the n sequences of a request."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt: Sequence[int],
-        options: TextOptions,
-        stops: StopStrings | None,
-        min_tokens: int,
-        eos_token_ids: frozenset[int],
-    ) -> None:
+    def __init__(self, text: TextSide, request: TextRequest, stops: StopStrings | None) -> None:
+        """stops: those of the request, compiled."""
+        options = request.text
         self.finished = False
         self._detokenizer = make_detokenizer(
-            tokenizer,
-            prompt,
+            text.tokenizer,
+            request.prompt_token_ids,
             skip_special_tokens=options.skip_special_tokens,
             spaces_between_special_tokens=options.spaces_between_special_tokens,
         )
         self._scan = StopScan(stops, include=options.include_stop_str_in_output) if stops else None
-        self._min_tokens = min_tokens
+        self._min_tokens = request.sampling.min_tokens
         self._num_tokens = 0
-        self._eos_token_ids = eos_token_ids
+        self._eos_token_ids = text.eos_token_ids
         self._options = options
 
     def advance(self, output: SequenceOutput) -> TextOutput:

@@ -1,4 +1,14 @@
-"""What happens to a server, as JSON lines that another process can follow while it starts."""
+"""What happens to a server, as JSON lines that another process can follow.
+
+Every line has "time" (seconds since the epoch) and "event":
+    process    pid                                      first, from the server itself
+    listening  host, port, url                          the socket is bound; /livez answers soon
+    phase      name, seconds, done, total, ended        of the engine's start; total 0 is unknown
+    state      state, reason, ready                     whenever the engine's state changes (see EngineState)
+    ready      url, seconds                             the first time that requests are taken, after the start
+    failed     reason                                   the server ends, or will not be ready again
+    stopped                                             last, after an orderly end
+"""
 
 import time
 from pathlib import Path
@@ -10,15 +20,18 @@ STATUS_FILE = "status.jsonl"
 
 
 class StatusFile:
-    """Appends events: {"time": seconds since the epoch, "event": name, ...}. One write a line."""
+    """Appends events, each with one write."""
 
-    def __init__(self, path: Path) -> None:
-        """Starts the file anew."""
-        self._file = path.open("wb", buffering=0)
+    def __init__(self, path: Path | None) -> None:
+        """Starts the file anew. None writes nothing."""
+        self._file = path.open("wb", buffering=0) if path else None
         self._encoder = msgspec.json.Encoder()
 
     def write(self, event: str, **values: Any) -> None:
-        self._file.write(self._encoder.encode({"time": round(time.time(), 3), "event": event, **values}) + b"\n")
+        if self._file is not None:
+            line = self._encoder.encode({"time": round(time.time(), 3), "event": event, **values})
+            self._file.write(line + b"\n")
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()

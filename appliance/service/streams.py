@@ -35,10 +35,11 @@ class OutputStream:
         self._wake()
 
     def close(self) -> None:
-        """Ends the request if it still runs. Safe to call twice."""
+        """Ends the request if it still runs, and the iteration. Safe to call twice."""
         if not self._complete and self._failure is None:
             self._complete = True
             self._on_close()
+            self._wake()
 
     def __aiter__(self) -> Self:
         return self

@@ -1,0 +1,20 @@
+"""`python -m appliance.server --plan plan.json --state DIR`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from appliance.server.run import run_server
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="appliance.server", description="Serves one planned engine over HTTP.")
+    parser.add_argument("--plan", required=True, type=Path, help="an EnginePlan as JSON")
+    parser.add_argument("--state", type=Path, help="an existing folder for status.jsonl")
+    options = parser.parse_args(arguments)
+    return run_server(options.plan, options.state)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The ASGI application of one server."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from appliance import __version__
+from appliance.base.log import logger
+from appliance.server.errors import ApiError, as_api_error
+from appliance.server.gate import Gate
+from appliance.server.routes import ROUTES, Handler
+from appliance.server.state import ServerState
+from appliance.service.errors import RequestFailedError
+
+_log = logger("server")
+
+
+def make_app(state: ServerState) -> ASGIApp:
+    """Routes of the table behind the gate, and CORS outside of it where origins are planned."""
+    serving = state.plan.serving
+    docs: dict[str, Any] = {} if serving.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    api = FastAPI(title="appliance", version=__version__, redirect_slashes=False, **docs)
+    for route in ROUTES:
+        if route.is_served(serving):
+            endpoint = _endpoint(state, route.handler)
+            name = route.handler.__name__
+            api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
+    api.add_exception_handler(HTTPException, _http_error)
+    api.add_exception_handler(Exception, _internal_error)
+    app: ASGIApp = Gate(api, state)
+    if serving.cors_origins:
+        app = CORSMiddleware(
+            app, allow_origins=list(serving.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    return app
+
+
+def _endpoint(state: ServerState, handler: Handler) -> Any:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(state, request)
+        except ApiError as error:
+            return error.response()
+        except RequestFailedError as error:
+            return as_api_error(error).response()
+
+    return endpoint
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method[:20]} {request.url.path[:200]}: {str(error.detail).lower()}"
+    code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
+    return ApiError(error.status_code, message, code=code, headers=error.headers).response()
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """The traceback goes to the log, never to the client."""
+    _log.error("a request failed", exc_info=error)
+    return ApiError(500, "the server failed on this request; its log says why", code="internal_error").response()

@@ -1,0 +1,131 @@
+"""POST /v1/chat/completions."""
+
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.server.answers import EventWriter, Head, Tally, UsageRule
+from appliance.server.bodies import json_decoder, read_json
+from appliance.server.errors import invalid
+from appliance.server.fields import ChatFields, refuse_unbuilt
+from appliance.server.generation import request_id_of, respond
+from appliance.server.logprobs import LogprobFormatter
+from appliance.server.sampling import text_options
+from appliance.server.state import ServerState
+from appliance.service.requests import TextOutput, TextRequest
+
+_DECODER = json_decoder(ChatFields)
+
+
+async def create_chat_completion(state: ServerState, request: Request) -> Response:
+    state.client.check_admission()
+    fields = await read_json(request, state.plan.serving.max_body_bytes, _DECODER)
+    state.check_model(fields.model)
+    refuse_unbuilt(fields)
+    _, token_ids = await state.prompts.chat(fields)
+    text_request = TextRequest(
+        request_id=request_id_of(request, state, fields),
+        prompt_token_ids=token_ids,
+        sampling=state.sampling.params(
+            fields, _max_tokens(state, fields, len(token_ids)), _num_logprobs(fields), fields.prompt_logprobs
+        ),
+        text=text_options(fields),
+        priority=state.sampling.check_priority(fields),
+        cache_salt=fields.cache_salt,
+    )
+    answer = ChatAnswer(state, fields, text_request)
+    return await respond(state, request, [text_request], answer, is_streamed=bool(fields.stream))
+
+
+def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> int:
+    asked, field = fields.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, field = fields.max_tokens, "max_tokens"
+    return state.sampling.max_tokens(asked, num_prompt_tokens, None, field)
+
+
+def _num_logprobs(fields: ChatFields) -> int | None:
+    if not fields.logprobs:
+        if fields.top_logprobs:
+            raise invalid("top_logprobs", "top_logprobs needs logprobs: true", "invalid_value")
+        return None
+    return fields.top_logprobs or 0
+
+
+class ChatAnswer:
+    """chat.completion, or chat.completion.chunk events."""
+
+    def __init__(self, state: ServerState, fields: ChatFields, request: TextRequest) -> None:
+        serving = state.plan.serving
+        self.tally = Tally(len(request.prompt_token_ids), serving.prompt_tokens_details)
+        self._head = Head.new("chatcmpl", request.request_id, state.model_name)
+        as_ids = fields.return_tokens_as_token_ids
+        self._formatter = LogprobFormatter(
+            state.tokenizer, as_ids=serving.return_tokens_as_token_ids if as_ids is None else as_ids
+        )
+        self._num_top = request.sampling.logprobs
+        self._n = request.sampling.n
+        self._prefix = _echoed(fields)
+        rule = UsageRule.of(fields, forced=serving.force_include_usage)
+        start = self._head.event_start("chat.completion.chunk")
+        self._writer = EventWriter(start, b',"delta":{"content":', b"}", rule, self.tally)
+        self._texts = [[self._prefix] for _ in range(self._n)]
+        self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(self._n)]
+        self._ends: list[TextOutput | None] = [None] * self._n
+        self._prompt_logprobs: list[dict[str, Any] | None] | None = None
+
+    def opening(self) -> bytes:
+        content = orjson.dumps(self._prefix)
+        first = b'"delta":{"role":"assistant","content":%s},"logprobs":null,"finish_reason":null' % content
+        return b"".join(self._writer.choice(index, first) for index in range(self._n))
+
+    def event(self, output: TextOutput) -> bytes:
+        self.tally.note(output)
+        logprobs = self._content_logprobs(output)
+        if not output.text and logprobs is None and output.finish_reason is None:
+            return b""
+        return self._writer.event(output, output.text, None if logprobs is None else {"content": logprobs})
+
+    def usage_event(self) -> bytes:
+        return self._writer.usage_event()
+
+    def add(self, output: TextOutput) -> None:
+        self.tally.note(output)
+        self._texts[output.index].append(output.text)
+        self._logprobs[output.index] += self._content_logprobs(output) or []
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = self._formatter.prompt(output.prompt_logprobs)
+        if output.finish_reason is not None:
+            self._ends[output.index] = output
+
+    def body(self) -> bytes:
+        choices = [self._choice(index, end) for index, end in enumerate(self._ends)]
+        body = {**self._head.fields("chat.completion"), "choices": choices, "usage": self.tally.usage()}
+        if self._prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._prompt_logprobs
+        return orjson.dumps(body)
+
+    def _choice(self, index: int, end: TextOutput | None) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": "".join(self._texts[index])},
+            "logprobs": {"content": self._logprobs[index]} if self._num_top is not None else None,
+            "finish_reason": end.finish_reason if end else None,
+            "stop_reason": end.stop_reason if end else None,
+        }
+
+    def _content_logprobs(self, output: TextOutput) -> list[dict[str, Any]] | None:
+        if self._num_top is None or not output.logprobs:
+            return None
+        return self._formatter.chat(output.logprobs, self._num_top)
+
+
+def _echoed(fields: ChatFields) -> str:
+    """echo: the last message is repeated when it is the assistant's own."""
+    last = fields.messages[-1]
+    if not fields.echo or last.role != "assistant":
+        return ""
+    content = last.content
+    return content if isinstance(content, str) else "".join(part.text or "" for part in content or [])

@@ -1,0 +1,193 @@
+"""The request bodies, field by field. A field that is not listed is refused by name, and so is one that is not built.
+
+Types are strict: no text where a number belongs. None always means "as if absent".
+"""
+
+from typing import Any
+
+import msgspec
+
+from appliance.server.errors import not_in_this_version
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: not sent, as allowed
+
+
+class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat completions share."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: int | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+
+    # Standard fields that change nothing here.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    store: bool | None = None  # see UNBUILT: only false
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    # Known, and refused while they are not built; see UNBUILT.
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: Any = None
+    response_format: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+    structured_outputs: Any = None
+    logits_processors: Any = None
+    kv_transfer_params: Any = None
+    vllm_xargs: Any = None
+
+
+class CompletionFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
+    """prompt: text, texts, token ids, or lists of token ids."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    echo: bool | None = False
+    add_special_tokens: bool = True
+    suffix: Any = None
+    prompt_embeds: Any = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    """One part of a message. Only text is built; the names of others are needed to refuse them."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: Any = None
+    annotations: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    audio: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+
+
+class ChatFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = False
+    top_logprobs: int | None = None
+    echo: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: list[dict[str, str]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    chat_template: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None  # nothing to call in parallel
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    include_reasoning: bool | None = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    mm_processor_kwargs: Any = None
+
+
+_NOTHING: tuple[Any, ...] = (None, [], {}, False)
+
+# Field -> values that ask for nothing. Any other value is refused.
+UNBUILT: dict[str, tuple[Any, ...]] = {
+    "use_beam_search": (None, False),
+    "length_penalty": (None, 1.0),
+    "early_stopping": (None, False),
+    "response_format": (None, {"type": "text"}),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_decoding_backend": (None,),
+    "guided_whitespace_pattern": (None,),
+    "structured_outputs": (None,),
+    "logits_processors": _NOTHING,
+    "kv_transfer_params": _NOTHING,
+    "vllm_xargs": _NOTHING,
+    "suffix": (None, ""),
+    "prompt_embeds": _NOTHING,
+    "chat_template": (None,),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "prediction": (None,),
+    "reasoning_effort": (None,),
+    "verbosity": (None,),
+    "web_search_options": (None,),
+    "moderation": (None,),
+    "mm_processor_kwargs": _NOTHING,
+    "store": (None, False),
+}
+
+_UNBUILT_OF_MESSAGES = ("audio", "tool_calls", "tool_call_id", "function_call")
+
+
+def refuse_unbuilt(fields: GenerationFields) -> None:
+    """Raises ApiError for the first field that asks for something this version does not have."""
+    for name, neutral in UNBUILT.items():
+        if getattr(fields, name, None) not in neutral:
+            raise not_in_this_version(name)
+    if fields.best_of is not None and fields.best_of != (fields.n or 1):
+        raise not_in_this_version("best_of", "best_of other than n")
+
+
+def refuse_unbuilt_message(message: ChatMessage, place: int) -> None:
+    for name in _UNBUILT_OF_MESSAGES:
+        if getattr(message, name) not in (None, []):
+            raise not_in_this_version(f"messages[{place}].{name}")
+    if message.role in ("tool", "function"):
+        raise not_in_this_version(f"messages[{place}].role", f"the role {message.role!r}")

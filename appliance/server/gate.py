@@ -1,0 +1,81 @@
+"""What every request passes before its route: API keys, draining, request ids, counting. Plain ASGI, for speed."""
+
+from collections.abc import Iterable, Mapping
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.base.hashing import key_matches
+from appliance.server.errors import ApiError
+from appliance.server.routes import PUBLIC_PATHS, ROUTES
+from appliance.server.state import ServerState
+
+_FIXED_PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
+_PREFIXES = {route.path.partition("{")[0]: route.path for route in ROUTES if "{" in route.path}
+_MAX_REQUEST_ID = 128
+
+
+class Gate:
+    """Refuses what may not enter; lets the rest through to `app`."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+        self._hashes = tuple(state.plan.serving.key_hashes.values())
+        self._echoes_request_id = state.plan.serving.request_id_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path, headers = _route_path(scope), Headers(scope=scope)
+        watched = self._watched(send, path, headers)
+        refusal = self._refusal(path, headers)
+        if refusal is not None:
+            await refusal.response()(scope, receive, watched)
+        else:
+            await self._app(scope, receive, watched)
+
+    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
+        if path in PUBLIC_PATHS:
+            return None
+        if self._hashes and not _has_key(headers, self._hashes):
+            message = "a valid API key is needed: Authorization: Bearer <key>, or x-api-key"
+            return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+        if self._state.is_draining:
+            return ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
+        return None
+
+    def _watched(self, send: Send, path: str, request_headers: Headers) -> Send:
+        route = _route_label(path)
+        request_id = request_headers.get("x-request-id") if self._echoes_request_id else None
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._state.metrics.answered(route, message["status"])
+                if request_id and len(request_id) <= _MAX_REQUEST_ID and request_id.isprintable():
+                    MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        return watched
+
+
+def _has_key(headers: Mapping[str, str], hashes: Iterable[str]) -> bool:
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    key = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    return bool(key) and any(key_matches(key, stored) for stored in hashes)
+
+
+def _route_path(scope: Scope) -> str:
+    """The path below root_path, exactly as starlette's router finds it: the two must never disagree."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    below = path.removeprefix(root)
+    return below if root and path.startswith(root) and below[:1] in ("", "/") else path
+
+
+def _route_label(path: str) -> str:
+    """A name out of the route table, so that requests cannot make new series."""
+    if path in _FIXED_PATHS:
+        return path
+    return next((label for prefix, label in _PREFIXES.items() if path.startswith(prefix)), "other")

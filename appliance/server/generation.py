@@ -1,0 +1,131 @@
+"""From prepared requests to an HTTP answer, whole or streamed; a client that goes away ends them."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.base.log import fields as log_fields
+from appliance.base.log import logger
+from appliance.server.answers import DONE, Answer, merged
+from appliance.server.errors import as_api_error, invalid
+from appliance.server.fields import GenerationFields
+from appliance.server.state import ServerState
+from appliance.service.errors import RequestFailedError
+from appliance.service.requests import TextOutput, TextRequest
+from appliance.service.streams import OutputStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Receive, Scope, Send
+
+_log = logger("server")
+_MAX_REQUEST_ID = 128
+_EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies would hold events back
+]
+
+
+def request_id_of(request: Request, state: ServerState, fields: GenerationFields) -> str:
+    """The client's own id, from the body, or from X-Request-Id where the plan honours it; else a new one."""
+    given = fields.request_id
+    if given is None and state.plan.serving.request_id_headers:
+        given = request.headers.get("x-request-id")
+    if given is not None and not (0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()):
+        allowed = f"1 to {_MAX_REQUEST_ID} printable ASCII characters"
+        raise invalid("request_id", f"request_id must have {allowed}", "invalid_value")
+    return given or uuid.uuid4().hex
+
+
+async def respond(
+    state: ServerState, request: Request, requests: Sequence[TextRequest], answer: Answer, *, is_streamed: bool
+) -> Response:
+    """Waits for the first output before it answers, so that what fails before it still gets its own status."""
+    _log_requests(state, requests)
+    stream = state.client.generate(*requests)
+    state.load += 1
+    try:
+        async with _closed_on_disconnect(request.receive, stream):
+            if not is_streamed:
+                async for outputs in stream:
+                    for output in merged(outputs):
+                        answer.add(output)
+                return Response(answer.body(), media_type="application/json")
+            first: list[TextOutput] = await anext(stream, [])
+        return _EventStream(state, stream, answer, first)
+    except RequestFailedError as failure:
+        raise as_api_error(failure) from failure
+    finally:
+        state.load -= 1
+
+
+class _EventStream(Response):
+    """Server-sent events, one write for all that has come. It counts as load while it runs."""
+
+    def __init__(self, state: ServerState, stream: OutputStream, answer: Answer, first: list[TextOutput]) -> None:
+        super().__init__()
+        self._state = state
+        self._stream = stream
+        self._answer = answer
+        self._first = first
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        self._state.load += 1
+        try:
+            async with _closed_on_disconnect(receive, self._stream):
+                await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
+                await self._send_events(send)
+        finally:
+            self._state.load -= 1
+            self._stream.close()
+
+    async def _send_events(self, send: "Send") -> None:
+        event = self._answer.event
+        opening = self._answer.opening() + b"".join([event(output) for output in merged(self._first)])
+        if opening:
+            await send({"type": "http.response.body", "body": opening, "more_body": True})
+        try:
+            async for outputs in self._stream:
+                if body := b"".join([event(output) for output in merged(outputs)]):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            ending = self._answer.usage_event() + DONE
+        except RequestFailedError as failure:
+            ending = b"data: " + orjson.dumps(as_api_error(failure).body()) + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": ending, "more_body": False})
+
+
+@asynccontextmanager
+async def _closed_on_disconnect(receive: "Receive", stream: OutputStream) -> "AsyncIterator[None]":
+    """Ends the stream, and so the iteration over it, when the client goes away."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        stream.close()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except BaseException:
+        stream.close()
+        raise
+    finally:
+        watcher.cancel()
+
+
+def _log_requests(state: ServerState, requests: Sequence[TextRequest]) -> None:
+    serving = state.plan.serving
+    if not serving.log_requests:
+        return
+    for request in requests:
+        token_ids = request.prompt_token_ids[: serving.max_log_len]
+        text = state.tokenizer.decode(token_ids)[: serving.max_log_len]
+        _log.info("request", extra=log_fields(id=request.request_id, prompt=text, sampling=repr(request.sampling)))

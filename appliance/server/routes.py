@@ -1,0 +1,49 @@
+"""Every route of the server, in one table."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.plan.types import ServingPlan
+from appliance.server import chat, completions, health_routes, model_routes, token_routes
+from appliance.server.state import ServerState
+
+AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
+ApplyClass = Literal["live", "drain", "restart"]  # how a change of the route's settings takes effect
+Handler = Callable[[ServerState, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    path: str
+    methods: tuple[str, ...]
+    auth: AuthClass
+    apply: ApplyClass
+    handler: Handler
+    is_served: Callable[[ServingPlan], bool] = lambda serving: True
+
+
+def _openai(serving: ServingPlan) -> bool:
+    return "openai" in serving.apis
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("/v1/chat/completions", ("POST",), "key", "live", chat.create_chat_completion, _openai),
+    Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
+    Route("/v1/models", ("GET",), "key", "live", model_routes.list_models, _openai),
+    Route("/v1/models/{model:path}", ("GET",), "key", "live", model_routes.get_model, _openai),
+    Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
+    Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
+    Route("/version", ("GET",), "key", "live", health_routes.version),
+    Route("/load", ("GET",), "key", "live", health_routes.load),
+    Route("/metrics", ("GET",), "key", "live", health_routes.metrics, lambda serving: serving.metrics),
+    Route("/livez", ("GET",), "public", "live", health_routes.live),
+    Route("/readyz", ("GET",), "public", "live", health_routes.ready),
+    Route("/health", ("GET",), "public", "live", health_routes.healthy),
+    Route("/ping", ("GET", "POST"), "public", "live", health_routes.healthy),
+)
+
+PUBLIC_PATHS = frozenset(route.path for route in ROUTES if route.auth == "public")

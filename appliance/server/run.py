@@ -1,0 +1,200 @@
+"""One server process: it supervises the engine, answers HTTP, and drains when it is told to end."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from appliance.base.environ import cache_dir
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure, fields, logger
+from appliance.engine.messages import BootPhase, EngineEvent
+from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.server.app import make_app
+from appliance.server.protocol import bounded_protocol
+from appliance.server.state import ServerState, make_state
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.health import EngineState, Health
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.status_file import STATUS_FILE, StatusFile
+from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.text_side import load_text_side
+
+_log = logger("server")
+_LOOK_EVERY_S = 0.05  # while draining
+_BACKLOG = 2048
+
+
+def run_server(plan_path: Path, state_folder: Path | None = None, engine_command: Sequence[str] = ()) -> int:
+    """Serves the plan until it is told to end; answers the exit code.
+
+    `state_folder` receives status.jsonl (see service.status_file). Errors of the start are logged and in the status.
+    """
+    status = StatusFile(state_folder / STATUS_FILE if state_folder else None)
+    try:
+        plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
+        configure(plan.serving.log_level)
+        _route_uvicorn_logs()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_Server(plan, plan_path, status, engine_command).run())
+    except (ApplianceError, OSError, msgspec.DecodeError) as error:
+        _log.error("the server cannot run", extra=fields(reason=str(error)))
+        status.write("failed", reason=str(error))
+        return 1
+    else:
+        status.write("stopped")
+        return 0
+    finally:
+        status.close()
+
+
+class _Server:
+    """The parts of one server and their order of start and end."""
+
+    def __init__(self, plan: EnginePlan, plan_path: Path, status: StatusFile, engine_command: Sequence[str]) -> None:
+        self._plan = plan
+        self._status = status
+        self._started = time.monotonic()
+        self._plan_path = plan_path
+        self._engine_command = engine_command
+        self._was_ready = False
+        self._url = ""
+        self._drain_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        self._status.write("process", pid=os.getpid())
+        listener = _bind(self._plan.serving)
+        host, port = listener.getsockname()[:2]
+        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._status.write("listening", host=host, port=port, url=self._url)
+        metrics = ServiceMetrics(self._plan.model.served_names[0])
+        scheduler = self._plan.scheduler
+        client = EngineClient(AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting), metrics)
+        with _socket_folder() as sockets:
+            paths = EnginePaths(self._plan_path.resolve(), sockets)
+            supervisor = Supervisor(
+                self._plan, paths, client, metrics=metrics, listener=self._on_event, command=self._engine_command
+            )
+            supervisor.start()
+            try:
+                text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
+                client.use_text(text)
+                state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer)
+                await self._serve(state, supervisor, listener)
+            finally:
+                listener.close()
+                await supervisor.stop()
+
+    async def _serve(self, state: ServerState, supervisor: Supervisor, listener: socket.socket) -> None:
+        server = _QuietServer(_uvicorn_config(self._plan.serving, make_app(state)))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_terminate, state, supervisor, server)
+        serving = asyncio.create_task(server.serve([listener]))
+        settled = asyncio.create_task(supervisor.settled())
+        await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done() and supervisor.health.state is EngineState.FAILED:
+            server.should_exit = True
+            await serving
+            raise ApplianceError(f"the engine did not start: {supervisor.health.reason}")
+        await serving
+        settled.cancel()
+
+    def _on_terminate(self, state: ServerState, supervisor: Supervisor, server: uvicorn.Server) -> None:
+        """The first signal drains, a second one ends at once."""
+        if self._drain_task is None:
+            state.is_draining = True
+            supervisor.drain()
+            self._drain_task = asyncio.create_task(self._drain(state, server))
+        else:
+            self._drain_task.cancel()
+            _end_now(state, server)
+
+    async def _drain(self, state: ServerState, server: uvicorn.Server) -> None:
+        """Waits for what is open, up to the planned time."""
+        deadline = time.monotonic() + self._plan.serving.shutdown_timeout_s
+        while (state.client.num_open_requests or state.load) and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        _end_now(state, server)
+
+    def _on_event(self, event: EngineEvent | Health) -> None:
+        if isinstance(event, BootPhase):
+            self._status.write("phase", **msgspec.structs.asdict(event))
+        elif isinstance(event, Health):
+            self._status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
+            if event.state is EngineState.FAILED:
+                self._status.write("failed", reason=event.reason)
+            if event.is_ready and not self._was_ready:
+                self._was_ready = True
+                self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours drain first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _end_now(state: ServerState, server: uvicorn.Server) -> None:
+    state.client.fail_all("the server is shutting down")
+    server.should_exit = True
+
+
+def _uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(serving.max_header_bytes, serving.max_headers),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        root_path=serving.root_path,
+        timeout_keep_alive=max(1, round(serving.keep_alive_s)),
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _bind(serving: ServingPlan) -> socket.socket:
+    """Raises ApplianceError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+    try:
+        return socket.create_server((serving.host, serving.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{serving.host}:{serving.port}"
+        raise ApplianceError(
+            f"cannot listen on {where}: {error.strerror}", hint="choose another endpoints.http.port, or 0 for any"
+        ) from error
+
+
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
+    """Private, and with a short path: a Unix socket's name has at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="appliance-", dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _route_uvicorn_logs() -> None:
+    """uvicorn's warnings and errors look like ours."""
+    theirs = logging.getLogger("uvicorn")
+    theirs.handlers[:] = logging.getLogger("appliance").handlers
+    theirs.propagate = False
+    theirs.setLevel(logging.WARNING)

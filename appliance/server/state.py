@@ -1,0 +1,50 @@
+"""What the handlers of one server share."""
+
+import time
+from dataclasses import dataclass, field
+
+from appliance.plan.types import EnginePlan
+from appliance.server.errors import ApiError
+from appliance.server.prompts import PromptMaker
+from appliance.server.sampling import SamplingRules
+from appliance.service.client import EngineClient
+from appliance.service.health import Health
+from appliance.service.metrics import ServiceMetrics
+from appliance.text.tokenizer import Tokenizer
+
+_SHOWN_NAME = 100
+
+
+@dataclass(slots=True)
+class ServerState:
+    """health: the supervisor's, which keeps changing. load: generation requests that are open."""
+
+    plan: EnginePlan
+    client: EngineClient
+    tokenizer: Tokenizer
+    prompts: PromptMaker
+    sampling: SamplingRules
+    metrics: ServiceMetrics
+    health: Health
+    created: int = field(default_factory=lambda: int(time.time()))
+    load: int = 0
+    is_draining: bool = False
+
+    @property
+    def model_name(self) -> str:
+        return self.plan.model.served_names[0]
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError 404 for a model that is not served here."""
+        if name is not None and name not in self.plan.model.served_names:
+            served = ", ".join(self.plan.model.served_names)
+            message = f"the model {name[:_SHOWN_NAME]!r} does not exist; served here: {served}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def make_state(
+    plan: EnginePlan, client: EngineClient, metrics: ServiceMetrics, health: Health, tokenizer: Tokenizer
+) -> ServerState:
+    """Raises ChatTemplateError when the planned chat template has a syntax error."""
+    prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
+    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health)

@@ -1,0 +1,43 @@
+"""The same client over an engine in this process, for batch, bench and the Python API."""
+
+from collections.abc import Callable
+
+from appliance.engine.inproc import InprocEngine
+from appliance.engine.messages import BootPhase, EngineEvent, Fatal
+from appliance.plan.types import EnginePlan
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.link import ThreadLink
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.text_side import TextSide
+
+
+class InProcessEngine:
+    """Loads the planned model here; `client` takes requests until `close`. Must be made on the client's event loop."""
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        text: TextSide,
+        *,
+        announce: Callable[[BootPhase], None] = lambda phase: None,
+        metrics: ServiceMetrics | None = None,
+    ) -> None:
+        """Blocks while the model loads. Raises what InprocEngine.from_plan raises. Nothing is refused for waiting."""
+        self.client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), metrics)
+        self.client.use_text(text)
+        self._link = ThreadLink(InprocEngine.from_plan(plan, announce), self._on_event)
+        self.client.attach(self._link)
+        self.client.closed_reason = None
+
+    def close(self) -> None:
+        """Ends the engine; what is open fails."""
+        self.client.closed_reason = "the engine was closed"
+        self.client.fail_all("the engine was closed")
+        self._link.close()
+
+    def _on_event(self, event: EngineEvent) -> None:
+        if isinstance(event, Fatal):
+            self.client.closed_reason = event.error
+            self.client.fail_all(event.error)
+        else:
+            self.client.on_event(event)

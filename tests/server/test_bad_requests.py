@@ -1,0 +1,204 @@
+"""Bad requests answer 4xx in OpenAI's shape and name the field, on every route that takes a body."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from appliance.server.fields import UNBUILT, ChatFields, CompletionFields
+from appliance.server.routes import ROUTES
+from tests.server.harness import Server
+
+CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
+COMPLETION = {"model": "scripted", "prompt": "Say: "}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETION,
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [5]},
+}
+POSTS = [route.path for route in ROUTES if route.methods == ("POST",)]
+GENERATING = ["/v1/chat/completions", "/v1/completions"]
+
+WRONG_VALUES = [
+    ("n", 10**9), ("n", 0), ("n", -1), ("n", 1.5), ("n", "2"), ("n", True), ("n", 10**40),
+    ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", 10**12), ("max_tokens", "many"), ("max_tokens", []),
+    ("temperature", -1), ("temperature", 1e9), ("temperature", "hot"), ("temperature", [1]), ("temperature", {}),
+    ("top_p", 0), ("top_p", 1.1), ("top_p", -0.5), ("top_k", -2), ("top_k", 0.5), ("min_p", 2), ("min_p", -1),
+    ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("repetition_penalty", -1),
+    ("seed", "x"), ("seed", 10**30), ("stop", 5), ("stop", ["a", 5]), ("stop", [""]), ("stop", ["x"] * 1000),
+    ("stop", ["x" * 100_000]), ("stop_token_ids", [-1]), ("stop_token_ids", ["x"]), ("stop_token_ids", [10**6]),
+    ("min_tokens", -1), ("min_tokens", 10**6), ("truncate_prompt_tokens", 0), ("truncate_prompt_tokens", 10**6),
+    ("logit_bias", {"x": 1}), ("logit_bias", {"-1": 1}), ("logit_bias", {"99999999": 1}), ("logit_bias", {"3": 1000}),
+    ("logit_bias", {"3": "x"}), ("logit_bias", {str(i): 1 for i in range(2000)}),
+    ("allowed_token_ids", []), ("allowed_token_ids", [10**8]), ("bad_words", [""]), ("bad_words", ["x"] * 10_000),
+    ("prompt_logprobs", -2), ("prompt_logprobs", 10**6), ("priority", 3), ("priority", 10**20),
+    ("stream", "yes"), ("stream_options", {"no_such": True}), ("stream_options", 3), ("model", 5),
+    ("request_id", "two\nlines"), ("request_id", "x" * 1000), ("cache_salt", 7), ("best_of", 5),
+    ("no_such_field", 1), ("", 1),
+]  # fmt: skip
+WRONG_CHAT = [
+    ("messages", []), ("messages", "hello"), ("messages", None), ("messages", [1]), ("messages[0].role", [{"content": "x"}]),
+    ("messages[0].role", [{"role": "wizard", "content": "x"}]), ("messages[0].role", [{"role": "tool", "content": "x"}]),
+    ("messages[0].content", [{"role": "user"}]), ("messages[0].content", [{"role": "user", "content": []}]),
+    ("messages[0].content", [{"role": "user", "content": 5}]),
+    ("messages[0].content[0].type", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+    ("messages[0].unknown", [{"role": "user", "content": "x", "unknown": 1}]),
+    ("messages[0].tool_calls", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
+    ("messages", [{"role": "user", "content": "x" * 2000}]),
+]  # fmt: skip
+WRONG_PROMPTS = [
+    "", [], [[]], [1, "x"], [-5], [10**12], 5, None, {"a": 1}, [[1, -2]], "x" * 5000, list(range(2, 10)) * 200, [400_000],
+]  # fmt: skip
+
+
+def is_error(response: httpx.Response, status: int | tuple[int, ...] = 400) -> dict[str, Any]:
+    statuses = (status,) if isinstance(status, int) else status
+    assert response.status_code in statuses, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert "Traceback" not in error["message"]
+    assert len(response.text) < 2000
+    return error
+
+
+def test_every_body_route_is_covered() -> None:
+    assert set(POSTS) == set(BODIES)
+
+
+@pytest.mark.parametrize("path", GENERATING)
+@pytest.mark.parametrize(("field", "value"), WRONG_VALUES, ids=lambda value: str(value)[:30])
+def test_wrong_values_name_their_field(http: httpx.Client, path: str, field: str, value: Any) -> None:
+    error = is_error(http.post(path, json={**BODIES[path], field: value}))
+    assert (error["param"] or "").split("[")[0].split(".")[0] == field, error
+
+
+@pytest.mark.parametrize(("param", "messages"), WRONG_CHAT, ids=lambda value: str(value)[:40])
+def test_wrong_messages(http: httpx.Client, param: str, messages: Any) -> None:
+    error = is_error(http.post("/v1/chat/completions", json={**CHAT, "messages": messages}))
+    assert error["param"] == param or (param == "messages" and error["param"] == "messages[0]"), error
+
+
+@pytest.mark.parametrize("prompt", WRONG_PROMPTS, ids=lambda value: str(value)[:20])
+def test_wrong_prompts(http: httpx.Client, prompt: Any) -> None:
+    error = is_error(http.post("/v1/completions", json={**COMPLETION, "prompt": prompt}))
+    assert error["param"].startswith("prompt"), error
+
+
+@pytest.mark.parametrize("field", sorted(UNBUILT))
+def test_what_is_not_built_is_refused_by_name(http: httpx.Client, field: str) -> None:
+    value = True if field in ("use_beam_search", "store") else 2.5 if field == "length_penalty" else ["something"]
+    seen = 0
+    for path, fields in (("/v1/chat/completions", ChatFields), ("/v1/completions", CompletionFields)):
+        if field in fields.__struct_fields__:
+            error = is_error(http.post(path, json={**BODIES[path], field: value}))
+            assert error["param"] == field
+            assert "not in this version" in error["message"]
+            seen += 1
+    assert seen
+
+
+def test_prompt_beyond_the_context_says_both_numbers(http: httpx.Client) -> None:
+    error = is_error(http.post("/v1/completions", json={**COMPLETION, "prompt": "x" * 600}))
+    assert "600" in error["message"]
+    assert "512" in error["message"]
+    assert error["code"] == "context_length_exceeded"
+    error = is_error(http.post("/v1/chat/completions", json={**CHAT, "max_tokens": 511}))
+    assert error["param"] == "max_tokens"
+    assert "512" in error["message"]
+
+
+@pytest.mark.parametrize("path", GENERATING)
+def test_missing_required_field(http: httpx.Client, path: str) -> None:
+    error = is_error(http.post(path, json={"model": "scripted"}))
+    assert error["param"] in ("messages", "prompt")
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_unknown_model(http: httpx.Client, path: str) -> None:
+    error = is_error(http.post(path, json={**BODIES[path], "model": "no-such"}), 404)
+    assert error["param"] == "model"
+    assert error["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"model": "\xff"}', b'{"model": NaN}', b'{"n": Infinity}',
+        b'{"temperature": NaN}', b'{"temperature": 1e400}', b"[" * 100_000, b'{"messages":' * 50_000,
+        b'{"metadata":{"a":' + b"[" * 50_000, b"\x00" * 100, b'{"prompt": "\\ud800"}', b"model=scripted",
+    ],
+    ids=lambda value: repr(value[:24]),
+)  # fmt: skip
+def test_broken_bodies(http: httpx.Client, path: str, body: bytes) -> None:
+    is_error(http.post(path, content=body, headers={"content-type": "application/json"}))
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_ten_megabytes_of_garbage(http: httpx.Client, path: str) -> None:
+    is_error(http.post(path, content=b"\x81" * 10_000_000, headers={"content-type": "application/json"}), 413)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_endless_body_without_a_length(server: Server, path: str) -> None:
+    def pieces() -> Any:
+        for _ in range(200):
+            yield b"x" * 100_000
+
+    with server.http() as http:
+        try:
+            response = http.post(path, content=pieces(), headers={"content-type": "application/json"})
+        except (httpx.WriteError, httpx.RemoteProtocolError):
+            return  # refused and closed while it was still being sent
+        is_error(response, 413)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_wrong_content_type(http: httpx.Client, path: str) -> None:
+    is_error(http.post(path, content=b"<x/>", headers={"content-type": "text/xml"}), 415)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/", "/v2/chat/completions", "/v1/completions/", "/..", "/%2e%2e", "//v1/models"]
+)
+def test_unknown_paths(http: httpx.Client, path: str) -> None:
+    is_error(http.get(path), 404)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"])
+def test_wrong_methods(http: httpx.Client, route: Any, method: str) -> None:
+    if method in route.methods:
+        return
+    path = route.path.replace("{model:path}", "scripted")
+    is_error(http.request(method, path), 405)
+
+
+def test_broken_http(server: Server) -> None:
+    import socket
+
+    host, port = server.url.removeprefix("http://").split(":")
+    for garbage, status in [
+        (b"NOT HTTP AT ALL\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.1\r\n" + b"x: y\r\n" * 300 + b"\r\n", b"431"),
+        (b"GET /livez HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"y" * 100_000, b"431"),
+        (b"POST /tokenize HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", b"400"),
+        (b"POST /tokenize HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n", b"400"),
+    ]:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(garbage)
+            answer = connection.recv(4096)
+            assert answer.split()[1] == status, (garbage[:60], answer)
+            assert b'"error"' in answer
+
+
+def test_server_is_well_afterwards(http: httpx.Client) -> None:
+    answer = http.post("/v1/chat/completions", json=CHAT)
+    assert answer.json()["choices"][0]["message"]["content"] == "hello world"
