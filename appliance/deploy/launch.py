@@ -1,6 +1,6 @@
 """Starting a server that outlives us, without a moment in which it runs and nobody knows of it."""
 
-import subprocess
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -9,8 +9,11 @@ from appliance.base.errors import ApplyError
 from appliance.deploy.process import ProcessId, identify
 from appliance.deploy.state import Generation
 
+_SHELL = "/bin/sh"
 # The shell becomes the server (same pid) once a line arrives; when we die before that, it reads the end and ends too.
-_GATE = 'read -r go && exec "$@" </dev/null'
+_GATE = 'cd / && read -r go && exec "$@" </dev/null'
+
+Command = Callable[[Generation], Sequence[str]]
 
 
 def server_command(generation: Generation) -> list[str]:
@@ -18,43 +21,39 @@ def server_command(generation: Generation) -> list[str]:
     return [sys.executable, "-m", "appliance.server", "--plan", plan, "--state", folder]
 
 
-class Launched:
-    """A started server. While this process lives it is the parent, so it must ask for the exit code."""
-
-    def __init__(self, popen: "subprocess.Popen[bytes]", process: ProcessId) -> None:
-        self._popen = popen
-        self.process = process
-
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._popen.poll()
-
-
-def launch(generation: Generation, command: Sequence[str], record: Callable[[ProcessId], None]) -> Launched:
+def launch(generation: Generation, command: Sequence[str], record: Callable[[ProcessId], None]) -> ProcessId:
     """Starts `command` in a session of its own, with its output in the generation's log.
 
     `record` writes down the process; the server begins only after it has returned. Raises ApplyError.
     """
-    with generation.log_path.open("ab") as log:
-        popen = subprocess.Popen(
-            ["/bin/sh", "-c", _GATE, "appliance", *command],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd="/",
-            env=with_changes(PYTHONUNBUFFERED="1"),
-        )
-    assert popen.stdin is not None
-    process = identify(popen.pid)
-    if process is None:
-        raise ApplyError("the server's process ended before it began")
+    gate_end, our_end = os.pipe()
     try:
+        with generation.log_path.open("ab") as log:
+            pid = os.posix_spawn(
+                _SHELL,
+                [_SHELL, "-c", _GATE, "appliance", *command],
+                with_changes(PYTHONUNBUFFERED="1"),
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, gate_end, 0),
+                    (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
+                    (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+                ],
+                setsid=True,
+            )
+        process = identify(pid)
+        if process is None:
+            raise ApplyError("the server's process ended before it began")
         record(process)
-    except BaseException:
-        popen.stdin.close()
-        popen.wait()
-        raise
-    popen.stdin.write(b"go\n")
-    popen.stdin.close()
-    return Launched(popen, process)
+        os.write(our_end, b"go\n")
+    finally:
+        os.close(gate_end)
+        os.close(our_end)
+    return process
+
+
+def reap(process: ProcessId) -> None:
+    """Takes the exit code of an ended child, so that no zombie is left of it. Nothing for those of other parents."""
+    try:
+        os.waitpid(process.pid, os.WNOHANG)
+    except ChildProcessError:
+        return

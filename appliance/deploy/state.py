@@ -88,6 +88,10 @@ class DeploymentState:
     def generation(self, number: int) -> Generation:
         return Generation(number, self._generations / f"{number:04d}")
 
+    def newest_generation(self) -> Generation | None:
+        numbers = self._numbers()
+        return self.generation(numbers[-1]) if numbers else None
+
     def new_generation(self, plan: EnginePlan, spec_text: str) -> Generation:
         """The next number. Older ones than KEPT_GENERATIONS are removed, never the one that runs."""
         numbers = self._numbers()
@@ -102,6 +106,8 @@ class DeploymentState:
         return made
 
     def _numbers(self) -> list[int]:
+        if not self._generations.is_dir():
+            return []
         return sorted(int(each.name) for each in self._generations.iterdir() if each.name.isdigit())
 
 

@@ -1,0 +1,150 @@
+"""`appliance apply`: makes what runs be what the spec says."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from appliance.base.environ import state_dir
+from appliance.base.errors import ApplyError, ExitCode
+from appliance.cli.progress import ProgressBar
+from appliance.deploy.execute import Applier, ApplyResult, Wanted, describe
+from appliance.deploy.launch import server_command
+from appliance.deploy.lock import changing
+from appliance.deploy.observe import observe
+from appliance.deploy.phases import PhaseClock, table
+from appliance.deploy.process import identify
+from appliance.deploy.reconcile import Action, Readiness, Verb
+from appliance.deploy.state import CurrentState, DeploymentState
+from appliance.plan.prepare import Prepared, prepare
+
+LOCK_WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOptions:
+    spec: str
+    overrides: Sequence[str] = ()
+    foreground: bool = False
+    timeout_s: float = 600.0
+    as_json: bool = False
+
+
+def run(options: ApplyOptions) -> int:
+    """Raises ApplyError (4) when it does not become ready."""
+    phases = PhaseClock("resolve")
+    printer = _Printer(quiet=options.as_json)
+    printer.phase("resolve")
+    with ProgressBar() as bar:
+        prepared = prepare(options.spec, options.overrides, progress=bar)
+    phases.begin("plan")
+    for warning in prepared.loaded.warnings:
+        print(f"warning: {warning.message}", file=sys.stderr)
+    state = DeploymentState(state_dir(), prepared.plan.name)
+    state.create()
+    wanted = Wanted(plan=prepared.plan, spec_file=str(Path(options.spec).resolve()), spec_text=prepared.loaded.text)
+    with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting):
+        if options.foreground:
+            _become_the_server(state, wanted)
+        applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=options.timeout_s)
+        result = applier.apply(wanted)
+    printer.clear()
+    print(_as_json(result) if options.as_json else _as_text(result, prepared))
+    return ExitCode.OK
+
+
+def call_lines(current: CurrentState, is_chat: bool) -> str:
+    """How to call the server with curl."""
+    path = "/v1/chat/completions" if is_chat else "/v1/completions"
+    asked = {"messages": [{"role": "user", "content": "Hello!"}]} if is_chat else {"prompt": "Once upon a time"}
+    body = msgspec.json.encode({"model": current.served_name, **asked, "stream": True}).decode()
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if current.needs_key else ""
+    return f"curl -N {current.url}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"
+
+
+def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
+    """For containers and systemd: this process turns into the server, with the same pid and our output."""
+    seen = observe(state)
+    if seen.readiness in (Readiness.READY, Readiness.NOT_READY) and seen.current is not None:
+        pid = seen.current.process.pid
+        raise ApplyError(
+            f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
+        )
+    generation = state.new_generation(wanted.plan, wanted.spec_text)
+    process = identify(os.getpid())
+    assert process is not None
+    current = describe(wanted.plan, generation, process, wanted.spec_file)
+    state.write_current(current)
+    print(f"{state.name}: serving on {current.url} in the foreground", file=sys.stderr, flush=True)
+    command = server_command(generation)
+    os.execv(command[0], command)
+
+
+def _as_text(result: ApplyResult, prepared: Prepared) -> str:
+    current = result.current
+    what = f"{current.name} is ready" if result.is_changed else f"{current.name}: no change"
+    lines = [
+        f"{what} at {current.url} (generation {current.generation}, pid {current.process.pid})",
+        "",
+        table(result.phases),
+        "",
+        call_lines(current, prepared.plan.model.chat_template is not None),
+        f"appliance chat {current.name}    appliance status    appliance logs -f    appliance down {current.name}",
+    ]
+    return "\n".join(lines)
+
+
+def _as_json(result: ApplyResult) -> str:
+    body = {
+        "name": result.current.name,
+        "changed": result.is_changed,
+        "actions": [{"verb": each.verb.value, "cause": each.cause} for each in result.actions],
+        "url": result.current.url,
+        "pid": result.current.process.pid,
+        "generation": result.current.generation,
+        "phases": {phase.name: round(phase.seconds, 3) for phase in result.phases},
+    }
+    return msgspec.json.format(msgspec.json.encode(body)).decode()
+
+
+def _command_line() -> str:
+    return shlex.join(["appliance", *sys.argv[1:]])
+
+
+@dataclass(slots=True)
+class _Printer:
+    """Progress on stderr: one line that changes on a terminal, a line a phase elsewhere."""
+
+    quiet: bool
+    is_terminal: bool = field(default_factory=sys.stderr.isatty)
+    name: str = ""
+
+    def action(self, action: Action) -> None:
+        if not self.quiet and action.verb is not Verb.KEEP:
+            self.clear()
+            print(f"{action.verb}: {action.cause}", file=sys.stderr)
+
+    def phase(self, name: str) -> None:
+        if name != self.name:
+            self.name = name
+            self._show(name)
+
+    def progress(self, done: int, total: int) -> None:
+        if total and self.is_terminal:
+            self._show(f"{self.name} {100 * done // total} %")
+
+    def waiting(self, owner: str) -> None:
+        print(f"waiting for {owner}", file=sys.stderr)
+
+    def clear(self) -> None:
+        if self.is_terminal and not self.quiet:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _show(self, text: str) -> None:
+        if not self.quiet:
+            self.clear()
+            print(f"  {text} ...", end="" if self.is_terminal else "\n", file=sys.stderr, flush=True)

@@ -1,0 +1,44 @@
+"""`appliance logs`: what the server of a deployment wrote."""
+
+import sys
+import time
+from pathlib import Path
+
+from appliance.base.errors import ApplianceError, ExitCode
+from appliance.deploy.follow import log_tail
+from appliance.deploy.naming import find_deployment
+from appliance.deploy.process import is_running
+from appliance.deploy.state import DeploymentState
+
+_POLL_S = 0.1
+
+
+def run(name: str = "", follow: bool = False, num_lines: int = 100, generation: int = 0) -> int:
+    """The last lines, of the newest generation unless one is named; with `follow` also what comes, until it ends."""
+    state = find_deployment(name)
+    wanted = state.generation(generation) if generation else state.newest_generation()
+    if wanted is None or not wanted.log_path.is_file():
+        which = f"generation {generation}" if generation else "it"
+        raise ApplianceError(
+            f"{state.name}: {which} has no log", hint="in the foreground a server logs to its terminal"
+        )
+    size = wanted.log_path.stat().st_size
+    if tail := log_tail(wanted.log_path, num_lines):
+        print(tail)
+    if follow:
+        _follow(wanted.log_path, size, state)
+    return ExitCode.OK
+
+
+def _follow(path: Path, offset: int, state: DeploymentState) -> None:
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        while True:
+            current = state.current()
+            is_alive = current is not None and is_running(current.process)
+            data = stream.read()
+            sys.stdout.write(data.decode("utf-8", "replace"))
+            sys.stdout.flush()
+            if not is_alive:
+                return
+            time.sleep(_POLL_S)

@@ -1,0 +1,82 @@
+"""`appliance status`: what runs, since when, and how it is."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from appliance.base.environ import state_dir
+from appliance.base.errors import ExitCode
+from appliance.deploy.lock import owner_of
+from appliance.deploy.naming import find_deployment
+from appliance.deploy.observe import observe
+from appliance.deploy.process import descendants, resident_bytes
+from appliance.deploy.reconcile import Readiness
+from appliance.deploy.state import DeploymentState, deployment_names
+
+_LIVE = (Readiness.READY, Readiness.NOT_READY)
+
+
+def run(name: str = "", as_json: bool = False) -> int:
+    """One deployment, or all of this machine. 0 when all that is asked for is ready, else 1."""
+    root = state_dir()
+    states = [find_deployment(name)] if name else [DeploymentState(root, each) for each in deployment_names(root)]
+    found = [_status(state) for state in states]
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+    elif not found:
+        print("nothing is deployed on this machine")
+    else:
+        print("\n\n".join(_text(each) for each in found))
+    return ExitCode.OK if all(each["readiness"] == Readiness.READY for each in found) else ExitCode.INTERNAL
+
+
+def _status(state: DeploymentState) -> dict[str, Any]:
+    seen = observe(state)
+    owner = owner_of(state.lock_path)
+    body: dict[str, Any] = {
+        "name": state.name,
+        "readiness": seen.readiness.value,
+        "reason": seen.reason,
+        "changed_by": owner.command if owner else None,
+    }
+    current = seen.current
+    if current is None:
+        return body
+    body |= {
+        "pid": current.process.pid,
+        "url": current.url,
+        "model": current.served_name,
+        "generation": current.generation,
+        "engine_sha256": current.engine_sha256,
+        "serving_sha256": current.serving_sha256,
+        "spec": current.spec_file,
+        "version": current.appliance_version,
+    }
+    if seen.readiness in _LIVE:
+        body["uptime_s"] = round(time.time() - current.started_at, 1)
+        body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
+    return body
+
+
+def _text(status: dict[str, Any]) -> str:
+    shown = {
+        "state": status["readiness"] + (f" ({status['reason']})" if status["reason"] else ""),
+        "url": status.get("url"),
+        "model": status.get("model"),
+        "pid": status.get("pid"),
+        "uptime": _duration(status["uptime_s"]) if "uptime_s" in status else None,
+        "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
+        "generation": status.get("generation"),
+        "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,
+        "spec": status.get("spec"),
+        "changing": status["changed_by"],
+    }
+    rows = [f"  {name:<11}{value}" for name, value in shown.items() if value is not None]
+    return "\n".join([status["name"], *rows])
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
