@@ -54,12 +54,12 @@ def gguf_is_gguf(spec: DeploymentSpec) -> Findings:
             allowed="auto or gguf",
             hint="remove loading.load_format",
         )
-    if is_gguf and spec.model.quantization not in ("auto", "gguf"):
+    if is_gguf and spec.model.quantization not in ("auto", "none", "gguf"):
         yield Finding(
             path="model.quantization",
             value=spec.model.quantization,
             message=f"the source is a .gguf file, whose types are in it; it is not {spec.model.quantization}",
-            allowed="auto or gguf",
+            allowed="auto, gguf, or none to dequantize while loading",
             hint="remove model.quantization",
         )
 
