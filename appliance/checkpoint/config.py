@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
-from appliance.checkpoint.rope import RopeFacts, layer_ropes
+from appliance.checkpoint.rope import RopeFacts, layer_ropes, number_of
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +98,8 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
 _WINDOW_PATTERNS: Final = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}
 _GATED_WINDOWS: Final = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+MAX_COUNT: Final = 1 << 31
+MAX_LAYERS: Final = 4096
 _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
 
@@ -123,16 +125,14 @@ class _Fields:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_COUNT:
             what = "is missing" if value is None else f"is {value!r}"
             raise CheckpointError("config.json", f"{key} {what}; a positive whole number is expected")
         return value
 
     def number(self, key: str) -> float | None:
         value = self.get(key)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            return None if value is None else float(value)
-        raise CheckpointError("config.json", f"{key} is {value!r}; a number is expected")
+        return None if value is None else number_of({key: value}, key, 0.0)
 
     def flag(self, key: str) -> bool:
         return bool(self.get(key))
@@ -146,10 +146,12 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
     fields = _Fields(text_config(config))
     num_heads, hidden_size = fields.count("num_attention_heads"), fields.count("hidden_size")
     num_layers = fields.count("num_hidden_layers")
+    if num_layers > MAX_LAYERS:
+        raise CheckpointError("config.json", f"num_hidden_layers is {num_layers}; at most {MAX_LAYERS} are read")
     head_dim = fields.count("head_dim", hidden_size // num_heads)
     ropes = layer_ropes(fields.values, fields.model_type)
     kinds = _layer_kinds(fields, num_layers)
-    window = fields.count("sliding_window", 0) or None
+    window = fields.count("sliding_window") if fields.get("sliding_window") else None
     return ConfigFacts(
         model_type=fields.model_type,
         num_layers=num_layers,
@@ -235,8 +237,8 @@ def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
     if rope is None or rope.kind not in _EXTENDED_BY_ROPE or fields.model_type.startswith("gemma3"):
         return claimed
     if rope.kind == "yarn":
-        claimed = int(rope.parameters.get("original_max_position_embeddings", claimed))
-    return int(claimed * float(rope.parameters.get("factor", 1.0)))
+        claimed = int(number_of(rope.parameters, "original_max_position_embeddings", claimed))
+    return int(claimed * number_of(rope.parameters, "factor", 1.0))
 
 
 def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
@@ -252,7 +254,9 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
     pattern = pattern or _WINDOW_PATTERNS.get(fields.model_type)
     if pattern is None:
         return ["sliding_attention"] * num_layers
-    return [_LAYER_TYPES[(index + 1) % int(pattern) != 0] for index in range(num_layers)]
+    if not isinstance(pattern, int):
+        raise CheckpointError("config.json", f"sliding_window_pattern is {pattern!r}; a whole number is expected")
+    return [_LAYER_TYPES[(index + 1) % pattern != 0] for index in range(num_layers)]
 
 
 def _stated_kinds(stated: Any, num_layers: int) -> list[str]:

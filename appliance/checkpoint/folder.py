@@ -127,7 +127,10 @@ def _chat_template(root: Path, settings: dict[str, Any], digest: "hashlib._Hash"
     if jinja.is_file():
         raw = jinja.read_bytes()
         digest.update(raw)
-        return raw.decode("utf-8")
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(jinja.name, "is not UTF-8") from error
     stated = (_json(root, "chat_template.json", digest) or settings).get("chat_template")
     if isinstance(stated, list):
         named = {item.get("name"): item.get("template") for item in stated if isinstance(item, dict)}

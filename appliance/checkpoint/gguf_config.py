@@ -13,6 +13,9 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import StoredConventions
 from appliance.checkpoint.gguf import GgufFile, GgufTensor, plain
 
+# By stored name: which file of the set holds the tensor, and its directory entry.
+StoredTensors = dict[str, tuple[GgufFile, GgufTensor]]
+
 ARCHITECTURES: Final = {
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
@@ -43,6 +46,13 @@ _KEYS: Final = {
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
+_OTHER_NUMBERS: Final = (
+    "attention.scale",
+    "rope.dimension_count",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+)
 # Present in a file, these change the computation in ways that no family here expresses.
 _REFUSED: Final = ("expert_count", "attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
 _GEMMA2_27B_LAYERS: Final = 46
@@ -58,8 +68,8 @@ def gguf_architecture(file: GgufFile) -> str:
     return str(name)
 
 
-def translate_config(file: GgufFile, tensors: dict[str, GgufTensor]) -> dict[str, Any]:
-    """The Hugging Face config that the metadata stands for. `tensors` are those of all shards, by stored name."""
+def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
+    """The Hugging Face config that the metadata stands for. `tensors` are those of all shards."""
     architecture = gguf_architecture(file)
     class_name, model_type = ARCHITECTURES[architecture]
     values = _architecture_values(file, architecture)
@@ -71,7 +81,7 @@ def translate_config(file: GgufFile, tensors: dict[str, GgufTensor]) -> dict[str
     rotary = values.get("rope.dimension_count")
     if rotary is not None and head_dim and rotary != head_dim and model_type != "gpt2":
         config["partial_rotary_factor"] = rotary / head_dim
-    config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(file, values, tensors)) else {}
+    config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(values, tensors)) else {}
     if special := _SPECIAL.get(architecture):
         special(config, values)
     if any(name.endswith("attn_q.bias") for name in tensors):
@@ -92,6 +102,9 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
                 raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
             value = value[0]
         values[short] = value
+    for key in (*_KEYS, *_OTHER_NUMBERS):
+        if key in values and not _is_sane_number(values[key]):
+            raise CheckpointError(file.path.name, f"{prefix}{key} is {values[key]!r}; a number is expected")
     for key in _REFUSED:
         if values.get(key):
             raise CheckpointError(
@@ -100,43 +113,51 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
     return values
 
 
-def _vocab_size(file: GgufFile, tensors: dict[str, GgufTensor]) -> int:
-    embedding = tensors.get("token_embd.weight")
+def _is_sane_number(value: Any) -> bool:
+    """Zero, or of a size that arithmetic survives."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or 1e-30 < value < 1e30
+
+
+def _vocab_size(file: GgufFile, tensors: StoredTensors) -> int:
+    _, embedding = tensors.get("token_embd.weight", (file, None))
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(file.path.name, "there is no two-dimensional token_embd.weight")
     return embedding.shape[0]
 
 
-def _rope_scaling(file: GgufFile, values: dict[str, Any], tensors: dict[str, GgufTensor]) -> dict[str, Any] | None:
+def _rope_scaling(values: dict[str, Any], tensors: StoredTensors) -> dict[str, Any] | None:
     """`rope_scaling` as transformers knows it.
 
     Llama 3.x files carry their scaling as one divisor for each frequency. "longrope" with equal short and long factors
     and attention_factor 1 is the same computation, so no kind of our own is needed.
     """
     context = values.get("context_length", 0)
-    original = values.get("rope.scaling.original_context_length", context)
-    if (freqs := _factors(file, tensors, "rope_freqs.weight")) is not None:
-        same = {"short_factor": freqs, "long_factor": freqs, "attention_factor": 1.0}
-        return {"rope_type": "longrope", "original_max_position_embeddings": context, **same}
-    long, short = (_factors(file, tensors, f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    original = values.get("rope.scaling.original_context_length") or context or 1
+    if (freqs := _factors(tensors, "rope_freqs.weight")) is not None:
+        same = {"short_factor": freqs, "long_factor": freqs}
+        return {"rope_type": "longrope", "attention_factor": 1.0, "original_max_position_embeddings": context, **same}
+    long, short = (_factors(tensors, f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    scaling: dict[str, Any] = {}
     if long is not None and short is not None:
         factor = values.get("rope.scaling.attn_factor")
-        scaling = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+        scaling |= {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         scaling |= {"attention_factor": factor} if factor else {"factor": context / original}
         return scaling | {"original_max_position_embeddings": original}
     kind = values.get("rope.scaling.type", "none")
-    if kind == "none":
+    if kind in ("none", "longrope"):  # longrope without its factors is no scaling
         return None
-    scaling = {"rope_type": kind, "factor": values.get("rope.scaling.factor", 1.0)}
+    scaling |= {"rope_type": kind, "factor": values.get("rope.scaling.factor", 1.0)}
     if kind == "yarn":
         scaling |= {"original_max_position_embeddings": original}
     return scaling
 
 
-def _factors(file: GgufFile, tensors: dict[str, GgufTensor], name: str) -> list[float] | None:
-    tensor = tensors.get(name)
-    if tensor is None:
+def _factors(tensors: StoredTensors, name: str) -> list[float] | None:
+    if name not in tensors:
         return None
+    file, tensor = tensors[name]
     if tensor.storage != "f32" or tensor.size_bytes > 4096:
         raise CheckpointError(file.path.name, f"{name} must be a short f32 vector, not {tensor.storage} {tensor.shape}")
     return [float(value) for value in np.frombuffer(file.read(tensor), dtype="<f4")]
@@ -173,7 +194,7 @@ def _no_window(config: dict[str, Any], values: dict[str, Any]) -> None:
 
 def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
     scale = values.get("attention.scale")
-    if scale:
+    if scale:  # scores are multiplied by it; transformers states the number whose power -1/2 it is
         return float(scale) ** -2
     if config.get("num_hidden_layers") == layers_27b:
         return float(config["hidden_size"] / config["num_attention_heads"])

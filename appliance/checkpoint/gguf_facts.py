@@ -9,8 +9,8 @@ from typing import Final
 from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
-from appliance.checkpoint.gguf import GgufFile, GgufTensor, open_gguf
-from appliance.checkpoint.gguf_config import CONVENTIONS, gguf_architecture, translate_config
+from appliance.checkpoint.gguf import GgufFile, open_gguf
+from appliance.checkpoint.gguf_config import CONVENTIONS, StoredTensors, gguf_architecture, translate_config
 from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name
 from appliance.checkpoint.gguf_values import LazyArray
 from appliance.checkpoint.storage import is_block_type
@@ -42,14 +42,15 @@ def _facts(files: list[GgufFile]) -> ModelFacts:
     first = files[0]
     architecture = gguf_architecture(first)
     stored = _stored_tensors(files)
-    config = translate_config(first, {name: tensor for name, (_, tensor) in stored.items()})
+    config = translate_config(first, stored)
     digest = hashlib.sha256()
     for file in files:
         with file.header as header:
             digest.update(header)
     for name in ROPE_FACTORS:
         if name in stored:
-            digest.update(first.read(stored[name][1]))
+            file, tensor = stored[name]
+            digest.update(file.read(tensor))
     tensors = _translate(first, architecture, stored)
     return ModelFacts(
         root=str(first.path),
@@ -80,8 +81,8 @@ def _other_shards(first: GgufFile) -> list[Path]:
     return [first.path.with_name(f"{match['stem']}-{n:05d}-of-{count:05d}.gguf") for n in range(2, count + 1)]
 
 
-def _stored_tensors(files: list[GgufFile]) -> dict[str, tuple[GgufFile, GgufTensor]]:
-    stored: dict[str, tuple[GgufFile, GgufTensor]] = {}
+def _stored_tensors(files: list[GgufFile]) -> StoredTensors:
+    stored: StoredTensors = {}
     for file in files:
         for tensor in file.tensors:
             if tensor.name in stored:
@@ -90,9 +91,7 @@ def _stored_tensors(files: list[GgufFile]) -> dict[str, tuple[GgufFile, GgufTens
     return stored
 
 
-def _translate(
-    first: GgufFile, architecture: str, stored: dict[str, tuple[GgufFile, GgufTensor]]
-) -> tuple[TensorFacts, ...]:
+def _translate(first: GgufFile, architecture: str, stored: StoredTensors) -> tuple[TensorFacts, ...]:
     tensors = []
     for name, (file, tensor) in stored.items():
         if name in ROPE_FACTORS:

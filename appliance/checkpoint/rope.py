@@ -32,16 +32,14 @@ def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFac
     if isinstance(new, Mapping):
         by_type = {kind: new.get(kind) for kind in ("full_attention", "sliding_attention")}
         if isinstance(by_type["full_attention"], Mapping):
-            return {kind: _rope(config, model_type, values or {}) for kind, values in by_type.items()}
+            return {kind: _rope(config, model_type, _mapping(kind, values or {})) for kind, values in by_type.items()}
         rope = _rope(config, model_type, new)
         return {"full_attention": rope, "sliding_attention": rope}
     return _older_ropes(config, model_type)
 
 
 def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
-    scaling = config.get("rope_scaling") or {}
-    if not isinstance(scaling, Mapping):
-        raise CheckpointError("config.json", f"rope_scaling is {scaling!r}; a mapping is expected")
+    scaling = _mapping("rope_scaling", config.get("rope_scaling") or {})
     if model_type == "gemma3_text":
         local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
         wide = {"rope_theta": config.get("rope_theta", 1_000_000.0), **scaling}
@@ -51,6 +49,12 @@ def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFa
         }
     rope = _rope(config, model_type, scaling)
     return {"full_attention": rope, "sliding_attention": rope}
+
+
+def _mapping(key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise CheckpointError("config.json", f"{key} is {value!r}; a mapping is expected")
+    return value
 
 
 def _rope(config: Mapping[str, Any], model_type: str, values: Mapping[str, Any]) -> RopeFacts:
@@ -65,9 +69,18 @@ def _rope(config: Mapping[str, Any], model_type: str, values: Mapping[str, Any])
         parameters.setdefault("original_max_position_embeddings", config["original_max_position_embeddings"])
     for key in ("rope_type", "type", "rope_theta", "partial_rotary_factor"):
         parameters.pop(key, None)
+    both = {**config, **values}
     return RopeFacts(
-        theta=float(values.get("rope_theta", config.get("rope_theta", 10_000.0))),
+        theta=number_of(both, "rope_theta", 10_000.0),
         kind=kind,
-        partial_factor=float(values.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))),
+        partial_factor=number_of(both, "partial_rotary_factor", 1.0),
         parameters=parameters,
     )
+
+
+def number_of(values: Mapping[str, Any], key: str, default: float) -> float:
+    """The number under `key`. Raises CheckpointError for anything else, and for absurd sizes."""
+    value = values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
+        raise CheckpointError("config.json", f"{key} is {value!r}; a number is expected")
+    return float(value)

@@ -1,0 +1,171 @@
+"""The typed view must agree with the transformers configuration classes, for configs of both ages."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.checkpoint import CheckpointError, ConfigFacts, derive_geometry, normalize_config
+
+CLASSES = {
+    "llama": transformers.LlamaConfig,
+    "mistral": transformers.MistralConfig,
+    "qwen2": transformers.Qwen2Config,
+    "qwen3": transformers.Qwen3Config,
+    "gemma2": transformers.Gemma2Config,
+    "gemma3_text": transformers.Gemma3TextConfig,
+    "phi3": transformers.Phi3Config,
+    "gpt2": transformers.GPT2Config,
+}
+SMALL = {"num_hidden_layers": 7, "vocab_size": 100}
+
+
+def full(model_type: str, **changes: Any) -> dict[str, Any]:
+    """The config as transformers 5 writes it, every default spelled out."""
+    config = CLASSES[model_type](**{**SMALL, **changes})
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+@pytest.mark.parametrize("model_type", CLASSES)
+def test_sizes_agree_with_transformers(model_type: str) -> None:
+    config = CLASSES[model_type](**SMALL)
+    facts = normalize_config(full(model_type))
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    assert facts.num_layers == config.num_hidden_layers
+    assert facts.hidden_size == config.hidden_size
+    assert facts.num_heads == config.num_attention_heads
+    assert facts.num_kv_heads == (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    assert facts.head_dim == head_dim
+    assert facts.max_position == config.max_position_embeddings
+    assert facts.tie_embeddings == config.tie_word_embeddings
+    assert facts.norm_eps == getattr(config, "rms_norm_eps", None) or facts.norm_eps == 1e-5
+    windows = [kind == "sliding_attention" for kind in getattr(config, "layer_types", None) or []]
+    if windows:
+        assert [layer.window is not None for layer in facts.layers] == windows
+
+
+# What hubs hold today: written by older versions, with rope_theta and without layer_types.
+OLDER: dict[str, dict[str, Any]] = {
+    "llama": {"rope_theta": 500000.0, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    }},
+    "mistral": {"rope_theta": 10000.0, "sliding_window": 4096},
+    "qwen2": {"rope_theta": 1e6, "use_sliding_window": False, "sliding_window": 32768},
+    "qwen3": {"rope_theta": 1e6, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 5},
+    "gemma2": {"rope_theta": 10000.0, "sliding_window": 4096},
+    "gemma3_text": {
+        "rope_theta": 1e6, "rope_local_base_freq": 10000.0, "sliding_window": 512, "sliding_window_pattern": 6,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "phi3": {"rope_theta": 10000.0, "sliding_window": 2047},
+    "gpt2": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", OLDER)
+def test_both_ages_of_a_config_mean_the_same(model_type: str) -> None:
+    older = full(model_type) | {"model_type": model_type}
+    for key in ("rope_parameters", "layer_types", "_sliding_window_pattern"):
+        older.pop(key, None)
+    older |= OLDER[model_type]
+    newer = full(model_type, **OLDER[model_type])
+    assert normalize_config(older) == normalize_config(newer)
+
+
+def windows(facts: ConfigFacts) -> list[int | None]:
+    return [layer.window for layer in facts.layers]
+
+
+def test_window_patterns() -> None:
+    assert windows(normalize_config(full("gemma2", sliding_window=64))) == [64, None, 64, None, 64, None, 64]
+    assert windows(normalize_config(full("gemma3_text", sliding_window=64))) == [64] * 5 + [None, 64]
+    assert windows(normalize_config(full("mistral", sliding_window=64))) == [64] * 7
+    assert windows(normalize_config(full("mistral", sliding_window=None))) == [None] * 7
+    assert windows(normalize_config(full("qwen2", use_sliding_window=False, sliding_window=64))) == [None] * 7
+    used = full("qwen2", use_sliding_window=True, sliding_window=64, max_window_layers=5)
+    assert windows(normalize_config(used)) == [None] * 5 + [64] * 2
+
+
+def test_groups_share_a_window() -> None:
+    geometry = derive_geometry(normalize_config(full("gemma2", sliding_window=64)))
+    assert [(group.window, group.layers) for group in geometry.groups] == [(64, (0, 2, 4, 6)), (None, (1, 3, 5))]
+
+
+def test_multimodal_configs_are_read_through_their_text_part() -> None:
+    """google/gemma-3-4b-it leaves most of its text config to the defaults of the class."""
+    text = {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    }  # fmt: skip
+    facts = normalize_config({"model_type": "gemma3", "architectures": ["X"], "text_config": text, "vision_config": {}})
+    assert (facts.num_heads, facts.num_kv_heads, facts.head_dim, facts.vocab_size) == (8, 4, 256, 262_208)
+    assert (facts.max_position, facts.tie_embeddings) == (131_072, True)
+    assert facts.layers[5].rope is not None
+    assert facts.layers[0].rope is not None
+    assert (facts.layers[5].rope.theta, facts.layers[5].rope.parameters) == (1e6, {"factor": 8.0})
+    assert (facts.layers[0].rope.theta, facts.layers[0].rope.kind) == (1e4, "default")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"rope_type": "linear", "factor": 4.0}, 8192),
+        ({"type": "dynamic", "factor": 2.0}, 4096),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}, 4096),
+        ({"rope_type": "llama3", "factor": 8.0}, 2048),
+        ({"type": "su", "short_factor": [1.0], "long_factor": [2.0]}, 2048),
+        (None, 2048),
+    ],
+)
+def test_context_is_scaled_where_the_config_gives_the_length_before(scaling: Any, expected: int) -> None:
+    config = full("llama") | {"rope_scaling": scaling}
+    del config["rope_parameters"]
+    assert normalize_config(config).max_position == expected
+
+
+def test_experts() -> None:
+    config = full("llama") | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    facts = normalize_config(config)
+    assert (facts.num_experts, facts.num_experts_per_token) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+        ({"hidden_size": "4096"}, "hidden_size is '4096'"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_hidden_layers": 1 << 30}, "at most"),
+        ({"layer_types": ["full_attention"]}, "must list 7 layers"),
+        ({"layer_types": ["linear_attention"] * 7}, "'linear_attention' is not in this version"),
+        ({"rope_parameters": {"rope_type": "magic"}}, "'magic' is not known"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, "factor is '8'"),
+    ],
+)
+def test_faults_name_the_key(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        normalize_config(full("llama") | change)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["rope_type", "factor", "type"]), inner)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(model_type=st.sampled_from(list(CLASSES)), data=st.data())
+def test_junk_gives_an_error_and_never_a_crash(model_type: str, data: st.DataObject) -> None:
+    config = {**full(model_type), **OLDER[model_type]}
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
+        config[key] = data.draw(JUNK)
+    with contextlib.suppress(CheckpointError):
+        derive_geometry(normalize_config(config))
