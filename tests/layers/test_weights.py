@@ -166,7 +166,7 @@ def test_dense_weights_are_quantized_while_loading(tmp_path: Path, form: WeightF
 
 def test_a_form_that_does_not_divide_the_columns_names_the_tensor(tmp_path: Path) -> None:
     facts = saved(tmp_path, tensors())
-    with open_tensors(facts) as reader, pytest.raises(WeightError, match="q_proj.*8 columns do not divide"):
+    with open_tensors(facts) as reader, pytest.raises(WeightError, match=r"q_proj.*8 columns do not divide"):
         _ = weights_of(facts, reader, WeightForm("int8", 32))["layers.0.q+k+v"]
 
 

@@ -1,8 +1,8 @@
 """A tiny model, trained in a few seconds, that answers with what it was told: for end-to-end tests without a network.
 
-The chat template writes `<|user|>`, the last message padded to FIELD tokens with `<|pad|>`, and `<|assistant|>`, so that
-an answer token always lies FIELD + 1 behind the token it repeats; where padding begins the model ends its answer. Tokens
-are bytes. Messages are ASCII, of at most FIELD characters; what is beyond them is cut.
+The chat template writes `<|user|>`, the last message padded to FIELD tokens with `<|pad|>`, and `<|assistant|>`. So the
+token that an answer token repeats always lies FIELD + 1 before its successor; where padding begins, the answer ends.
+Tokens are bytes. Messages are ASCII, of at most FIELD characters; what is beyond them is cut.
 """
 
 from pathlib import Path

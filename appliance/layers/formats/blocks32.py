@@ -6,14 +6,15 @@ fifth bits of all elements `h`, then nibbles: byte j holds element j low and ele
 
 import numpy as np
 
-from appliance.layers.formats.groups import Array, Groups
+from appliance.layers.formats.bits import Array, gather, shifted, split
+from appliance.layers.formats.groups import Groups
 
 _SIZE = 32
 _Q4_0 = np.dtype([("d", "<f2"), ("q", "u1", 16)])
 _Q4_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("q", "u1", 16)])
 _Q5_0 = np.dtype([("d", "<f2"), ("h", "u1", 4), ("q", "u1", 16)])
 _Q5_1 = np.dtype([("d", "<f2"), ("m", "<f2"), ("h", "u1", 4), ("q", "u1", 16)])
-_Q8_0 = np.dtype([("d", "<f2"), ("q", "i1", 32)])
+_Q8_0 = np.dtype([("d", "<f2"), ("q", "u1", 32)])
 
 
 def read_q4_0(raw: Array) -> Groups:
@@ -38,11 +39,11 @@ def read_q5_1(raw: Array) -> Groups:
 
 def read_q8_0(raw: Array) -> Groups:
     blocks = raw.view(_Q8_0)
-    return _groups(blocks, np.ascontiguousarray(blocks["q"]), bits=8, zero=0)
+    return _groups(blocks, gather(blocks, "q").view(np.int8), bits=8, zero=0)
 
 
 def _groups(blocks: Array, codes: Array, bits: int, zero: int) -> Groups:
-    """blocks [N, K / 32], codes [N, K / 32, 32]."""
+    """blocks [N, K / 32], codes of as many blocks."""
     has_minimum = "m" in (blocks.dtype.names or ())
     return Groups(
         codes=codes.reshape(blocks.shape[0], -1),
@@ -55,16 +56,10 @@ def _groups(blocks: Array, codes: Array, bits: int, zero: int) -> Groups:
 
 
 def _nibbles(blocks: Array) -> Array:
-    """uint8 [N, K / 32, 32]: low nibbles, then high ones. Eight bytes at a time."""
-    packed = np.ascontiguousarray(blocks["q"]).view(np.uint64)
-    mask = np.uint64(0x0F0F0F0F0F0F0F0F)
-    codes = np.empty((*blocks.shape, 4), np.uint64)
-    np.bitwise_and(packed, mask, out=codes[..., :2])
-    np.bitwise_and(packed >> np.uint64(4), mask, out=codes[..., 2:])
-    return codes.view(np.uint8)
+    """uint8 [N * K]: of each block the low nibbles, then the high ones."""
+    return split(gather(blocks, "q"), 4, 16).reshape(-1)
 
 
 def _fifth_bits(blocks: Array) -> Array:
-    """uint8 [N, K / 32, 32], each 0 or 16."""
-    bits = np.unpackbits(np.ascontiguousarray(blocks["h"]), axis=-1, bitorder="little")
-    return (bits.view(np.uint64) << np.uint64(4)).view(np.uint8)
+    """uint8 [N * K], each 0 or 16."""
+    return shifted(np.unpackbits(gather(blocks, "h").reshape(-1), bitorder="little"), 4)

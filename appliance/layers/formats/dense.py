@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.layers.formats.groups import Array, FormatError
+from appliance.layers.formats.bits import Array
+from appliance.layers.formats.groups import FormatError
 
 ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
     "f64": np.dtype("<f8"),

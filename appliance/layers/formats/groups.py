@@ -1,14 +1,12 @@
 """Grouped integers: the common ground between stored block types and the canonical int8 and int4 layouts."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from appliance.catalog.formats import WeightForm
 from appliance.kernels.layout import CanonicalWeight, Layout
-
-Array = np.ndarray[Any, Any]
+from appliance.layers.formats.bits import Array
 
 
 class FormatError(ValueError):
@@ -57,7 +55,8 @@ class Groups:
     def _int4(self) -> CanonicalWeight:
         if self.bits > 4:
             raise FormatError(f"{self.bits}-bit codes do not fit int4")
-        data = self.codes[:, 0::2] | (self.codes[:, 1::2] << 4)
+        pairs = self.codes.view(np.uint16)  # little-endian: the first of two codes is the low byte
+        data = (pairs | (pairs >> 4)).astype(np.uint8)
         shift = np.zeros_like(self.scale) if self.offset is None else self.offset
         return self._weight(Layout.INT4, data, shift - np.float32(self.zero) * self.scale)
 

@@ -6,7 +6,8 @@ and its siblings in ggml-quants.c. A group's scale is the product of an f16 and 
 
 import numpy as np
 
-from appliance.layers.formats.groups import Array, Groups
+from appliance.layers.formats.bits import Array, gather, shifted, split
+from appliance.layers.formats.groups import Groups
 
 _Q2_K = np.dtype([("scales", "u1", 16), ("q", "u1", (2, 32)), ("d", "<f2"), ("m", "<f2")])
 _Q3_K = np.dtype([("h", "u1", 32), ("q", "u1", (2, 32)), ("scales", "u1", 12), ("d", "<f2")])
@@ -18,33 +19,32 @@ _Q6_K = np.dtype([("low", "u1", (2, 64)), ("high", "u1", (2, 32)), ("scales", "i
 def read_q2_k(raw: Array) -> Groups:
     blocks = raw.view(_Q2_K)
     scales = blocks["scales"]
-    return _groups(blocks, _crumbs(blocks["q"]), 2, 0, scales & 15, scales >> 4)
+    return _groups(blocks, split(gather(blocks, "q"), 2, 32), 2, 0, scales & 15, scales >> 4)
 
 
 def read_q3_k(raw: Array) -> Groups:
     blocks = raw.view(_Q3_K)
-    codes = _crumbs(blocks["q"])
-    codes |= (_bits(blocks["h"]) << 2).reshape(codes.shape)
+    codes = split(gather(blocks, "q"), 2, 32)
+    codes |= shifted(split(gather(blocks, "h"), 1, 32), 2).reshape(codes.shape)
     return _groups(blocks, codes, 3, 4, _q3_scales(blocks["scales"]), None)
 
 
 def read_q4_k(raw: Array) -> Groups:
     blocks = raw.view(_Q4_K)
-    return _groups(blocks, _nibbles(blocks["q"]), 4, 0, *_six_bit_scales(blocks["scales"]))
+    return _groups(blocks, split(gather(blocks, "q"), 4, 32), 4, 0, *_six_bit_scales(blocks["scales"]))
 
 
 def read_q5_k(raw: Array) -> Groups:
     blocks = raw.view(_Q5_K)
-    codes = _nibbles(blocks["q"])
-    codes |= (_bits(blocks["h"]) << 4).reshape(codes.shape)
+    codes = split(gather(blocks, "q"), 4, 32)
+    codes |= shifted(split(gather(blocks, "h"), 1, 32), 4).reshape(codes.shape)
     return _groups(blocks, codes, 5, 0, *_six_bit_scales(blocks["scales"]))
 
 
 def read_q6_k(raw: Array) -> Groups:
     blocks = raw.view(_Q6_K)
-    low = np.ascontiguousarray(blocks["low"]).reshape(*blocks.shape, 2, 1, 64)
-    codes = np.concatenate((low & 15, low >> 4), axis=-2).reshape(*blocks.shape, 2, 4, 32)
-    codes |= _crumbs(blocks["high"]) << 4
+    codes = split(gather(blocks, "low"), 4, 64)
+    codes |= shifted(split(gather(blocks, "high"), 2, 32), 4).reshape(codes.shape)
     return _groups(blocks, codes, 6, 32, blocks["scales"], None)
 
 
@@ -63,36 +63,6 @@ def _groups(blocks: Array, codes: Array, bits: int, zero: int, scales: Array, mi
         offset=offset,
         group_size=256 // scales.shape[-1],
     )
-
-
-def _nibbles(packed: Array) -> Array:
-    """[..., 4, 32] bytes -> [..., 4, 2, 32]: 32 low nibbles, then the 32 high ones."""
-    words = np.ascontiguousarray(packed).view(np.uint64)
-    mask = np.uint64(0x0F0F0F0F0F0F0F0F)
-    codes = np.empty((*words.shape[:-1], 2, 4), np.uint64)
-    np.bitwise_and(words, mask, out=codes[..., 0, :])
-    np.bitwise_and(words >> np.uint64(4), mask, out=codes[..., 1, :])
-    return codes.view(np.uint8)
-
-
-def _crumbs(packed: Array) -> Array:
-    """[..., 2, 32] bytes -> [..., 2, 4, 32]: bits 0-1 of all 32, then bits 2-3, 4-5, 6-7."""
-    words = np.ascontiguousarray(packed).view(np.uint64)
-    mask = np.uint64(0x0303030303030303)
-    codes = np.empty((*words.shape[:-1], 4, 4), np.uint64)
-    for index in range(4):
-        np.bitwise_and(words >> np.uint64(2 * index), mask, out=codes[..., index, :])
-    return codes.view(np.uint8)
-
-
-def _bits(packed: Array) -> Array:
-    """[..., 32] bytes -> [..., 8, 32]: bit 0 of all 32, then bit 1, to bit 7."""
-    words = np.ascontiguousarray(packed).view(np.uint64)
-    mask = np.uint64(0x0101010101010101)
-    codes = np.empty((*words.shape[:-1], 8, 4), np.uint64)
-    for index in range(8):
-        np.bitwise_and(words >> np.uint64(index), mask, out=codes[..., index, :])
-    return codes.view(np.uint8)
 
 
 def _six_bit_scales(packed: Array) -> tuple[Array, Array]:

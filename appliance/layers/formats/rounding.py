@@ -4,7 +4,8 @@ import numpy as np
 
 from appliance.catalog.formats import WeightForm
 from appliance.kernels.layout import CanonicalWeight
-from appliance.layers.formats.groups import Array, FormatError, Groups, to_f16
+from appliance.layers.formats.bits import Array
+from appliance.layers.formats.groups import FormatError, Groups, to_f16
 
 
 def quantize(values: Array, form: WeightForm) -> CanonicalWeight:

@@ -10,12 +10,13 @@ from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.formats import blocks32, k_quants
+from appliance.layers.formats.bits import Array
 from appliance.layers.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
-from appliance.layers.formats.groups import Array, FormatError, Groups
+from appliance.layers.formats.groups import FormatError, Groups
 from appliance.layers.formats.rounding import quantize
 from appliance.layers.spec import WeightSource
 
-CHUNK_ELEMENTS = 1 << 20  # translated at a time: temporaries stay near the caches
+CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
     "q4_0": blocks32.read_q4_0,

@@ -1,0 +1,43 @@
+"""Taking packed bits apart, fast in numpy: whole arrays of 64-bit words, and short runs of bytes copied as one element.
+
+numpy handles a short inner dimension (16 or 32 bytes of every block) an element at a time, ten times slower than a
+record of that many bytes. So runs are gathered and placed as records, and arithmetic sees flat arrays only.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def gather(blocks: Array, name: str) -> Array:
+    """The bytes of one field of all blocks, contiguous: uint8 [*blocks.shape, *field shape]."""
+    kind, offset = (blocks.dtype.fields or {})[name][:2]
+    run: Any = {
+        "names": ["run"],
+        "formats": [f"V{kind.itemsize}"],
+        "offsets": [offset],
+        "itemsize": blocks.dtype.itemsize,
+    }
+    runs = np.ascontiguousarray(blocks.view(np.dtype(run))["run"])
+    return runs.view(np.uint8).reshape(*blocks.shape, *kind.shape)
+
+
+def split(packed: Array, num_bits: int, run: int) -> Array:
+    """Contiguous bytes [..., run] -> values [..., 8 / num_bits, run]: first the lowest bits of all bytes of a run."""
+    words = packed.reshape(-1).view(np.uint64)
+    mask = np.uint64(0x0101010101010101 * ((1 << num_bits) - 1))
+    num_parts = 8 // num_bits
+    values = np.empty((packed.size // run, num_parts, run), np.uint8)
+    records = values.view(f"V{run}")[..., 0]
+    for index in range(num_parts):
+        part = (words >> np.uint64(index * num_bits)) & mask
+        records[:, index] = part.view(f"V{run}")
+    return values.reshape(*packed.shape[:-1], num_parts, run)
+
+
+def shifted(values: Array, num_bits: int) -> Array:
+    """Contiguous bytes, each shifted left. The bits that leave a byte must be zero."""
+    words = values.reshape(-1).view(np.uint64)
+    return (words << np.uint64(num_bits)).view(np.uint8).reshape(values.shape)
