@@ -36,6 +36,7 @@ READING: dict[str, str] = {
     "spec/empty": "The file holds a deployment.",
     "spec/not-a-mapping": "A deployment is a mapping.",
     "spec/missing": "Required fields are there.",
+    "spec/too-many": "At most 200 errors are shown.",
     "spec/unknown-key": "Keys are known, or begin with x-.",
     "value/null": "A key has a value.",
     "value/type": "A value has its field's type.",

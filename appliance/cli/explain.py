@@ -1,5 +1,6 @@
 """`appliance explain`: what a field, a section or a rule means."""
 
+import re
 import sys
 from collections.abc import Iterator
 
@@ -33,9 +34,9 @@ def run(path: str = "") -> int:
 
 def _named(wanted: str) -> list[Field]:
     """By path, else by name."""
-    plain = wanted.replace("-", "_")
+    plain = re.sub(r"\[\d*\]", "", wanted).replace("-", "_")
     table = {found.path.replace("[]", ""): found for found in walk()}
-    exact = table.get(plain.replace("[]", ""))
+    exact = table.get(plain)
     if exact is not None:
         return [exact]
     return [table[path.replace("[]", "")] for path in places_of(plain)]

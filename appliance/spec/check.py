@@ -11,7 +11,7 @@ from appliance.spec.document import Document
 from appliance.spec.paths import Path, format_path, value_at
 from appliance.spec.rules import check_rules
 from appliance.spec.shape import check_shape
-from appliance.spec.translate import document_path, translate
+from appliance.spec.translate import MAX_DIAGNOSTICS, document_path, translate
 
 _STAND_INS: dict[Path, Any] = {
     ("api_version",): API_VERSION,
@@ -36,6 +36,8 @@ def check(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
 
 def _rules_on_the_rest(error: ValidationError, document: Document) -> list[Diagnostic]:
     """Rules that read nothing wrong, run on a copy without the wrong values."""
+    if error.error_count() > MAX_DIAGNOSTICS:
+        return []
     data = copy.deepcopy(document.data)
     guessed: set[str] = {found.path for found in document.diagnostics}
     for each in error.errors(include_url=False):
@@ -59,6 +61,6 @@ def _prune(data: Any, path: Path) -> None:
     if not isinstance(holder, dict):
         return
     if path in _STAND_INS:
-        holder[path[-1]] = _STAND_INS[path]
+        holder[path[-1]] = copy.copy(_STAND_INS[path])
     else:
         holder.pop(path[-1], None)

@@ -1,6 +1,7 @@
 """From a file to a LoadedSpec, or to a SpecError with everything that is wrong."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from appliance.spec.interpolate import interpolator
 from appliance.spec.nodes import MAX_BYTES, Position, YamlReadError, parse
 from appliance.spec.overrides import Override
 from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, value_at
-from appliance.spec.translate import MASK
+from appliance.spec.translate import MASK, MAX_DIAGNOSTICS, too_many
 from appliance.spec.tree import fields_of
 
 
@@ -135,7 +136,9 @@ def load_text(
     sources = tuple(Source(format_path(each.path), each.kind, each.origin) for each in values)
     placed_at = _Placed(file, text, document, sources)
     spec, found_later = check(document)
-    found_all = [*faults, *map(placed_at.place, [*document.diagnostics, *found_later])]
+    num_read = len(document.diagnostics)
+    found_early = document.diagnostics[:MAX_DIAGNOSTICS] + too_many(num_read - MAX_DIAGNOSTICS)
+    found_all = [*faults, *map(placed_at.place, [*found_early, *found_later])]
     if spec is None or has_errors(found_all):
         raise SpecError(in_order(found_all))
     return LoadedSpec(
@@ -233,10 +236,15 @@ class _Placed:
         return _within(path, source.path) or bool(path and made and _within(source.path, path))
 
     def show(self, found: Diagnostic) -> Diagnostic:
-        lines = self.text.splitlines()
+        lines = _lines(self.text)
         is_literal_secret = found.value == MASK and found.path not in self.document.interpolated
         line = lines[found.line - 1] if found.line <= len(lines) and not is_literal_secret else None
         return dataclasses.replace(found, file=self.file, source_line=line)
+
+
+@functools.lru_cache(maxsize=1)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
 
 
 def _within(path: str, outer: str) -> bool:

@@ -9,10 +9,10 @@ from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.fields import Section
 from appliance.spec.tree import Field, fields_of, walk
 
-SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_ID = "http://json-schema.org/draft-07/schema#"  # the newest that every editor's YAML server reads
 FILE_NAME = "deployment.v1.json"
 
-_REFERENCE = {"$ref": "#/$defs/Reference"}
+_REFERENCE = {"$ref": "#/definitions/Reference"}
 _REFERENCE_DEF = {
     "description": "A value from outside: ${env:NAME}, ${env:NAME:?message} or ${file:path}.",
     "type": "string",
@@ -21,7 +21,7 @@ _REFERENCE_DEF = {
 
 
 def deployment_schema() -> dict[str, Any]:
-    """Draft 2020-12. Unknown keys are errors, `x-` keys are free; fields carry x-apply, x-auto, x-since, x-vllm."""
+    """Draft 7. Unknown keys are errors, `x-` keys are free; fields carry x-apply, x-auto, x-since, x-vllm."""
     generated = DeploymentSpec.model_json_schema(mode="validation")
     sections = {section.__name__: section for section in _sections()}
     definitions = {
@@ -34,7 +34,7 @@ def deployment_schema() -> dict[str, Any]:
         "$id": FILE_NAME,
         "title": "appliance deployment",
         **root,
-        "$defs": {**definitions, "Reference": _REFERENCE_DEF},
+        "definitions": {**definitions, "Reference": _REFERENCE_DEF},
     }
 
 
@@ -64,8 +64,10 @@ def _section_schema(section: type[Section], generated: dict[str, Any]) -> dict[s
 def _property(found: Field, generated: dict[str, Any]) -> dict[str, Any]:
     """The type, with references allowed for scalars, and what is known of the field."""
     kind = {key: value for key, value in generated.items() if key not in ("title", "description", "default")}
-    schema = _with_references(_without_titles(kind))
+    schema = _with_references(_plain(kind))
     text = found.doc.doc if found.doc.built else f"{found.doc.doc} Not in this version."
+    if "$ref" in schema:  # draft 7 ignores what stands beside a $ref
+        schema = {"allOf": [schema]}
     schema["description"] = text
     if found.doc.default is not PydanticUndefined and found.child is None:
         schema["default"] = found.default_text if isinstance(found.doc.default, int | float) else found.doc.default
@@ -84,10 +86,15 @@ def _is_text(found: Field) -> bool:
     return found.default_text[-1:].isalpha()
 
 
-def _without_titles(node: Any) -> Any:
+def _plain(node: Any) -> Any:
+    """Without titles, and with references to `definitions`."""
     if isinstance(node, dict):
-        return {key: _without_titles(value) for key, value in node.items() if key not in ("title", "writeOnly")}
-    return [_without_titles(item) for item in node] if isinstance(node, list) else node
+        return {
+            key: value.replace("#/$defs/", "#/definitions/") if key == "$ref" else _plain(value)
+            for key, value in node.items()
+            if key not in ("title", "writeOnly")
+        }
+    return [_plain(item) for item in node] if isinstance(node, list) else node
 
 
 def _with_references(node: dict[str, Any]) -> dict[str, Any]:

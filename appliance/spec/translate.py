@@ -13,6 +13,7 @@ from appliance.spec.tree import Field, find, section_at
 from appliance.spec.value_hints import item_words, value_hint
 
 MASK = "***"
+MAX_DIAGNOSTICS = 200  # more say nothing new, and hints take time
 
 _RULES = {
     "missing": "spec/missing",
@@ -34,11 +35,17 @@ def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagno
     for error in errors:
         by_path.setdefault(document_path(error, document.data), []).append(error)
     known = {found.path for found in document.diagnostics}
-    return [
-        _diagnostic(path, _telling(group), document)
-        for path, group in by_path.items()
-        if format_path(path) not in known
-    ]
+    paths = [path for path in by_path if format_path(path) not in known]
+    found = [_diagnostic(path, _telling(by_path[path]), document) for path in paths[:MAX_DIAGNOSTICS]]
+    return found + too_many(len(paths) - MAX_DIAGNOSTICS)
+
+
+def too_many(count: int) -> list[Diagnostic]:
+    """One finding in place of `count` others; none when there are none."""
+    if count <= 0:
+        return []
+    message = f"{count} more errors are not shown"
+    return [Diagnostic(rule="spec/too-many", message=message, hint="is it a deployment? mend the first ones")]
 
 
 def document_path(error: ErrorDetails, data: Any) -> Path:

@@ -17,7 +17,7 @@ BROKEN = sorted((HERE / "broken").glob("*.yaml"))
 WARNED = sorted((HERE / "warned").glob("*.yaml"))
 EXPECTED = re.compile(r"^# expect: (\S+) (\d+):(\d+)$", re.MULTILINE)
 TESTED_ELSEWHERE = {
-    *("file/read", "file/encoding", "yaml/too-large", "yaml/too-deep", "yaml/too-many"),
+    *("file/read", "file/encoding", "yaml/too-large", "yaml/too-deep", "yaml/too-many", "spec/too-many"),
     *("override/form", "override/path", "override/refused"),
 }
 

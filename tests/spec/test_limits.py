@@ -78,6 +78,14 @@ def test_large_interpolated_file(tmp_path: Path) -> None:
         load_spec(tmp_path / "spec.yaml", environ={})
 
 
+@pytest.mark.parametrize("line", ["key_{}: 1\n", "key: {}\n", "cache: {{key_{}: 1}}\n"])
+def test_thousands_of_errors_are_counted(line: str) -> None:
+    text = BASE + "".join(line.format(number) for number in range(10_000))
+    found = diagnostics_of(text)
+    assert 200 <= len(found) <= 203
+    assert any(each.rule == "spec/too-many" and "more errors" in each.message for each in found)
+
+
 def diagnostics_of(text: str) -> tuple[Diagnostic, ...]:
     try:
         return load_text(text, environ={}).warnings

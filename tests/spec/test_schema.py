@@ -28,8 +28,8 @@ LOADER_ONLY = {
 
 
 @pytest.fixture(scope="module")
-def validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(deployment_schema())
+def validator() -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(deployment_schema())
 
 
 def rules_of(file: Path) -> set[str]:
@@ -52,12 +52,12 @@ def test_stale_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(deployment_schema())
+    jsonschema.Draft7Validator.check_schema(deployment_schema())
     assert json.loads(schema_text()) == deployment_schema()
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
-def test_examples_are_valid(file: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_examples_are_valid(file: Path, validator: jsonschema.Draft7Validator) -> None:
     loaded = load_spec(file, environ={})
     assert loaded.warnings == ()
     assert list(validator.iter_errors(data_of(file.read_text()))) == []
@@ -67,7 +67,7 @@ def test_there_are_examples() -> None:
     assert {"quickstart", "public-server", "batch-and-bench"} <= {file.stem for file in EXAMPLES}
 
 
-def test_the_starter_is_valid(tmp_path: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_the_starter_is_valid(tmp_path: Path, validator: jsonschema.Draft7Validator) -> None:
     file = tmp_path / "spec.yaml"
     file.write_text(starter_text("spec.yaml", "starter", SOURCE))
     assert load_spec(file, environ={}).warnings == ()
@@ -82,11 +82,11 @@ def structural() -> list[Path]:
 
 
 @pytest.mark.parametrize("file", structural(), ids=lambda file: file.stem)
-def test_the_schema_sees_what_is_structural(file: Path, validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_sees_what_is_structural(file: Path, validator: jsonschema.Draft7Validator) -> None:
     assert list(validator.iter_errors(data_of(file.read_text())))
 
 
-def test_references_pass_the_schema(validator: jsonschema.Draft202012Validator) -> None:
+def test_references_pass_the_schema(validator: jsonschema.Draft7Validator) -> None:
     text = "api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {source: x}\n"
     text += "endpoints:\n  http:\n    port: ${env:PORT}\ncache:\n  dtype: ${env:DTYPE:?which}\n"
     assert list(validator.iter_errors(data_of(text))) == []

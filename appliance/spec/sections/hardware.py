@@ -38,8 +38,8 @@ class MemorySection(Section):
     kv_cache: Auto[Size] = field(
         "auto",
         "Bytes of KV cache.",
-        auto="what is left after weights and activations; on a CPU of that at most a quarter of the budget, 4 GiB or one "
-        "full sequence, whichever is most",
+        auto="what is left after weights and activations; on a CPU of that at most a quarter of the budget, 4 GiB or "
+        "one full sequence, whichever is most",
         vllm="kv_cache_memory_bytes",
     )
     swap_space: Size = field(0, "Host memory a device for swapped-out KV blocks.", built=False)
