@@ -16,11 +16,13 @@ from appliance.plan.sizes import (
     sampled_width,
     token_width,
     workspace_bytes,
+    workspace_formula,
 )
 from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
 
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
+CPU_AUTO_CACHE_SHARE = 4  # where a quarter of the budget is more, that much
 MARGIN_BYTES = {"cpu": GIB // 4, "cuda": GIB, "rocm": GIB}
 MARGIN_NOTE = {
     "cpu": "code, tokenizer and request state of two processes",
@@ -149,7 +151,7 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, Mem
     family = needs.config.model_type if needs.config else ""
     shape = {"gated": family != "gpt2", "post_norms": family.startswith(("gemma2", "gemma3"))}
     step = Step(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
-    per_token, per_row = token_width(geometry, **shape), sampled_width(geometry, **shape)
+    per_token, per_row = token_width(geometry, **shape), sampled_width(geometry)
     floats = max(step.num_tokens * per_token, step.num_sampled * per_row)
     element = 4 if needs.precision.activations == "f32" else 2
     of_tokens = f"{step.num_tokens:,} tokens x {per_token:,}"
@@ -162,7 +164,7 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, Mem
     workspace = MemoryItem(
         name="workspace",
         size_bytes=workspace_bytes(geometry, needs.precision, needs.kernels, step),
-        formula=f"prepared inputs of {step.num_tokens:,} tokens, attention scratch of {step.num_threads} threads",
+        formula=workspace_formula(needs.kernels, step),
     )
     return activations, workspace
 
@@ -203,13 +205,15 @@ def _wanted_blocks(
         ledger.decide(path, fits, "computed", "all that is left after weights and activations")
         return max(fits, 1), "model.source", "one block of cache"
     useful = 2 * needs.scheduler.max_num_seqs * one_sequence
-    capped = min(useful, max(CPU_AUTO_CACHE_BYTES // device.block_bytes, one_sequence))
+    share = max(CPU_AUTO_CACHE_BYTES, device.budget // CPU_AUTO_CACHE_SHARE)
+    capped = min(useful, max(share // device.block_bytes, one_sequence))
     blocks = min(fits, capped)
     reasons = {
         fits: "all that is left after weights and activations",
         useful: "every sequence at full length, and as much again for kept prefixes",
     }
-    reason = reasons.get(blocks, f"on a CPU at most {format_size(CPU_AUTO_CACHE_BYTES)}, or one full sequence")
+    least = format_size(CPU_AUTO_CACHE_BYTES)
+    reason = reasons.get(blocks, f"on a CPU a quarter of the budget, but at least {least} and one full sequence")
     ledger.decide(path, blocks, "computed", reason)
     return max(blocks, 1), "model.source", "one block of cache"
 

@@ -33,7 +33,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     model, scheduler, cache, kernels = plan.model, plan.scheduler, plan.cache, plan.kernels
     yield _row("plan", f"{plan.name}   engine {plan.engine_sha256[:12]}   serving {plan.serving_sha256[:12]}")
     yield _row("machine", f"{plan.hardware}, profile {plan.profile}")
-    yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}), {kernels.num_threads} threads")
+    threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
+    yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}")
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
     yield _row("context", f"{model.max_model_len:,} tokens")
     yield _row(
@@ -84,7 +85,7 @@ def _cache_lines(memory: MemoryPlan) -> Iterator[str]:
             "KV", f"{group.num_layers} layers x {group.num_kv_heads} heads x {group.head_dim}, {reach}:"
             f" {format_size(group.bytes_per_token)} a token",
         )  # fmt: skip
-    yield _row("holds", f"{memory.num_tokens:,} tokens = {memory.num_full_sequences:g} sequences of full length")
+    yield _row("holds", f"{memory.num_tokens:,} tokens = {memory.num_full_sequences:g} x the longest sequence")
 
 
 def _decisions(plan: EnginePlan) -> list[str]:
@@ -100,18 +101,15 @@ def _short(value: object) -> str:
 
 
 def _kernels(plan: EnginePlan) -> list[str]:
-    rows: list[Sequence[str]] = [("operator", "kernel", "refused")]
-    by_reasons: dict[str, list[KernelChoice]] = {}
+    """Operators by what was refused for them; most often one list for all."""
+    groups: dict[tuple[tuple[str, str], ...], list[KernelChoice]] = {}
     for choice in plan.kernels.choices:
-        key = "; ".join(f"{name}: {reason}" for name, reason in choice.refused.items())
-        by_reasons.setdefault(key, []).append(choice)
-    for reasons, choices in by_reasons.items():
-        refusals = reasons.split("; ") if reasons else [""]
-        for index in range(max(len(choices), len(refusals))):
-            choice = choices[index] if index < len(choices) else None
-            names = (choice.operator, choice.implementation) if choice else ("", "")
-            rows.append((*names, refusals[index] if index < len(refusals) else ""))
-    return table(rows)
+        groups.setdefault(tuple(choice.refused.items()), []).append(choice)
+    lines = []
+    for refused, choices in groups.items():
+        lines.append(_row(choices[0].implementation, "  " + ", ".join(choice.operator for choice in choices)))
+        lines += table([("refused", "because"), *refused])
+    return lines
 
 
 def render_comparison(rows: Sequence[Comparison]) -> str:

@@ -11,6 +11,7 @@ ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
 PARTIALS_PER_THREAD = 4
+GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,9 @@ def token_width(geometry: Geometry, *, gated: bool, post_norms: bool) -> int:
     return hidden + heads + geometry.intermediate_size * (3 if gated else 1)
 
 
-def sampled_width(geometry: Geometry, *, gated: bool, post_norms: bool) -> int:
-    """Floats a sampled row: the same slots without qkv, and the logits [V]."""
-    qkv = (geometry.num_heads + 2 * geometry.num_kv_heads) * geometry.head_dim
-    return token_width(geometry, gated=gated, post_norms=post_norms) - qkv + geometry.vocab_size
+def sampled_width(geometry: Geometry) -> int:
+    """Floats a sampled row when the logits are computed and nothing else lives: the normed row [D] and logits [V]."""
+    return geometry.hidden_size + geometry.vocab_size
 
 
 def prepared_bytes(columns: int, group_size: int, element_bytes: int, rows: int) -> int:
@@ -74,17 +74,27 @@ def prepared_bytes(columns: int, group_size: int, element_bytes: int, rows: int)
 
 
 def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step) -> int:
-    """The widest prepared input, and attention's scratch of each thread (kernels/cpu/attention.cpp)."""
+    """On a CPU the widest prepared input, and attention's scratch of each thread (kernels/cpu/attention.cpp); on a GPU
+    the partial results of attention split over a sequence."""
     if kernels.name == "reference":
         return 0
+    head_dim = max(group.head_dim for group in geometry.groups)
+    if kernels.device != "cpu":
+        return step.num_sampled * geometry.num_heads * GPU_SPLITS * (head_dim + 2) * 4
     columns = max(geometry.hidden_size, geometry.intermediate_size, geometry.num_heads * geometry.head_dim)
     forms = {_input_form(plan.group_size, precision, kernels) for plan in precision.weights if plan.role != "other"}
     prepared = max((prepared_bytes(columns, group, size, step.num_tokens) for group, size in forms), default=0)
-    width = padded(max(group.head_dim for group in geometry.groups), kernels.panel)
+    width = padded(head_dim, kernels.panel)
     queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + ATTENTION_ROWS * width * 4, 4096)
     partials = PARTIALS_PER_THREAD * ATTENTION_ROWS * (width + 2) * 4
     return padded(prepared, 4096) + step.num_threads * (scratch + partials)
+
+
+def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
+    if kernels.device != "cpu":
+        return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
+    return f"prepared inputs of {step.num_tokens:,} tokens, attention scratch of {step.num_threads} threads"
 
 
 def _input_form(group_size: int | None, precision: PrecisionPlan, kernels: KernelSetFacts) -> tuple[int, int]:

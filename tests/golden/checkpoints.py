@@ -1,0 +1,149 @@
+"""ModelFacts of real checkpoints without the checkpoints: from public configs, or from the tensor tables of GGUF files.
+
+`configs/` holds config.json values as published; the tensors of those checkpoints follow from them. `headers/` holds the
+header of a GGUF file without its vocabulary, written by `python -m tests.golden.update --headers NAME FILE`.
+"""
+
+import json
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from appliance.checkpoint.config import derive_geometry, normalize_config
+from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.checkpoint.read import read_model_facts
+
+HERE = Path(__file__).parent
+STORAGE = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+Tensor = tuple[str, tuple[int, ...]]
+
+
+def from_config(name: str, **changes: Any) -> ModelFacts:
+    """A safetensors checkpoint of a published config, all tensors in its dtype."""
+    config = json.loads((HERE / "configs" / f"{name}.json").read_text()) | changes
+    storage = STORAGE[config.get("torch_dtype", "float32")]
+    tensors, offset = [], 0
+    for tensor_name, shape in _tensors(config):
+        size = prod(shape) * ELEMENT_BYTES[storage]
+        tensors.append(_tensor(tensor_name, tensor_name, shape, storage, "model.safetensors", offset, size))
+        offset += size
+    return ModelFacts(
+        root=f"/models/{name}",
+        format="safetensors",
+        architecture=config["architectures"][0],
+        config=config,
+        generation_config={},
+        geometry=derive_geometry(normalize_config(config)),
+        tokenizer=_tokenizer("tokenizer.json"),
+        tensors=tuple(tensors),
+        stored=StoredConventions(linear_is_transposed=config["model_type"] == "gpt2"),
+        quantization=None,
+        header_sha256=name.ljust(64, "0"),
+    )
+
+
+def _tensors(config: dict[str, Any]) -> Iterator[Tensor]:
+    yield from _gpt2(config) if config["model_type"] == "gpt2" else _llama(config)
+
+
+def _llama(config: dict[str, Any]) -> Iterator[Tensor]:
+    """Names and shapes of Llama, Mistral and Mixtral."""
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", (vocab, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}"
+        for part, rows in (("q", hidden), ("k", keys), ("v", keys)):
+            yield f"{prefix}.self_attn.{part}_proj.weight", (rows, hidden)
+        yield f"{prefix}.self_attn.o_proj.weight", (hidden, hidden)
+        if experts := config.get("num_local_experts"):
+            yield f"{prefix}.block_sparse_moe.gate.weight", (experts, hidden)
+            for expert in range(experts):
+                for part, shape in (("w1", (inner, hidden)), ("w2", (hidden, inner)), ("w3", (inner, hidden))):
+                    yield f"{prefix}.block_sparse_moe.experts.{expert}.{part}.weight", shape
+        else:
+            for part, shape in (("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))):
+                yield f"{prefix}.mlp.{part}_proj.weight", shape
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
+    if not config["tie_word_embeddings"]:
+        yield "lm_head.weight", (vocab, hidden)
+
+
+def _gpt2(config: dict[str, Any]) -> Iterator[Tensor]:
+    hidden = config["n_embd"]
+    yield "transformer.wte.weight", (config["vocab_size"], hidden)
+    yield "transformer.wpe.weight", (config["n_positions"], hidden)
+    for layer in range(config["n_layer"]):
+        prefix = f"transformer.h.{layer}"
+        for part, columns, rows in (
+            ("attn.c_attn", hidden, 3 * hidden),
+            ("attn.c_proj", hidden, hidden),
+            ("mlp.c_fc", hidden, 4 * hidden),
+            ("mlp.c_proj", 4 * hidden, hidden),
+        ):
+            yield f"{prefix}.{part}.weight", (columns, rows)
+            yield f"{prefix}.{part}.bias", (rows,)
+        for norm in ("ln_1", "ln_2"):
+            yield f"{prefix}.{norm}.weight", (hidden,)
+            yield f"{prefix}.{norm}.bias", (hidden,)
+    yield "transformer.ln_f.weight", (hidden,)
+    yield "transformer.ln_f.bias", (hidden,)
+
+
+def from_header(name: str) -> ModelFacts:
+    """A GGUF checkpoint whose header is kept in `headers/`."""
+    data = json.loads((HERE / "headers" / f"{name}.json").read_text())
+    rows = data.pop("tensors")
+    tensors = tuple(
+        _tensor(tensor, stored, tuple(shape), storage, f"{name}.gguf", 0, size)
+        for tensor, stored, shape, storage, size in rows
+    )
+    return ModelFacts(
+        root=f"/models/{name}.gguf",
+        format="gguf",
+        geometry=derive_geometry(normalize_config(data["config"])),
+        tokenizer=_tokenizer("gguf"),
+        tensors=tensors,
+        stored=StoredConventions(**data.pop("stored")),
+        quantization="gguf",
+        **data,
+    )
+
+
+def write_header(name: str, file: Path) -> None:
+    """Keeps the header of a GGUF file, one line a tensor."""
+    facts = read_model_facts(file)
+    head = {
+        "architecture": facts.architecture,
+        "header_sha256": facts.header_sha256,
+        "generation_config": facts.generation_config,
+        "stored": msgspec.to_builtins(facts.stored),
+        "config": facts.config,
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    tensors = [[t.name, t.stored_name, t.shape, t.storage, t.size_bytes] for t in facts.tensors]
+    rows = ",\n".join("    " + json.dumps(row) for row in tensors)
+    text = "{\n" + "\n".join(lines) + '\n  "tensors": [\n' + rows + "\n  ]\n}\n"
+    (HERE / "headers" / f"{name}.json").write_text(text)
+
+
+def _tokenizer(kind: str) -> TokenizerFacts:
+    return msgspec.convert(
+        {"kind": kind, "chat_template": CHAT_TEMPLATE, "bos_token_id": 1, "eos_token_ids": [2], "add_bos": False},
+        TokenizerFacts,
+    )
+
+
+def _tensor(
+    name: str, stored: str, shape: tuple[int, ...], storage: str, file: str, offset: int, size: int
+) -> TensorFacts:
+    fields = {"name": name, "stored_name": stored, "shape": shape, "storage": storage, "file": file}
+    return msgspec.convert({**fields, "offset_bytes": offset, "size_bytes": size}, TensorFacts)

@@ -1,0 +1,19 @@
+"""`python -m tests.golden.update`: writes the golden plans anew. `--headers NAME FILE` keeps a GGUF header first."""
+
+import sys
+from pathlib import Path
+
+from .checkpoints import HERE, write_header
+from .plans import MODELS, golden_text
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--headers"]:
+        write_header(arguments[1], Path(arguments[2]))
+        return
+    for name, make in MODELS.items():
+        (HERE / "plans" / f"{name}.txt").write_text(golden_text(name, make))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
