@@ -121,6 +121,14 @@ class EngineLoop:
             ]
         return events
 
+    def refuse(self, client: bytes, message: EngineMessage, kind: ErrorKind, reason: str) -> Events:
+        """The answer to a message that came too late to be handled."""
+        if isinstance(message, GenerateRequest):
+            return self._refused(client, message, kind, None, reason)
+        if isinstance(message, UtilityRequest):
+            return [(client, UtilityResult(call_id=message.call_id, error=reason))]
+        return []
+
     def close(self) -> None:
         self._runner.close()
 

@@ -96,9 +96,9 @@ class EngineProcess:
         except Exception as error:  # noqa: BLE001 - whatever it was, every open request must be told
             _log.exception("the engine died")
             reason = f"the engine died in step {loop.pulse.step}: {type(error).__name__}: {error}"
-            self._front.emit(loop.fail_all(reason, ErrorKind.INTERNAL))
+            self._fail_all(loop, reason, ErrorKind.INTERNAL)
             return self._die(reason, EXIT_DEAD)
-        self._front.emit(loop.fail_all("the engine was shut down", ErrorKind.UNAVAILABLE))
+        self._fail_all(loop, "the engine was shut down", ErrorKind.UNAVAILABLE)
         loop.close()
         return 0
 
@@ -125,6 +125,14 @@ class EngineProcess:
                     self._deadline = time.monotonic() + seconds
                 case _:
                     self._front.emit(loop.handle(client, message))
+
+    def _fail_all(self, loop: EngineLoop, reason: str, kind: ErrorKind) -> None:
+        """Fails what is open, and what has come in and was not looked at yet."""
+        self._front.emit(loop.fail_all(reason, kind))
+        while not self._intake.empty():
+            client, message = self._intake.get()
+            if not isinstance(message, ClientGone | DrainAndStop):
+                self._front.emit(loop.refuse(client, message, kind, reason))
 
     def _on_terminate(self, *_: object) -> None:
         """The first SIGTERM drains, a second one ends at once; during the start there is nothing to drain."""

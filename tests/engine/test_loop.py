@@ -79,6 +79,15 @@ def test_all_fail_as_one(loop: EngineLoop) -> None:
     assert not loop.has_work
 
 
+def test_what_came_too_late_is_answered(loop: EngineLoop) -> None:
+    (refused,) = outputs(loop.refuse(b"c", generate("late", [1]), ErrorKind.INTERNAL, "dead"))
+    assert (refused.request_id, refused.error, refused.error_kind) == ("late", "dead", ErrorKind.INTERNAL)
+    ((_, event),) = loop.refuse(b"c", UtilityRequest(call_id="s", method="stats"), ErrorKind.INTERNAL, "dead")
+    assert isinstance(event, UtilityResult)
+    assert event.error == "dead"
+    assert not loop.has_work
+
+
 def test_the_prefix_cache_is_reset_by_call(loop: EngineLoop) -> None:
     loop.handle(b"c", generate("r", [1], 40))
     loop.step()

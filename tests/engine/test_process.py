@@ -134,13 +134,12 @@ def test_bad_requests_fail_alone_and_name_the_field(engine_endpoint: str) -> Non
 def test_a_crash_fails_all_requests_then_exits(tmp_path: Path) -> None:
     plan = scripted_plan(tmp_path, Script(crash_at_step=5))
     with engine(tmp_path, plan) as (process, endpoint), Client(endpoint) as client:
-        client.send(generate("a", [1], FOREVER))
-        client.send(generate("b", [2], FOREVER))
+        client.send(generate("a", [1], FOREVER, n=2))
         failed = {}
         while len(failed) < 2:
             for output in client.wait_for(OutputBatch).outputs:
                 if output.finish_reason is not None:
-                    failed[output.request_id] = output
+                    failed[output.index] = output
         assert all(output.error_kind is ErrorKind.INTERNAL for output in failed.values())
         assert all("scripted crash in step 5" in str(output.error) for output in failed.values())
         assert "scripted crash" in client.wait_for(Fatal).error

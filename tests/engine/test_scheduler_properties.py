@@ -78,7 +78,7 @@ def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_traffic(data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = data.draw(requests(config.policy == "priority"))
@@ -106,7 +106,7 @@ def iter_seeds(request: GenerateRequest, index: int):
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_outputs_do_not_depend_on_the_schedule(data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = [(at, request, None) for at, request, _ in data.draw(requests(config.policy == "priority"))]
@@ -121,7 +121,7 @@ def test_outputs_do_not_depend_on_the_schedule(data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_fcfs_starts_in_order(data: st.DataObject) -> None:
     """Without long-prompt rules and n > 1, first tokens come in the order of arrival."""
     config = replace(data.draw(configs()), policy="fcfs", long_prefill_token_threshold=0, max_num_partial_prefills=1)

@@ -1,0 +1,110 @@
+"""Which waiting sequences start to run, and on which blocks."""
+
+from appliance.engine.core.books import Books
+from appliance.engine.core.draft import StepDraft
+from appliance.engine.core.prefill import PrefillRules
+from appliance.engine.core.sequence import Sequence, Status
+
+
+class Admission:
+    """Admits in policy order, as long as all known tokens of the next sequence fit in the free blocks.
+
+    A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
+    prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
+    """
+
+    def __init__(self, books: Books, rules: PrefillRules) -> None:
+        self._books = books
+        self._kv = books.kv
+        self._rules = rules
+        self.prefix_queries = 0  # tokens
+        self.prefix_hits = 0  # tokens
+
+    def admit(self, step: StepDraft, prefills: list[Sequence]) -> None:
+        """`prefills` are the prompts that run already: blocks that they still need are not given away."""
+        books = self._books
+        if not books.num_waiting:
+            return
+        reserved = self._still_needed(prefills)
+        held: list[Sequence] = []
+        while books.free_rows and step.budget > 0 and step.logits > 0 and (head := books.head()) is not None:
+            if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
+                held.append(books.pop_head())
+                continue
+            admitted = self._fork(head, step, reserved) if _can_fork(head) else self._start(head, step, reserved)
+            if not admitted:
+                break
+            reserved += self._kv.missing(head, len(head.tokens))
+        for sequence in held:
+            books.wait(sequence)
+
+    def make_way(self) -> None:
+        """Preempts running sequences of a worse priority than the first waiting one, until that one fits."""
+        running = self._books.running
+        while running and (head := self._books.head()) is not None:
+            if running[-1].request.message.priority <= head.request.message.priority:
+                return
+            prefills = [other for other in running if len(other.tokens) - other.num_computed > 1]
+            hits = self._kv.cached_prefix(head)
+            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills)):
+                return
+            self._books.preempt(running[-1])
+
+    def _start(self, sequence: Sequence, step: StepDraft, reserved: int) -> bool:
+        """Admits the head with its longest cached prefix. False when it has to wait, and with it all behind it."""
+        wants_prompt_logits = sequence.prompt_logprobs_left is not None
+        hits = [] if wants_prompt_logits else self._kv.cached_prefix(sequence)
+        num_stored = len(hits) * self._kv.block_size
+        num_computed = min(num_stored, len(sequence.tokens) - 1)
+        length = self._rules.length(sequence, num_computed, step)
+        if length == 0 or not self._rules.may_stay_partial(sequence, num_computed + length, step):
+            return False
+        if not self._fits(sequence, hits, reserved):
+            return False
+        self._books.take_row(self._books.pop_head())
+        self._kv.adopt(sequence, hits)
+        self._kv.grow(sequence, num_computed + length)
+        if not sequence.has_output and not wants_prompt_logits:
+            sequence.num_cached_tokens = num_computed
+            self.prefix_queries += sequence.num_prompt
+            self.prefix_hits += num_computed
+        self._launch(sequence, length, num_stored, step)
+        return True
+
+    def _fork(self, sequence: Sequence, step: StepDraft, reserved: int) -> bool:
+        """Admits the head on its leader's prompt blocks: only the last prompt token runs, for its logits."""
+        if self._kv.pool.num_free < 1 + reserved:
+            return False
+        self._books.take_row(self._books.pop_head())
+        copy = self._kv.fork(sequence.leader, sequence)
+        if copy is not None:
+            step.block_copies.append(copy)
+        sequence.num_cached_tokens = sequence.leader.num_cached_tokens
+        self._launch(sequence, 1, sequence.num_prompt, step)
+        return True
+
+    def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepDraft) -> None:
+        step.append_row(sequence)
+        step.append(sequence, length, tuple(sequence.block_table), num_stored)
+        self._rules.count(sequence, step)
+        self._kv.register(sequence)
+
+    def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:
+        """Whether all known tokens find blocks, with one left for each running sequence: else a newcomer would soon be
+        preempted again."""
+        needed = self._kv.blocks_for(len(sequence.tokens)) - len(hits)
+        return needed <= self._kv.num_free_after(hits) - reserved - len(self._books.running)
+
+    def _still_needed(self, prefills: list[Sequence]) -> int:
+        return sum(self._kv.missing(sequence, len(sequence.tokens)) for sequence in prefills)
+
+
+def _leader_is_busy(sequence: Sequence) -> bool:
+    """Whether the leader is still to compute the prompt that this sequence will share."""
+    leader = sequence.leader
+    return leader is not sequence and leader.status is not Status.FINISHED and not leader.has_output
+
+
+def _can_fork(sequence: Sequence) -> bool:
+    """The leader's prompt must be stored, not only scheduled: blocks are copied before a step runs."""
+    return sequence.leader is not sequence and sequence.leader.is_stored and not sequence.has_output

@@ -1,0 +1,101 @@
+"""Who is open, waiting and running, on which row: the scheduler's books, and the few ways they change."""
+
+import heapq
+from bisect import insort
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.kv_manager import KvManager
+from appliance.engine.core.prefix_cache import HASHERS
+from appliance.engine.core.sequence import Request, RequestKey, Sequence, Status
+
+
+class Books:
+    """Each sequence that is open waits or runs. Running ones are in policy order, hold a row, and alone hold blocks."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        hasher = HASHERS[config.hash_algorithm]() if config.prefix_caching else None
+        self.kv = KvManager(config.num_blocks, config.block_size, hasher)
+        self.requests: dict[RequestKey, Request] = {}
+        self.running: list[Sequence] = []
+        self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
+        self.free_rows = list(range(config.max_num_seqs - 1, -1, -1))
+        self.num_waiting = 0
+        self.num_preemptions = 0
+        self._waiting: list[tuple[tuple[float, ...], int, Sequence]] = []  # a heap; ended sequences leave it late
+        self._freed_rows: list[int] = []  # not yet told to the runner
+
+    def open(self, request: Request) -> None:
+        self.requests[request.key] = request
+        for sequence in request.sequences:
+            self.wait(sequence)
+
+    def head(self) -> Sequence | None:
+        """The waiting sequence that is first by policy."""
+        while self._waiting and self._waiting[0][2].status is not Status.WAITING:
+            heapq.heappop(self._waiting)
+        return self._waiting[0][2] if self._waiting else None
+
+    def pop_head(self) -> Sequence:
+        """Takes the sequence that `head` has just returned."""
+        self.num_waiting -= 1
+        return heapq.heappop(self._waiting)[2]
+
+    def wait(self, sequence: Sequence) -> None:
+        sequence.status = Status.WAITING
+        self.num_waiting += 1
+        heapq.heappush(self._waiting, (sequence.key, sequence.order, sequence))
+
+    def take_row(self, sequence: Sequence) -> None:
+        """Makes a sequence that left the queue run. Needs a free row."""
+        sequence.row = self.free_rows.pop()
+        sequence.status = Status.RUNNING
+        self.by_row[sequence.row] = sequence
+        insort(self.running, sequence, key=lambda other: other.key)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Sends a running sequence back to the queue; its tokens will be computed again."""
+        self._leave_row(sequence)
+        self.kv.release(sequence)
+        sequence.prompt_logprobs = [None]
+        self.num_preemptions += 1
+        self.wait(sequence)
+
+    def finish(self, sequence: Sequence, *, trusted: bool = True) -> None:
+        """Ends an open sequence. With `trusted` false, nothing it stored will be found by others."""
+        if sequence.status is Status.RUNNING:
+            self._leave_row(sequence)
+            self.kv.release(sequence, trusted=trusted)
+        else:
+            self.num_waiting -= 1
+        sequence.status = Status.FINISHED
+        request = sequence.request
+        if all(other.status is Status.FINISHED for other in request.sequences):
+            del self.requests[request.key]
+
+    def take_freed_rows(self) -> tuple[int, ...]:
+        """Rows given up since the last call."""
+        freed, self._freed_rows = tuple(self._freed_rows), []
+        return freed
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when the books do not balance. For tests: it visits everything."""
+        every = [sequence for request in self.requests.values() for sequence in request.sequences]
+        running = [sequence for sequence in every if sequence.status is Status.RUNNING]
+        waiting = [sequence for sequence in every if sequence.status is Status.WAITING]
+        assert sorted(running, key=lambda s: s.key) == self.running, "running differs, or is out of order"
+        assert len(waiting) == self.num_waiting, "waiting count differs"
+        queued = {id(entry[2]) for entry in self._waiting}
+        assert all(id(sequence) in queued for sequence in waiting), "a waiting sequence is in no queue"
+        assert all(self.by_row[sequence.row] is sequence for sequence in running), "rows differ"
+        assert len(self.free_rows) + len(running) == len(self.by_row), "a row leaked"
+        assert not any(s.block_table for s in every if s.status is not Status.RUNNING), "blocks without a row"
+        assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
+        self.kv.pool.check_invariants(sequence.block_table for sequence in running)
+
+    def _leave_row(self, sequence: Sequence) -> None:
+        self.by_row[sequence.row] = None
+        self.free_rows.append(sequence.row)
+        self._freed_rows.append(sequence.row)
+        self.running.remove(sequence)
+        sequence.row = -1
+        sequence.is_stored = False
