@@ -70,6 +70,17 @@ inline Floats vmax(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats vmin(Floats a, Floats b) { return a < b ? a : b; }
 inline Floats vabs(Floats a) { return bit_cast<Floats>(bit_cast<Words>(a) & 0x7fffffffu); }
 
+// sum + a * b. The instruction is spelled out because the compiler, left to itself, picks the form that overwrites a
+// factor, and then runs out of registers in the tiles.
+inline Floats multiply_add(Floats sum, Floats a, Floats b) {
+#if defined(__FMA__) && !defined(APPL_EMULATE_AVX512)
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return sum + a * b;
+#endif
+}
+
 inline float reduce_add(Floats v) {
   float sum = 0;
   for (int i = 0; i < kWidth; ++i) sum += v[i];
@@ -125,7 +136,7 @@ inline uint16_t float_to_f16(float x) {
 
 inline Floats f16_to_floats(Halves x) {
 #if APPL_WIDTH == 16
-  return bit_cast<Floats>(_mm512_cvtph_ps(bit_cast<__m256i>(x)));
+  return bit_cast<Floats>(_mm512_maskz_cvtph_ps(0xffff, bit_cast<__m256i>(x)));
 #elif defined(__F16C__)
   return bit_cast<Floats>(_mm256_cvtph_ps(bit_cast<__m128i>(x)));
 #else
@@ -137,7 +148,7 @@ inline Floats f16_to_floats(Halves x) {
 
 inline Halves floats_to_f16(Floats x) {
 #if APPL_WIDTH == 16
-  return bit_cast<Halves>(_mm512_cvtps_ph(bit_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
+  return bit_cast<Halves>(_mm512_maskz_cvtps_ph(0xffff, bit_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT));
 #elif defined(__F16C__)
   return bit_cast<Halves>(_mm256_cvtps_ph(bit_cast<__m256>(x), _MM_FROUND_TO_NEAREST_INT));
 #else

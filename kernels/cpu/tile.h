@@ -32,7 +32,7 @@ struct TileArgs {
   bool scales_are_f32;
   bool has_offset;
   float zero_point;
-  const float *scale, *sum, *scaled_sum;  // of row 0 and the first group
+  const float *scale, *scaled_sum;        // of row 0 and the first group
   size_t side_stride;                     // from group to group
 };
 

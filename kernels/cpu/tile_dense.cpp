@@ -57,7 +57,7 @@ void run_floats(const TileArgs& t) {
         for (int m = 0; m < Rows; ++m) {
           const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
 #pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) c.value[m][v] += x * w[v];
+          for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, w[v]);
         }
       }
     }

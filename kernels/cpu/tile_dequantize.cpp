@@ -36,12 +36,17 @@ void run_dequantized(const TileArgs& t) {
     for (int k = first; k < end; k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
 #pragma GCC unroll 8
       for (int s = 0; s < Reader::kStep; ++s) {
+        Floats w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
           const Words raw = load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4);
-          const Floats w = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
+          w[v] = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
+        }
 #pragma GCC unroll 16
-          for (int m = 0; m < Rows; ++m) c.value[m][v] += splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]) * w;
+        for (int m = 0; m < Rows; ++m) {
+          const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, w[v]);
         }
       }
     }

@@ -3,7 +3,7 @@
 // Weights are unsigned bytes (q + 128, or a nibble), inputs signed. The zero point is taken out by the sum of the inputs:
 // sum((u - z) x) = sum(u x) - z sum(x). No step can saturate:
 //   VNNI      vpdpbusd adds into 32 bits;
-//   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them fit 16 bits;
+//   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
 //   int8      vpmaddwd on weights widened to 16 bits.
 #include "tile.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
 
-inline Ints multiply_add_pairs(Ints a, Ints b) {
+inline Ints multiply_pairs(Ints a, Ints b) {
 #if APPL_WIDTH == 16
   return bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
 #elif APPL_WIDTH == 8
@@ -27,149 +27,174 @@ inline Ints multiply_add_pairs(Ints a, Ints b) {
 #endif
 }
 
-// A group's dot products for one weight byte quad a lane: add(u, a) for unsigned weight bytes u and four inputs at a.
-#if APPL_VNNI
-struct ByteDot {
-  Ints sum{};
-  void add(Words u, const uint8_t* a) {
-    sum = bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(u),
-                                             bit_cast<__m512i>(splat_word(load<uint32_t>(a)))));
-  }
-  void fold() {}
-};
-using NibbleDot = ByteDot;
+// sum + a * b on words, added in pairs to 32 bits; and on unsigned and signed bytes, added in pairs to 16 bits. Spelled
+// out like multiply_add: the compiler would compute all products of a tile first, and spill them.
+#if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
+inline Ints add_word_products(Ints sum, Words a, Words b) {
+  Ints product;
+  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
+  return sum;
+}
+inline Shorts add_byte_products(Shorts sum, Words a, Words b) {
+  Shorts product;
+  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
+  return sum;
+}
 #else
-struct ByteDot {
-  Ints sum{};
-  void add(Words u, const uint8_t* a) {
-    const Ints even = Ints(u & 0x00ff00ffu), odd = Ints((u >> 8) & 0x00ff00ffu);
-    sum += multiply_add_pairs(even, Ints(splat_word(load<uint32_t>(a))));
-    sum += multiply_add_pairs(odd, Ints(splat_word(load<uint32_t>(a + 4))));
+inline Ints add_word_products(Ints sum, Words a, Words b) { return sum + multiply_pairs(Ints(a), Ints(b)); }
+#endif
+
+// How one weight type is multiplied: `kColumns` columns of a panel are one load a vector and `kSteps` steps. Step s takes
+// weights(u, s) times the four bytes of input at s * 4. `add` may be called for kFoldColumns columns before `fold`.
+#if APPL_VNNI
+struct Accumulate {
+  using Sum = Ints;
+  static constexpr int kFoldColumns = kMaxActivationGroup;
+  static Sum add(Sum sum, Words w, Words x) {
+    return bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(w), bit_cast<__m512i>(x)));
   }
-  void fold() {}
+  static Ints fold(Sum sum) { return sum; }
+};
+struct Int8Type : Accumulate {
+  static constexpr int kColumns = 4, kSteps = 1;
+  static Words weights(Words u, int) { return u; }
+};
+struct Int4Type : Accumulate {
+  static constexpr int kColumns = 8, kSteps = 2;
+  static Words weights(Words u, int s) { return (s == 0 ? u : u >> 4) & 0x0f0f0f0fu; }
+};
+#else
+struct Accumulate {
+  using Sum = Ints;
+  static constexpr int kFoldColumns = kMaxActivationGroup;
+  static Sum add(Sum sum, Words w, Words x) { return add_word_products(sum, w, x); }
+  static Ints fold(Sum sum) { return sum; }
+  // Bytes 0 and 2 of each lane, or 1 and 3, as words.
+  static Words widen_bytes(Words u, int s) {
+    using UnsignedShorts = uint16_t __attribute__((vector_size(kWidth * 4)));
+    return s == 0 ? u & 0x00ff00ffu : bit_cast<Words>(bit_cast<UnsignedShorts>(u) >> 8);
+  }
+};
+struct Int8Type : Accumulate {
+  static constexpr int kColumns = 4, kSteps = 2;
+  static Words weights(Words u, int s) { return widen_bytes(u, s); }
 };
 #if APPL_WIDTH == 4
-using NibbleDot = ByteDot;
+struct Int4Type : Accumulate {
+  static constexpr int kColumns = 8, kSteps = 4;
+  static Words weights(Words u, int s) { return widen_bytes((s < 2 ? u : u >> 4) & 0x0f0f0f0fu, s % 2); }
+};
 #else
-struct NibbleDot {
-  Ints sum{};
-  Shorts pairs{};
-  void add(Words u, const uint8_t* a) {
-    const Words x = splat_word(load<uint32_t>(a));
-#if APPL_WIDTH == 16
-    pairs += bit_cast<Shorts>(_mm512_maddubs_epi16(bit_cast<__m512i>(u), bit_cast<__m512i>(x)));
-#else
-    pairs += bit_cast<Shorts>(_mm256_maddubs_epi16(bit_cast<__m256i>(u), bit_cast<__m256i>(x)));
-#endif
-  }
-  void fold() {  // at most eight additions after the last
-    sum += multiply_add_pairs(bit_cast<Ints>(pairs), Ints(splat_word(0x00010001u)));
-    pairs = Shorts{};
-  }
+struct Int4Type {
+  using Sum = Shorts;
+  static constexpr int kColumns = 8, kSteps = 2, kFoldColumns = 32;
+  static Words weights(Words u, int s) { return (s == 0 ? u : u >> 4) & 0x0f0f0f0fu; }
+  static Sum add(Sum sum, Words w, Words x) { return add_byte_products(sum, w, x); }
+  static Ints fold(Sum sum) { return multiply_pairs(bit_cast<Ints>(sum), Ints(splat_word(0x00010001u))); }
 };
 #endif
 #endif
 
 constexpr int kPrefetchBytes = 2048;
-constexpr int kFoldColumns = 32;
 
-template <int Rows, int Panels>
-struct Int8Kernel {
+template <class Type, int Rows, int Panels>
+class IntegerTile {
   static constexpr int kVectors = Panels * kPanelVectors;
-  static constexpr int kInputBytes = column_bytes(kInt8Form);
-  using Dot = ByteDot;
+  using Products = Ints[Rows][kVectors];
 
-  static void group(const TileArgs& t, const uint8_t* a, const uint8_t* b, int columns, Dot (&dot)[Rows][kVectors]) {
-    for (int k = 0; k < columns; k += 4, a += 4 * kInputBytes, b += kPanel * 4) {
+ public:
+  static void run(const TileArgs& t) {
+    Accumulators<Rows, kVectors> c;
+    c.start(t);
+    TileArgs group = t;
+    for (int first = 0; first < t.columns; first += t.group_size) {
+      const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      for (int k = 0; k < columns; k += Type::kFoldColumns) {
+        Products products;
+        const int count = k + Type::kFoldColumns < columns ? Type::kFoldColumns : columns - k;
+        multiply(group, count, products);
+        scale(group, products, c);
+        group.a += count / Type::kColumns * Type::kSteps * 4;
+        group.b += count / Type::kColumns * kPanel * 4;
+      }
+      remove_offset(group, c);
+      group.b += t.group_stride - size_t(columns) / Type::kColumns * kPanel * 4;
+      group.header += t.header_stride;
+      group.scale += t.side_stride;
+      group.scaled_sum += t.side_stride;
+    }
+    c.finish(t);
+  }
+
+ private:
+  static const uint8_t* header(const TileArgs& t, int v) {
+    return t.header + size_t(v / kPanelVectors) * t.panel_bytes;
+  }
+
+  // Not inlined: the sums and the results do not fit the registers together, and these loops need them all.
+  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Products& products) {
+    typename Type::Sum sums[Rows][kVectors] = {};
+    const uint8_t *a = t.a, *b = t.b;
+    for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kPanel * 4) {
       if constexpr (Rows <= 2) {
         for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + size_t(p) * t.panel_bytes + kPrefetchBytes);
       }
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        const Words u = load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4);
-#pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) dot[m][v].add(u, a + size_t(m) * kRowBytes);
-      }
-    }
-  }
-};
-
-template <int Rows, int Panels>
-struct Int4Kernel {
-  static constexpr int kVectors = Panels * kPanelVectors;
-  static constexpr int kInputBytes = column_bytes(kInt4Form);
-  using Dot = NibbleDot;
-
-  static void group(const TileArgs& t, const uint8_t* a, const uint8_t* b, int columns, Dot (&dot)[Rows][kVectors]) {
-    for (int first = 0; first < columns; first += kFoldColumns) {
-      const int end = first + kFoldColumns < columns ? first + kFoldColumns : columns;
-      for (int k = first; k < end; k += 8, a += 8 * kInputBytes, b += kPanel * 4) {
-        if constexpr (Rows <= 2) {
-          for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + size_t(p) * t.panel_bytes + kPrefetchBytes);
-        }
+#pragma GCC unroll 4
+      for (int s = 0; s < Type::kSteps; ++s) {
+        Words w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          const Words u = load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4);
-          const Words low = u & 0x0f0f0f0fu, high = (u >> 4) & 0x0f0f0f0fu;
+          w[v] = Type::weights(
+              load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4), s);
+        }
 #pragma GCC unroll 16
-          for (int m = 0; m < Rows; ++m) {
-            dot[m][v].add(low, a + size_t(m) * kRowBytes);
-            dot[m][v].add(high, a + size_t(m) * kRowBytes + 4 * kInputBytes);
-          }
+        for (int m = 0; m < Rows; ++m) {
+          const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes + s * 4));
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) sums[m][v] = Type::add(sums[m][v], w[v], x);
         }
       }
-      for (auto& row : dot)
-        for (auto& d : row) d.fold();
+    }
+    for (int m = 0; m < Rows; ++m)
+      for (int v = 0; v < kVectors; ++v) products[m][v] = Type::fold(sums[m][v]);
+  }
+
+  // c += products * scale of the input * scale of the weights
+  static void scale(const TileArgs& t, const Products& products, Accumulators<Rows, kVectors>& c) {
+    Floats weight_scale[kVectors];
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m) {
+      const Floats input_scale = splat(t.scale[m]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        c.value[m][v] += to_floats(products[m][v]) * input_scale * weight_scale[v];
+      }
     }
   }
-};
 
-template <template <int, int> class Kernel, int Rows, int Panels>
-void run_integers(const TileArgs& t) {
-  using K = Kernel<Rows, Panels>;
-  constexpr int kVectors = K::kVectors;
-  Accumulators<Rows, kVectors> c;
-  c.start(t);
-  const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
-  const uint8_t *a = t.a, *b = t.b, *header = t.header;
-  const float *x_scale = t.scale, *x_sum = t.sum, *x_scaled_sum = t.scaled_sum;
-  for (int first = 0; first < t.columns; first += t.group_size) {
-    typename K::Dot dot[Rows][kVectors];
-    const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
-    K::group(t, a, b, columns, dot);
-#pragma GCC unroll 16
+  // c += (offset - zero point * scale of the weights) * sum of the inputs
+  static void remove_offset(const TileArgs& t, Accumulators<Rows, kVectors>& c) {
+    if (t.zero_point == 0 && !t.has_offset) return;
+    const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
+    Floats offset[kVectors];
     for (int v = 0; v < kVectors; ++v) {
-      const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
-      const Floats scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
-#pragma GCC unroll 16
-      for (int m = 0; m < Rows; ++m) {
-        const Floats products = to_floats(dot[m][v].sum) - splat(t.zero_point * x_sum[m]);
-        c.value[m][v] += products * splat(x_scale[m]) * scale;
-      }
-      if (t.has_offset) {
-        const Floats offset = load_scales(at + scale_bytes, t.scales_are_f32, v % kPanelVectors);
-#pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) c.value[m][v] += splat(x_scaled_sum[m]) * offset;
-      }
+      offset[v] = -t.zero_point * load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
+      if (t.has_offset) offset[v] += load_scales(header(t, v) + scale_bytes, t.scales_are_f32, v % kPanelVectors);
     }
-    a += columns * K::kInputBytes;
-    b += t.group_stride;
-    header += t.header_stride;
-    x_scale += t.side_stride;
-    x_sum += t.side_stride;
-    x_scaled_sum += t.side_stride;
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(t.scaled_sum[m]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) c.value[m][v] += x * offset[v];
+    }
   }
-  c.finish(t);
-}
+};
 
 template <int Rows, int Panels>
-struct Int8Tile {
-  static void run(const TileArgs& t) { run_integers<Int8Kernel, Rows, Panels>(t); }
-};
+using Int8Tile = IntegerTile<Int8Type, Rows, Panels>;
 template <int Rows, int Panels>
-struct Int4Tile {
-  static void run(const TileArgs& t) { run_integers<Int4Kernel, Rows, Panels>(t); }
-};
+using Int4Tile = IntegerTile<Int4Type, Rows, Panels>;
 
 }  // namespace
 

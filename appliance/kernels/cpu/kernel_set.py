@@ -55,7 +55,7 @@ class CpuExecutable:
         self._library = library
         self._run = library.functions.appl_program_run
         self._limits = limits
-        self._pool = _create_pool(library, resources, limits.num_threads)
+        self._pool = create_pool(library, resources, limits.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
         self._weights.read(weights, program)
@@ -155,7 +155,7 @@ class CpuExecutable:
         return handle
 
 
-def _create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:
+def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:
     pool = ctypes.c_void_p()
     library.check(library.functions.appl_pool_create(num_threads, ctypes.byref(pool)), "the thread pool")
     resources.callback(library.functions.appl_pool_destroy, pool)

@@ -1,0 +1,57 @@
+"""What a machine can do, as far as kernels care: bytes read a second, and operations a second by layout."""
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.kernel_set import create_pool
+from appliance.kernels.cpu.library import Library, load_level
+
+READ_BUFFER_BYTES = 256 << 20  # larger than any last-level cache of the machines planned for
+PROBE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Bytes a second, and operations a second (a multiply and an add are two)."""
+
+    read_bandwidth: float
+    f32_peak: float
+    bf16_peak: float
+    int8_peak: float
+
+
+def measure(level: str, num_threads: int, seconds: float = PROBE_SECONDS) -> Measurements:
+    """Probes for about four times `seconds`, with all threads. Raises KernelSetError where the level cannot run."""
+    library = load_level(level)
+    with thread_pool(library, num_threads) as pool:
+        return Measurements(
+            read_bandwidth=read_bandwidth(library, pool, seconds),
+            f32_peak=peak(library, pool, "f32", seconds),
+            bf16_peak=peak(library, pool, "bf16", seconds),
+            int8_peak=peak(library, pool, "int8", seconds),
+        )
+
+
+@contextlib.contextmanager
+def thread_pool(library: Library, num_threads: int) -> Iterator[ctypes.c_void_p]:
+    with contextlib.ExitStack() as resources:
+        yield create_pool(library, resources, num_threads)
+
+
+def read_bandwidth(library: Library, pool: ctypes.c_void_p, seconds: float = PROBE_SECONDS) -> float:
+    """Bytes a second read from memory by all threads: the best pass over a large buffer."""
+    result = ctypes.c_double()
+    status = library.functions.appl_measure_read(pool, READ_BUFFER_BYTES, seconds, ctypes.byref(result))
+    library.check(status, "measuring read bandwidth")
+    return result.value
+
+
+def peak(library: Library, pool: ctypes.c_void_p, layout: str, seconds: float = PROBE_SECONDS) -> float:
+    """Operations a second of a Linear in cache over weights of `layout` (int8 and int4 with int8 inputs)."""
+    result = ctypes.c_double()
+    status = library.functions.appl_measure_peak(pool, abi.LAYOUTS[layout], seconds, ctypes.byref(result))
+    library.check(status, f"measuring the {layout} peak")
+    return result.value
