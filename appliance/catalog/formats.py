@@ -1,7 +1,7 @@
 """How each stored tensor type becomes one of the kernels' canonical layouts, with its size and its stated error.
 
-A translator in layers/weights exists for each row of STORAGES; the planner and the translators read the same table, so a
-plan's bytes are the bytes that load.
+A translator in layers/formats exists for each row of STORAGES; the planner and the translators read the same table, so
+a plan's bytes are the bytes that load.
 """
 
 from dataclasses import dataclass
@@ -119,8 +119,11 @@ _POSITION_SUFFIXES = ("wpe.weight", "position_embeddings.weight", "embed_positio
 
 
 def tensor_role(name: str, num_dims: int) -> TensorRole:
-    """Which rule a tensor follows: `embedding` is a table of the vocabulary (and the output head); `other` is everything
-    that is planned as f32, such as norms, biases and position tables."""
+    """Which rule a tensor follows.
+
+    `embedding` is a table of the vocabulary, or the output head; `other` is everything that is planned as f32, such as
+    norms, biases and position tables.
+    """
     if num_dims < 2 or name.endswith(_POSITION_SUFFIXES):
         return "other"
     return "embedding" if name.endswith(_EMBEDDING_SUFFIXES) else "linear"

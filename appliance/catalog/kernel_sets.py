@@ -1,4 +1,4 @@
-"""The kernel sets: what each needs of a machine and what it implements. The Python face of each is named by dotted path."""
+"""The kernel sets: what each needs of a machine and what it implements."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,11 +18,10 @@ _AMX_FLAGS = (*_AVX512_BF16_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 @dataclass(frozen=True, slots=True)
 class KernelSetFacts:
-    """One kernel set. `preference`: the highest that the machine can run is planned. `is_built`: this version has it."""
+    """One kernel set; profiles say which are preferred. `is_built`: this version has it."""
 
     name: str
     device: DeviceKind
-    preference: int
     support: SupportClass
     is_built: bool
     required_flags: tuple[str, ...] = ()  # of the CPU, as /proc/cpuinfo spells them
@@ -40,22 +39,22 @@ class KernelSetFacts:
 
 _TABLE = (
     KernelSetFacts(
-        "reference", "cpu", 0, "tested here", is_built=True, is_automatic=False, panel=1
+        "reference", "cpu", "tested here", is_built=True, is_automatic=False, panel=1
     ),
-    KernelSetFacts("cpu-generic", "cpu", 10, "tested here", is_built=True),
-    KernelSetFacts("cpu-avx2", "cpu", 20, "tested here", is_built=True, required_flags=_AVX2_FLAGS),
-    KernelSetFacts("cpu-avx512", "cpu", 30, "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
-    KernelSetFacts("cpu-avx512_bf16", "cpu", 40, "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
+    KernelSetFacts("cpu-generic", "cpu", "tested here", is_built=True),
+    KernelSetFacts("cpu-avx2", "cpu", "tested here", is_built=True, required_flags=_AVX2_FLAGS),
+    KernelSetFacts("cpu-avx512", "cpu", "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
+    KernelSetFacts("cpu-avx512_bf16", "cpu", "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
                    integer_activation_bytes=1),
-    KernelSetFacts("cpu-amx", "cpu", 50, "untested", is_built=False, required_flags=_AMX_FLAGS,
+    KernelSetFacts("cpu-amx", "cpu", "untested", is_built=False, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),
     KernelSetFacts(
-        "cuda-triton", "cuda", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
+        "cuda-triton", "cuda", "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
     KernelSetFacts(
-        "rocm-triton", "rocm", 10, "untested", is_built=False, block_sizes=(8, 16, 32),
+        "rocm-triton", "rocm", "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),

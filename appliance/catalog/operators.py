@@ -16,6 +16,6 @@ OPERATORS: dict[str, str] = {
     "SoftCap": "tanh cap of logits",
 }
 
-# Operators that read weights of a layout, and operators that touch the cache: planned once for each layout or dtype in use.
+# Operators that read weights, and operators that touch the cache: planned once for each layout or dtype in use.
 WEIGHT_OPERATORS = ("Embed", "Linear")
 CACHE_OPERATORS = ("KvWrite", "PagedAttention")

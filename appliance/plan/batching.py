@@ -36,12 +36,13 @@ def _num_tokens(inputs: PlanInputs, context: ContextRequest, num_seqs: int, chun
     """At least a token a sequence; without chunked prefill, at least the longest prompt."""
     path, default = "scheduler.max_num_batched_tokens", inputs.profile.defaults.max_num_batched_tokens
     wanted = inputs.spec.scheduler.max_num_batched_tokens
+    what = "one token a sequence" if chunked else "the longest prompt"
     least = num_seqs if chunked else max(num_seqs, context.limit)
-    if wanted == AUTO and default < least:
+    if wanted == "auto" and default < least:
         reason = "a token for each sequence" if chunked else "without chunked prefill a step holds the longest prompt"
         return ledger.decide(path, least, "computed", reason)
-    if wanted != AUTO and wanted < least:
-        message = f"a step of {wanted:,} tokens cannot hold {'one token a sequence' if chunked else 'the longest prompt'}"
+    if wanted != "auto" and wanted < least:
+        message = f"a step of {wanted:,} tokens cannot hold {what}"
         hint = f"write at least {least}" + ("" if chunked else ", or chunked_prefill: true")
         ledger.refuse(path, "plan/budget", message, allowed=f"auto, or at least {least}", hint=hint)
     return _number(inputs, "max_num_batched_tokens", default, ledger)

@@ -31,7 +31,7 @@ def check_compatibility(inputs: PlanInputs, ledger: Ledger) -> None:
     """Wishes that the machine or the model rule out."""
     _check_device(inputs, ledger)
     _check_format(inputs, ledger)
-    _check_task(inputs, ledger)
+    _check_tokenizer(inputs, ledger)
 
 
 def _check_device(inputs: PlanInputs, ledger: Ledger) -> None:
@@ -55,9 +55,8 @@ def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
 
 
-def _check_task(inputs: PlanInputs, ledger: Ledger) -> None:
-    if inputs.model.tokenizer.kind == "none" and not inputs.spec.model.skip_tokenizer_init:
-        if inputs.spec.model.tokenizer is None:
-            message = "the checkpoint has no tokenizer"
-            hint = "name one in model.tokenizer, or write skip_tokenizer_init: true to send and get token ids"
-            ledger.refuse("model.source", "plan/tokenizer", message, hint=hint)
+def _check_tokenizer(inputs: PlanInputs, ledger: Ledger) -> None:
+    spec = inputs.spec.model
+    if inputs.model.tokenizer.kind == "none" and not spec.skip_tokenizer_init and spec.tokenizer is None:
+        hint = "name one in model.tokenizer, or write skip_tokenizer_init: true to send and get token ids"
+        ledger.refuse("model.source", "plan/tokenizer", "the checkpoint has no tokenizer", hint=hint)

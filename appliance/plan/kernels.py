@@ -113,7 +113,7 @@ def _variant_obstacle(name: str, operator: str, variant: str) -> str:
 
 def _num_threads(inputs: PlanInputs, ledger: Ledger) -> int:
     wanted, path, cpu = inputs.spec.hardware.num_threads, "hardware.num_threads", inputs.facts.cpu
-    if wanted == AUTO:
+    if wanted == "auto":
         reason = "physical cores that affinity and cgroup allow; a second thread a core shares its vector units"
         return ledger.decide("kernels.num_threads", cpu.num_cores, "hardware", reason)
     if wanted > cpu.num_threads:

@@ -47,5 +47,3 @@ class Ledger:
         if strictness == "warn":
             self.warnings.append(message)
         return strictness != "error"
-
-

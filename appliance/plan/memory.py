@@ -188,9 +188,7 @@ def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledg
     return _shrunk(inputs, needs, device, num_blocks, ledger), num_blocks
 
 
-def _wanted_blocks(
-    inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger
-) -> tuple[int, str, str]:
+def _wanted_blocks(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, str, str]:
     """(blocks, spec path, what they are for): what the spec says, else what is left, on a CPU within reason."""
     spec, path = inputs.spec, "cache.num_blocks"
     if spec.cache.num_blocks != AUTO:
@@ -218,9 +216,7 @@ def _wanted_blocks(
     return max(blocks, 1), "model.source", "one block of cache"
 
 
-def _report_misfit(
-    inputs: PlanInputs, device: _Device, cache: int, path: str, reason: str, ledger: Ledger
-) -> None:
+def _report_misfit(inputs: PlanInputs, device: _Device, cache: int, path: str, reason: str, ledger: Ledger) -> None:
     fixed = ", ".join(f"{item.name} {format_size(item.size_bytes)}" for item in device.items)
     need = sum(item.size_bytes for item in device.items) + cache
     ledger.misfit(

@@ -79,7 +79,7 @@ def _chat_template(inputs: PlanInputs, ledger: Ledger) -> str | None:
 
 def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) -> Literal["string", "openai"]:
     wanted, path = inputs.spec.model.chat_template_content_format, "model.chat_template_content_format"
-    if wanted != AUTO:
+    if wanted != "auto":
         return ledger.take(path, path, wanted)
     loops = template is not None and _PARTS_LOOP.search(template) is not None
     if loops:

@@ -56,8 +56,8 @@ def _check_devices(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, device = spec.tensor * spec.pipeline * spec.data, inputs.profile.device
     there = num_devices(inputs)
     if wanted > there:
-        kind = "CPU memory domain" if device == "cpu" else "accelerator"
-        message = f"{wanted} ranks need {wanted} devices, and {inputs.facts.name} has {there} {kind}{'s' * (there != 1)}"
+        kind = "memory domains" if device == "cpu" else "accelerators"
+        message = f"{wanted} ranks need {wanted} devices, and {inputs.facts.name} has {there} ({kind})"
         path = next((name for name in ("tensor", "pipeline", "data") if getattr(spec, name) > 1), "tensor")
         ledger.refuse(f"parallelism.{path}", RULE, message, hint=f"tensor x pipeline x data of at most {there}")
 

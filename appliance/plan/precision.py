@@ -88,9 +88,7 @@ def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse(path, rule, message, allowed="auto, none", hint="write quantization: auto")
 
 
-def _weights(
-    inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger
-) -> tuple[WeightPlan, ...]:
+def _weights(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger) -> tuple[WeightPlan, ...]:
     groups: dict[tuple[str, TensorRole], list[TensorFacts]] = {}
     for tensor in inputs.model.tensors:
         if not is_unused(tensor.name):
@@ -126,10 +124,12 @@ def _check_groups(form: WeightForm, tensors: list[TensorFacts], inputs: PlanInpu
     size = form.group_size
     if size is None:
         return
-    odd = next((t for t in tensors if _matrix_shape(t, inputs.model)[-1] % size), None)
-    if odd is not None:
-        message = f"{odd.name} has {_matrix_shape(odd, inputs.model)[-1]} columns, which do not divide into groups of {size}"
-        ledger.refuse("model.quantization", "plan/groups", message, hint="write quantization: none")
+    for tensor in tensors:
+        columns = _matrix_shape(tensor, inputs.model)[-1]
+        if columns % size:
+            message = f"{tensor.name} has {columns} columns, which do not divide into groups of {size}"
+            ledger.refuse("model.quantization", "plan/groups", message, hint="write quantization: none")
+            return
 
 
 def _weight_plan(

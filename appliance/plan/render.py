@@ -43,7 +43,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
         f"{', chunked prefill' if scheduler.chunked_prefill else ''}",
     )
     caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"
-    yield _row("cache", f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}, {caching}")
+    blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
+    yield _row("cache", f"{blocks}, {caching}")
     yield _row("listens", f"http://{plan.serving.host}:{plan.serving.port}{plan.serving.root_path}, {_keys(plan)}")
 
 

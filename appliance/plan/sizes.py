@@ -48,8 +48,9 @@ def rope_tables_bytes(config: ConfigFacts | None, max_model_len: int) -> int:
     """f32 [max_model_len, rotary dim] for each kind of rotation in use."""
     if config is None:
         return 0
-    widths = {str(layer.rope): round(config.head_dim * layer.rope.partial_factor) for layer in config.layers if layer.rope}
-    return sum(width * 4 * max_model_len for width in widths.values())
+    ropes = {str(layer.rope): layer.rope for layer in config.layers if layer.rope}
+    width = sum(round(config.head_dim * rope.partial_factor) for rope in ropes.values())
+    return width * 4 * max_model_len
 
 
 def token_width(geometry: Geometry, *, gated: bool, post_norms: bool) -> int:

@@ -1,6 +1,7 @@
 """EnginePlan: what will run. Frozen, complete and hashable; nothing here can say "auto" or "unset".
 
-The engine, the server and the benchmarks read plans, never specs. None in a field is a decision ("no limit"), not a gap.
+The engine, the server and the benchmarks read plans, never specs. None in a field is a decision ("no limit"), not a
+gap.
 """
 
 from typing import Any, Literal

@@ -1,7 +1,7 @@
 """ModelFacts of real checkpoints without the checkpoints: from public configs, or from the tensor tables of GGUF files.
 
-`configs/` holds config.json values as published; the tensors of those checkpoints follow from them. `headers/` holds the
-header of a GGUF file without its vocabulary, written by `python -m tests.golden.update --headers NAME FILE`.
+`configs/` holds config.json values as published; the tensors of those checkpoints follow from them. `headers/` holds
+the header of a GGUF file without its vocabulary, written by `python -m tests.golden.update --headers NAME FILE`.
 """
 
 import json
