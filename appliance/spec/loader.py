@@ -14,7 +14,7 @@ from appliance.base.errors import SpecError
 from appliance.spec import overrides as override_values
 from appliance.spec.check import check
 from appliance.spec.deployment import DeploymentSpec
-from appliance.spec.document import Document, build
+from appliance.spec.document import Document, Interpolate, build
 from appliance.spec.fields import FieldDoc, Section
 from appliance.spec.interpolate import interpolator
 from appliance.spec.nodes import MAX_BYTES, Position, YamlReadError, parse
@@ -190,7 +190,7 @@ def _read(file: pathlib.Path) -> str:
         raise SpecError([found]) from None
 
 
-def _override(document: Document, values: Sequence[Override], interpolate: Any) -> list[Diagnostic]:
+def _override(document: Document, values: Sequence[Override], interpolate: Interpolate) -> list[Diagnostic]:
     """Applies overrides, or refuses them all where the file says `overrides: none`."""
     if isinstance(document.data, dict) and document.data.get("overrides") == "none":
         hint = "change the file, or write overrides: allowed"
@@ -222,7 +222,8 @@ class _Placed:
         """Findings that have no place yet get that of their path."""
         source = next((each for each in reversed(self.sources) if self._is_from(each, found.path)), None)
         if found.path in self.document.interpolated and found.value is not None:
-            found = dataclasses.replace(found, value=MASK)
+            message = found.message.replace(str(found.value), MASK)
+            found = dataclasses.replace(found, value=MASK, message=message)
         if source is not None:
             return dataclasses.replace(found, file=source.origin, line=1, column=1)
         if (found.line, found.column) == (1, 1):

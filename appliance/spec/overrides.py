@@ -8,7 +8,7 @@ from appliance.base.diagnostics import Diagnostic
 from appliance.base.environ import OVERRIDE_PREFIX
 from appliance.spec.document import Document, Interpolate, build
 from appliance.spec.nodes import YamlReadError, parse
-from appliance.spec.paths import ABSENT, Path, format_path, parse_path, value_at
+from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,16 @@ def _target(document: Document, path: Path) -> Any:
     if document.data is None:
         document.data = {}
     num_present = max((at + 1 for at, part in enumerate(path) if isinstance(part, int)), default=0)
-    if value_at(document.data, path[:num_present]) is ABSENT:
+    current = value_at(document.data, path[:num_present])
+    if current is ABSENT:
         return None
-    current = document.data
-    for at, part in enumerate(path[:-1]):
-        if at >= num_present and not isinstance(current.get(part), dict):
+    if num_present == len(path):
+        return value_at(document.data, path[:-1])
+    for part in path[num_present:-1]:
+        if isinstance(current, dict) and not isinstance(current.get(part), dict):
             current[part] = {}
-        current = current[part]
-    return current if isinstance(current, dict) or len(path) == num_present else None
+        current = child(current, part)
+    return current if isinstance(current, dict) else None
 
 
 def _forget(document: Document, text: str) -> None:

@@ -82,6 +82,7 @@ def test_an_override_may_mend_the_file() -> None:
         ("cache.block_size=24", "value/choice"),
         ("cache.blok=24", "spec/unknown-key"),
         ("lora.adapters[3].name=x", "override/path"),
+        ("model.mirrors[0].x=1", "override/path"),
         ("cache.dtype={", "yaml/syntax"),
         ("shutdown.timeout=", "value/null"),
         ("endpoints.http.host=0.0.0.0", "endpoints/public"),
@@ -154,6 +155,13 @@ def test_a_wrong_secret_is_not_shown() -> None:
     with pytest.raises(SpecError) as raised:
         load("loading: {hf_token: [sk-hidden]}\n")
     assert "sk-hidden" not in raised.value.report()
+
+
+def test_rules_do_not_show_interpolated_values() -> None:
+    with pytest.raises(SpecError) as raised:
+        load('endpoints: {http: {host: "${env:HOST}"}}\n', HOST="hidden.example")
+    assert "hidden" not in raised.value.report()
+    assert [found.rule for found in raised.value.diagnostics] == ["endpoints/public"]
 
 
 def test_set_fields() -> None:
