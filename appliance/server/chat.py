@@ -12,7 +12,7 @@ from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, refuse_unbuilt
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import LogprobFormatter
-from appliance.server.sampling import text_options
+from appliance.server.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 
@@ -43,7 +43,7 @@ def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) 
     asked, field = fields.max_completion_tokens, "max_completion_tokens"
     if asked is None:
         asked, field = fields.max_tokens, "max_tokens"
-    return state.sampling.max_tokens(asked, num_prompt_tokens, None, field)
+    return state.sampling.max_tokens(LengthWish(asked=asked, field=field, prompt_field="messages"), num_prompt_tokens)
 
 
 def _num_logprobs(fields: ChatFields) -> int | None:

@@ -13,7 +13,7 @@ from appliance.server.fields import CompletionFields, refuse_unbuilt
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import CompletionLogprobs, LogprobFormatter
 from appliance.server.prompts import Prompt
-from appliance.server.sampling import text_options
+from appliance.server.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 
@@ -45,7 +45,8 @@ def _text_request(state: ServerState, fields: CompletionFields, request_id: str,
     prompt_logprobs = fields.prompt_logprobs
     if fields.echo and fields.logprobs is not None:
         prompt_logprobs = max(fields.logprobs, prompt_logprobs or 0)
-    max_tokens = rules.max_tokens(asked, len(token_ids), DEFAULT_MAX_TOKENS, "max_tokens")
+    wish = LengthWish(asked=asked, field="max_tokens", prompt_field="prompt", default=DEFAULT_MAX_TOKENS)
+    max_tokens = rules.max_tokens(wish, len(token_ids))
     return TextRequest(
         request_id=request_id,
         prompt_token_ids=token_ids,

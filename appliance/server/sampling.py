@@ -1,6 +1,7 @@
 """From request fields to sampling parameters: request, then the model's generation config, then the API's defaults."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from appliance.engine.messages import SamplingParams
@@ -16,6 +17,16 @@ MAX_BAD_WORDS = 1024
 _MAX_BAD_WORD_CHARACTERS = 1024
 _ANY_TOKEN = 1 << 31  # the engine knows the model's vocabulary and refuses ids beyond it
 _FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthWish:
+    """How long an answer a request wants, and the fields to blame. default None: all that is left."""
+
+    asked: int | None
+    field: str
+    prompt_field: str
+    default: int | None = None
 
 
 class SamplingRules:
@@ -64,12 +75,13 @@ class SamplingRules:
             raise invalid("priority", "priority must fit 32 bits", "invalid_value")
         return fields.priority or 0
 
-    def max_tokens(self, asked: int | None, num_prompt_tokens: int, default: int | None, field: str) -> int:
+    def max_tokens(self, wish: "LengthWish", num_prompt_tokens: int) -> int:
         """How many tokens may follow this prompt. Raises ApiError 400 with the numbers when they do not fit."""
+        asked, field = wish.asked, wish.field
         context = self._model.max_model_len
         if num_prompt_tokens >= context:
             raise invalid(
-                "prompt" if field == "max_tokens" else "messages",
+                wish.prompt_field,
                 f"the prompt has {num_prompt_tokens} tokens; this model's context length is {context} tokens, "
                 "and at least one must be left for the answer",
                 "context_length_exceeded",
@@ -82,7 +94,8 @@ class SamplingRules:
                 f" this model's context length is {context} tokens",
                 "context_length_exceeded",
             )
-        wanted = asked if asked is not None else min(default if default is not None else left, left)
+        default = left if wish.default is None else min(wish.default, left)
+        wanted = default if asked is None else asked
         return wanted if self._most_tokens is None else min(wanted, self._most_tokens)
 
     def _or_model_default(self, name: str, asked: float | None) -> float | None:

@@ -38,8 +38,10 @@ WRONG_VALUES = [
     ("no_such_field", 1), ("", 1),
 ]  # fmt: skip
 WRONG_CHAT = [
-    ("messages", []), ("messages", "hello"), ("messages", None), ("messages", [1]), ("messages[0].role", [{"content": "x"}]),
-    ("messages[0].role", [{"role": "wizard", "content": "x"}]), ("messages[0].role", [{"role": "tool", "content": "x"}]),
+    ("messages", []), ("messages", "hello"), ("messages", None), ("messages", [1]),
+    ("messages[0].role", [{"content": "x"}]),
+    ("messages[0].role", [{"role": "wizard", "content": "x"}]),
+    ("messages[0].role", [{"role": "tool", "content": "x"}]),
     ("messages[0].content", [{"role": "user"}]), ("messages[0].content", [{"role": "user", "content": []}]),
     ("messages[0].content", [{"role": "user", "content": 5}]),
     ("messages[0].content[0].type", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
@@ -48,7 +50,8 @@ WRONG_CHAT = [
     ("messages", [{"role": "user", "content": "x" * 2000}]),
 ]  # fmt: skip
 WRONG_PROMPTS = [
-    "", [], [[]], [1, "x"], [-5], [10**12], 5, None, {"a": 1}, [[1, -2]], "x" * 5000, list(range(2, 10)) * 200, [400_000],
+    "", [], [[]], [1, "x"], [-5], [10**12], 5, None, {"a": 1},
+    [[1, -2]], "x" * 5000, list(range(2, 10)) * 200, [400_000],
 ]  # fmt: skip
 
 
@@ -130,7 +133,8 @@ def test_unknown_model(http: httpx.Client, path: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"model": "\xff"}', b'{"model": NaN}', b'{"n": Infinity}',
+        b"", b"{", b"[]", b"null", b"5", b'"x"', b"\xff\xfe", b'{"model": "\xff"}', b'{"model": NaN}',
+        b'{"n": Infinity}',
         b'{"temperature": NaN}', b'{"temperature": 1e400}', b"[" * 100_000, b'{"messages":' * 50_000,
         b'{"metadata":{"a":' + b"[" * 50_000, b"\x00" * 100, b'{"prompt": "\\ud800"}', b"model=scripted",
     ],
