@@ -73,9 +73,7 @@ class InputBuilder:
         tables = self._tables[: len(row_ids) * width].reshape(len(row_ids), width)
         return np.take(self._rows.block_table[:, :width], row_ids, axis=0, out=tables, mode="clip")
 
-    def _logit_rows(
-        self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32
-    ) -> LogitRows:
+    def _logit_rows(self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32) -> LogitRows:
         """The last token of each chunk that samples; all tokens before a prompt token where prompt_logprobs ask."""
         sampling = np.flatnonzero(sample)
         tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
