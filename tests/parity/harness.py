@@ -1,6 +1,6 @@
 """Drives an Executable directly: sequences, their block tables, and steps of chosen chunks. No scheduler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,18 +151,17 @@ class Driver:
         inputs = StepInputs(tokens, positions, slots, starts, lengths, table.reshape(1, -1).copy(), rows)
         return self.executable.run(inputs).copy()
 
-    def greedy(
-        self, token_ids: Sequence[int], count: int, on_logits: Callable[[np.ndarray], None] | None = None
-    ) -> list[int]:
+    def greedy(self, token_ids: Sequence[int], count: int) -> list[int]:
         """The `count` most likely tokens after a prompt, one after the other."""
-        sequence = self.sequence(token_ids)
-        logits = self.step([(sequence, len(token_ids))])[0]
+        return self.continue_greedily(self.sequence(token_ids), count)
+
+    def continue_greedily(self, sequence: Row, count: int, chunk: int = 1 << 30) -> list[int]:
+        """Runs what is not in the cache yet, at most `chunk` tokens a step, then makes `count` tokens."""
         made: list[int] = []
-        while True:
-            if on_logits is not None:
-                on_logits(logits)
-            made.append(int(logits.argmax()))
-            if len(made) == count:
-                return made
-            sequence.token_ids.append(made[-1])
-            logits = self.step([(sequence, 1)])[0]
+        while len(made) < count:
+            left = len(sequence.token_ids) - sequence.num_computed
+            logits = self.step([(sequence, min(left, chunk))], sample=[left <= chunk])
+            if left <= chunk:
+                made.append(int(logits[0].argmax()))
+                sequence.token_ids.append(made[-1])
+        return made

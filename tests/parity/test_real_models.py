@@ -1,4 +1,4 @@
-"""Real models, greedy, against transformers: 20 prompts of 64 tokens, alone and in a batch of 16.
+"""Real models, greedy, against transformers: 20 prompts of 64 tokens, alone, batched, chunked and from cached prefixes.
 
 Runs where APPLIANCE_TEST_MODELS names the folder of the .gguf files; APPLIANCE_TEST_CACHE keeps transformers' answers.
 A token may differ only where transformers' own two best logits are nearly equal; such ties are printed.
@@ -18,7 +18,15 @@ from tests.parity.real_oracle import NUM_TOKENS, Answer, oracle_answers
 
 MODELS = ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "gemma-3-270m-q4_k_m.gguf")
 TIE = 2e-3  # of logits of size 10 to 30: f32 sums of another order over a thousand terms and two dozen layers
-LIMITS = {"max_model_len": 256, "num_blocks": 512, "block_size": 16, "num_threads": 2, "max_num_sampled": 16}
+LIMITS = {
+    "max_model_len": 256,
+    "max_num_batched_tokens": 512,
+    "max_num_sampled": 16,
+    "num_blocks": 1024,
+    "block_size": 16,
+    "num_threads": 2,
+}
+
 
 pytestmark = pytest.mark.skipif(
     "APPLIANCE_TEST_MODELS" not in os.environ, reason="APPLIANCE_TEST_MODELS does not name a folder of real models"
@@ -46,7 +54,18 @@ def test_greedy_equals_transformers(model_file: Path, weights: str, cache: Path)
     ties = [tie for answer, tokens in zip(answers, alone, strict=True) if (tie := first_difference(answer, tokens))]
     print(f"{model_file.name} {weights}: {len(answers)} prompts, {len(ties)} ties: {ties}")
     assert all(lead < TIE for _, lead in ties), ties
-    assert in_batches_of_16(driver, [answer.prompt for answer in answers]) == alone
+    prompts = [answer.prompt for answer in answers]
+    assert in_batches_of_16(driver, prompts) == alone
+    for prompt, tokens in zip(prompts, alone, strict=True):
+        check_chunked_and_cached(driver, prompt + tokens[:40], tokens[40:48])
+
+
+def check_chunked_and_cached(driver: Driver, prompt: list[int], expected: list[int]) -> None:
+    chunked = driver.sequence(prompt)
+    assert driver.continue_greedily(chunked, len(expected), chunk=7) == expected
+    cached = driver.sequence(prompt, shared=chunked)
+    assert cached.num_computed >= 32
+    assert driver.continue_greedily(cached, len(expected)) == expected
 
 
 def real_driver(model_file: Path, weights: str) -> Driver:
