@@ -11,6 +11,7 @@ import msgspec
 
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError, ExitCode
+from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
 from appliance.cli.progress import ProgressBar
 from appliance.deploy.execute import Applier, ApplyResult, Wanted, describe
 from appliance.deploy.launch import server_command
@@ -19,7 +20,7 @@ from appliance.deploy.observe import observe
 from appliance.deploy.phases import PhaseClock, table
 from appliance.deploy.process import identify
 from appliance.deploy.reconcile import Action, Readiness, Verb
-from appliance.deploy.state import CurrentState, DeploymentState
+from appliance.deploy.state import DeploymentState
 from appliance.plan.prepare import Prepared, prepare
 
 LOCK_WAIT_S = 600.0
@@ -57,15 +58,6 @@ def run(options: ApplyOptions) -> int:
     return ExitCode.OK
 
 
-def call_lines(current: CurrentState, is_chat: bool) -> str:
-    """How to call the server with curl."""
-    path = "/v1/chat/completions" if is_chat else "/v1/completions"
-    asked = {"messages": [{"role": "user", "content": "Hello!"}]} if is_chat else {"prompt": "Once upon a time"}
-    body = msgspec.json.encode({"model": current.served_name, **asked, "stream": True}).decode()
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if current.needs_key else ""
-    return f"curl -N {current.url}{path} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"
-
-
 def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
     """For containers and systemd: this process turns into the server, with the same pid and our output."""
     seen = observe(state)
@@ -86,13 +78,17 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
 
 def _as_text(result: ApplyResult, prepared: Prepared) -> str:
     current = result.current
+    is_chat = prepared.plan.model.chat_template is not None
+    path = CHAT_PATH if is_chat else COMPLETION_PATH
+    asked = {"messages": [{"role": "user", "content": "Hello!"}]} if is_chat else {"prompt": "Once upon a time"}
+    body = {"model": current.served_name, **asked, "stream": True}
     what = f"{current.name} is ready" if result.is_changed else f"{current.name}: no change"
     lines = [
         f"{what} at {current.url} (generation {current.generation}, pid {current.process.pid})",
         "",
         table(result.phases),
         "",
-        call_lines(current, prepared.plan.model.chat_template is not None),
+        curl_line(current.url, path, body, needs_key=current.needs_key),
         f"appliance chat {current.name}    appliance status    appliance logs -f    appliance down {current.name}",
     ]
     return "\n".join(lines)

@@ -4,16 +4,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from appliance.base import environ
 from appliance.base.diagnostics import render_json as diagnostics_json
 from appliance.base.errors import ApplianceError, DiagnosedError, ExitCode
-from appliance.plan.boot import BootReport, compare_boot
+from appliance.plan.boot import compare_boot, read_boot_report
 from appliance.plan.prepare import Prepared, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
-
-BOOT_REPORT = "boot.json"
 
 
 def run(
@@ -45,20 +41,7 @@ def run(
 
 
 def _verify(prepared: Prepared, place: str) -> int:
-    rows = compare_boot(prepared.plan, read_report(place, prepared.plan.name))
+    report = read_boot_report(Path(place) if place else environ.state_dir() / prepared.plan.name)
+    rows = compare_boot(prepared.plan, report)
     print(render_comparison(rows))
     return ExitCode.OK if all(row.is_close for row in rows) else ExitCode.INVALID
-
-
-def read_report(place: str, name: str) -> BootReport:
-    """Raises ApplianceError when there is none, or another file."""
-    path = Path(place) if place else environ.state_dir() / name
-    if path.is_dir():
-        found = sorted(path.rglob(BOOT_REPORT), key=lambda file: file.stat().st_mtime)
-        path = found[-1] if found else path / BOOT_REPORT
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=BootReport)
-    except OSError:
-        raise ApplianceError(f"there is no boot report at {path}", hint="is the deployment running?") from None
-    except msgspec.DecodeError as error:
-        raise ApplianceError(f"{path.name} is no boot report: {error}") from error

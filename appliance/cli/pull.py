@@ -7,9 +7,9 @@ from pathlib import Path
 from appliance.base.errors import ExitCode
 from appliance.base.units import format_size
 from appliance.checkpoint import FetchOptions, ModelFacts, read_model_facts, resolve_source
-from appliance.checkpoint.sources.of_spec import fetch_options
 from appliance.checkpoint.sources.store import file_digest
 from appliance.cli.progress import ProgressBar
+from appliance.plan.prepare import fetch_options
 from appliance.spec.loader import load_spec
 
 
@@ -30,7 +30,9 @@ def run(
     options = FetchOptions(revision=revision, offline=offline)
     if target.endswith((".yaml", ".yml")):
         spec = load_spec(target, list(overrides)).spec
-        options = fetch_options(spec, Path(target).parent, offline=offline, revision=revision)
+        options = fetch_options(
+            spec, Path(target).parent, revision or spec.model.revision, offline or spec.loading.offline
+        )
         target, mirrors, sha256 = spec.model.source, [*mirrors, *spec.model.mirrors], sha256 or spec.model.sha256
     with ProgressBar() as progress:
         path = resolve_source(target, mirrors, sha256, options, progress)

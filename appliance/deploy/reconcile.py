@@ -10,7 +10,11 @@ import msgspec
 from appliance.deploy.state import CurrentState
 from appliance.plan.types import EnginePlan
 
-_NOT_COMPARED = ("decisions", "spec_sha256", "engine_sha256", "serving_sha256", "batch", "bench")
+# Words, digests, what is derived from other fields, and what a server does not read.
+_NOT_COMPARED = (
+    *("decisions", "spec_sha256", "engine_sha256", "serving_sha256"),
+    *("memory", "hardware", "hardware_sha256", "profile", "batch", "bench"),
+)
 
 
 class Readiness(StrEnum):
@@ -70,7 +74,7 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
 
 
 def changes(old: EnginePlan, new: EnginePlan) -> list[Change]:
-    """Every planned value that differs, in the order of the plan."""
+    """Every planned value that differs and that a server reads, in the order of the plan."""
     before, after = dict(_flat(msgspec.to_builtins(old))), dict(_flat(msgspec.to_builtins(new)))
     paths = [*before, *(path for path in after if path not in before)]
     return [Change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
@@ -80,6 +84,8 @@ def _why_replaced(seen: Observation, wanted: EnginePlan) -> str | None:
     """None when the running server already is what is wanted."""
     if seen.plan is None:
         return "the plan of the running server cannot be read"
+    if (seen.plan.engine_sha256, seen.plan.serving_sha256) == (wanted.engine_sha256, wanted.serving_sha256):
+        return None
     found = changes(seen.plan, wanted)
     if not found:
         return None

@@ -1,0 +1,161 @@
+"""`appliance chat` and `appliance complete`: ask a server and print the answer as it comes."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+
+from appliance.base import environ
+from appliance.base.errors import ApplianceError, ExitCode
+from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
+
+_TIMEOUT = httpx.Timeout(10.0, read=None)  # an answer may take long; connecting may not
+
+
+@dataclass(frozen=True, slots=True)
+class TalkTarget:
+    """`url` is the server's root, without /v1."""
+
+    url: str
+    model: str
+    api_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalkOptions:
+    """None: as the server does."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    show_curl: bool = False
+
+
+def find_target(name: str, url: str, model: str, api_key: str) -> TalkTarget:
+    """A deployment by name, or the server at `url`; its first model unless one is named. Raises ApplianceError."""
+    key = api_key or environ.get("APPLIANCE_API_KEY")
+    if url:
+        root = url.rstrip("/").removesuffix("/v1")
+        return TalkTarget(root, model or _first_model(root, key), key)
+    from appliance.deploy.naming import running
+
+    current = running(name)
+    return TalkTarget(current.url, model or current.served_name, key)
+
+
+def run_chat(target: TalkTarget, options: TalkOptions, quick: str = "", system_prompt: str = "") -> int:
+    """One question, or a conversation that ends with the input."""
+    opening = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    if quick:
+        _answer(target, options, CHAT_PATH, {"messages": [*opening, {"role": "user", "content": quick}]})
+        return ExitCode.OK
+    _greet(target)
+    messages = opening
+    for text in _inputs():
+        asked = [*messages, {"role": "user", "content": text}]
+        if answer := _answer(target, options, CHAT_PATH, {"messages": asked}):
+            messages = [*asked, {"role": "assistant", "content": answer}]
+    return ExitCode.OK
+
+
+def run_complete(target: TalkTarget, options: TalkOptions, quick: str = "") -> int:
+    """One text, or one after the other; they know nothing of each other."""
+    if quick:
+        _answer(target, options, COMPLETION_PATH, {"prompt": quick})
+        return ExitCode.OK
+    _greet(target)
+    for text in _inputs():
+        _answer(target, options, COMPLETION_PATH, {"prompt": text})
+    return ExitCode.OK
+
+
+def _answer(target: TalkTarget, options: TalkOptions, path: str, asked: dict[str, Any]) -> str:
+    """Prints the answer as it comes and returns it. Ctrl-C in a terminal ends the answer and keeps what came."""
+    body = {"model": target.model, **asked, "stream": True}
+    body |= {"max_tokens": options.max_tokens} if options.max_tokens else {}
+    body |= {"temperature": options.temperature} if options.temperature is not None else {}
+    pieces: list[str] = []
+    try:
+        for piece in _stream(target, path, body):
+            pieces.append(piece)
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
+    print()
+    if options.show_curl:
+        print("\n" + curl_line(target.url, path, body, needs_key=target.api_key is not None))
+    return "".join(pieces)
+
+
+def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[str]:
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    try:
+        with httpx.stream("POST", target.url + path, json=body, headers=headers, timeout=_TIMEOUT) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                raise ApplianceError(_error_text(response.status_code, response.content))
+            for line in response.iter_lines():
+                if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
+                    yield _text_of(data)
+    except httpx.HTTPError as error:
+        raise _unreachable(target.url, error) from error
+
+
+def _text_of(data: str) -> str:
+    """The text of one event; empty for events without any. Raises ApplianceError for an error event."""
+    event: dict[str, Any] = msgspec.json.decode(data)
+    if error := event.get("error"):
+        raise ApplianceError(str(error.get("message", error) if isinstance(error, dict) else error))
+    for choice in event.get("choices") or ():
+        return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
+    return ""
+
+
+def _first_model(url: str, key: str | None) -> str:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        response = httpx.get(f"{url}/v1/models", headers=headers, timeout=_TIMEOUT)
+    except httpx.HTTPError as error:
+        raise _unreachable(url, error) from error
+    if response.status_code != httpx.codes.OK:
+        raise ApplianceError(_error_text(response.status_code, response.content))
+    models = response.json().get("data") or []
+    if not models:
+        raise ApplianceError(f"{url} serves no model")
+    return str(models[0]["id"])
+
+
+def _unreachable(url: str, error: httpx.HTTPError) -> ApplianceError:
+    return ApplianceError(f"no answer from {url}: {error or type(error).__name__}", hint="appliance status")
+
+
+def _error_text(status: int, content: bytes) -> str:
+    try:
+        message = msgspec.json.decode(content)["error"]["message"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        message = content[:200].decode("utf-8", "replace")
+    return f"the server answers {status}: {message}"
+
+
+def _greet(target: TalkTarget) -> None:
+    if sys.stdin.isatty():
+        print(f"{target.model} at {target.url}; Ctrl-D ends", file=sys.stderr)
+
+
+def _inputs() -> Iterator[str]:
+    """Lines of the user that are not blank, until the input ends."""
+    prompt = "> " if sys.stdin.isatty() else ""
+    if prompt:
+        import readline  # line editing and history for input()
+
+        readline.set_history_length(1000)
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            return
+        if line.strip():
+            yield line
