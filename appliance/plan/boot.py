@@ -1,14 +1,20 @@
 """BootReport: what could only be measured at the start, and how far the plan was from it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from appliance.base.errors import ApplianceError
 from appliance.plan.types import EnginePlan
 
 TOLERANCE = 0.10
 SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
 MEASURED_ITEMS = ("weights", "kv_cache", "activations", "workspace")
+
+
+STATUS_FILE = "status.jsonl"  # what a server writes into its state folder; see service.status_file
 
 
 class BootReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,3 +53,30 @@ def compare_boot(plan: EnginePlan, report: BootReport) -> list[Comparison]:
     rows = [Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0)) for name in MEASURED_ITEMS]
     total = Comparison("total", sum(row.planned_bytes for row in rows), sum(row.measured_bytes for row in rows))
     return [*rows, total]
+
+
+def read_boot_report(place: Path) -> BootReport:
+    """The report in a JSON file; in a server's status file, or the newest below a folder, its last one.
+
+    Raises ApplianceError when there is none.
+    """
+    try:
+        if place.is_dir():
+            found = sorted(place.rglob(STATUS_FILE), key=lambda file: file.stat().st_mtime)
+            place = found[-1] if found else place / STATUS_FILE
+        if place.suffix != ".jsonl":
+            return msgspec.json.decode(place.read_bytes(), type=BootReport)
+        reports = list(_status_reports(place.read_bytes()))
+    except OSError:
+        raise ApplianceError(f"there is no boot report at {place}", hint="is the deployment running?") from None
+    except msgspec.DecodeError as error:
+        raise ApplianceError(f"{place.name} holds no boot report: {error}") from error
+    if not reports:
+        raise ApplianceError(f"{place} has no boot report yet", hint="wait until the deployment is ready")
+    return reports[-1]
+
+
+def _status_reports(text: bytes) -> Iterator[BootReport]:
+    for line in text.splitlines():
+        if b'"event":"boot"' in line:
+            yield msgspec.json.decode(line, type=BootReport)

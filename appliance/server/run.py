@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
-from appliance.engine.messages import BootPhase, EngineEvent
+from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
 from appliance.server.protocol import bounded_protocol
@@ -132,6 +133,8 @@ class _Server:
     def _on_event(self, event: EngineEvent | Health) -> None:
         if isinstance(event, BootPhase):
             self._status.write("phase", **msgspec.structs.asdict(event))
+        elif isinstance(event, Ready):
+            self._status.write("boot", **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
         elif isinstance(event, Health):
             self._status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
             if event.state is EngineState.FAILED:

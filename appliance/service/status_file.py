@@ -4,6 +4,7 @@ Every line has "time" (seconds since the epoch) and "event":
     process    pid                                      first, from the server itself
     listening  host, port, url                          the socket is bound; /livez answers soon
     phase      name, seconds, done, total, ended        of the engine's start; total 0 is unknown
+    boot       seconds, memory_bytes, num_blocks        what the engine measured (a BootReport), each time it is up
     state      state, reason, ready                     whenever the engine's state changes (see EngineState)
     ready      url, seconds                             the first time that requests are taken, after the start
     failed     reason                                   the server ends, or will not be ready again
