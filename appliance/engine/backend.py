@@ -12,6 +12,7 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits
 from appliance.models.load import load_model
+from appliance.plan.context import with_config_overrides
 from appliance.plan.types import EnginePlan
 
 SCRIPTED = "scripted"  # for tests; no planner offers it
@@ -45,6 +46,7 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"
         )
+    facts = with_config_overrides(facts, plan.model.config_overrides)
     progress("weights", 0, facts.size_bytes)
     executable = load_model(
         plan, facts, kernel_set, execution_limits(plan, config), lambda done, total: progress("weights", done, total)
