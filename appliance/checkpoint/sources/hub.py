@@ -19,6 +19,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from appliance.base.hashing import sha256_json
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import HubAddress
 from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableError
@@ -36,6 +37,7 @@ def fetch(address: HubAddress, job: Fetch) -> Path:
     if listing is None:
         return _from_cache(address, revision, job)
     files, commit = listing
+    _remember(address.repo, revision, commit, job)
     wanted = _wanted(address, files, job.options.ignore_patterns)
     try:
         if isinstance(wanted, str):
@@ -115,7 +117,20 @@ def _download(repo: str, name: str, commit: str, job: Fetch) -> Path:
     return Path(str(path))
 
 
+def _remember(repo: str, revision: str | None, commit: str, job: Fetch) -> None:
+    """Note which commit a branch or tag was, for the day the hub does not answer: files are cached by commit."""
+    path = _reference(repo, revision, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(commit)
+
+
+def _reference(repo: str, revision: str | None, job: Fetch) -> Path:
+    return job.options.cache_dir / "refs" / sha256_json([repo, revision])
+
+
 def _from_cache(address: HubAddress, revision: str | None, job: Fetch) -> Path:
+    reference = _reference(address.repo, revision, job)
+    revision = reference.read_text() if reference.is_file() else revision
     try:
         if address.file is not None:
             return Path(str(hf_hub_download(address.repo, address.file, revision=revision, local_files_only=True)))

@@ -3,6 +3,7 @@
 The digest decides, not the place: with a sha256 only bytes of that digest are ever returned, whoever sent them.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +29,7 @@ _FETCHERS: Final[dict[type[Address], str]] = {
     WebAddress: "appliance.checkpoint.sources.web",
     IndexAddress: "appliance.checkpoint.sources.package_index",
 }
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 DEFAULT_NAME: Final = "model.gguf"
 
 
@@ -43,6 +45,8 @@ def resolve_source(
     Mirrors are tried in order after the source. Raises CheckpointError that tells why each place failed.
     """
     options, progress = options or FetchOptions(), progress or Silent()
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise CheckpointError(source, f"{sha256!r} is not a sha256", "64 hexadecimal digits, in small letters")
     addresses = [parse_address(text, options.base_dir) for text in (source, *mirrors)]
     names = [name for address in addresses if (name := file_name(address)) is not None]
     store = Store(options.cache_dir)
