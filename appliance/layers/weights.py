@@ -35,6 +35,8 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         self._max_model_len = max_model_len
         self._progress = progress
         self._loaded_bytes = 0
+        names = tuple(compiled.weights)
+        self._following = dict(zip(names, names[1:], strict=False))
         _check_complete(compiled, inventory)
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
@@ -49,11 +51,18 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         if name in self._compiled.ropes:
             return rope_table(self._compiled.ropes[name], self._max_model_len)
         use = self._compiled.weights[name]
+        self._read_ahead(name)
         weight = self._translate(use)
         self._loaded_bytes += self._stored_bytes(use)
         if self._progress is not None:
             self._progress(min(self._loaded_bytes, self._total_bytes), self._total_bytes)
         return weight
+
+    def _read_ahead(self, name: str) -> None:
+        """From a cold disk, the next weight arrives while this one is translated and packed."""
+        following = self._compiled.weights.get(self._following.get(name, ""))
+        for part in following.parts if following is not None else ():
+            self._reader.will_need(self._inventory[part].tensor.name)
 
     def _translate(self, use: WeightUse) -> CanonicalWeight:
         parts = [self._stored_rows(part) for part in use.parts]

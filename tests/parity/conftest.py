@@ -1,18 +1,23 @@
 """Tiny checkpoints, each made once a session."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import KERNEL_SET_NAMES, load_kernel_set
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
-from tests.models.tiny import make_tiny
+from tests.models.gguf_files import GgufFile, KindOf, write_gguf
+from tests.models.tiny import FAMILIES, VARIANTS, make_tiny
+
+Write = Callable[[str, str, KindOf], GgufFile]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -64,3 +69,31 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint
 @pytest.fixture(scope="session", params=kernel_set_names())
 def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
     return load_kernel_set(request.param)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    made: dict[tuple[str, str], GgufFile] = {}
+
+    def write(name: str, label: str, kind_of: KindOf) -> GgufFile:
+        if (name, label) not in made:
+            path = tmp_path_factory.mktemp("gguf") / f"{name}-{label}.gguf"
+            made[name, label] = write_gguf(wide_config(name), name.split("-", maxsplit=1)[0], path, kind_of)
+        return made[name, label]
+
+    return write
+
+
+def wide_config(name: str) -> transformers.PretrainedConfig:
+    """Columns in whole super-blocks of 256."""
+    tiny = (FAMILIES | VARIANTS)[name]
+    wide: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256}
+    if name == "gpt2":
+        wide = {"n_embd": 256}
+    elif name.startswith("gemma"):
+        wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
+    elif name == "phi3":
+        wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
+    elif name == "qwen3":
+        wide |= {"head_dim": 64, "attention_bias": False}
+    return replace(tiny, values={**tiny.values, **wide}).config()

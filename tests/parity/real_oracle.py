@@ -4,6 +4,7 @@ Slow (minutes a model on two cores), so the answers are kept as JSON in a folder
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def _ask(model_file: Path, weights: str) -> list[Answer]:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.float32, quantization_config=dequantize
     ).eval()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     if weights == "bf16":
         for parameter in model.parameters():
             if parameter.ndim == 2:

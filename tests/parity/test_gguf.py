@@ -5,57 +5,23 @@ products of their scales as f16, which moves the logits of these models by less 
 move them by less than 2 %.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-import transformers
 from gguf import GGMLQuantizationType as GgmlType
 
 from appliance.catalog.formats import STORAGES
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
-from tests.models.gguf_files import GgufFile, KindOf, write_gguf
-from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
+from tests.models.gguf_files import GgufFile
+from tests.models.tiny import FAMILIES, VOCAB_SIZE
+from tests.parity.conftest import Write
 from tests.parity.harness import Driver, bind, limits, precision
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 PROMPT = [int(token) for token in np.random.default_rng(8).integers(3, VOCAB_SIZE, 23)]
 TIGHT = {"rtol": 3e-4, "atol": 3e-4}
 F16_SCALES, BF16_WEIGHTS = 0.005, 0.02
-
-Write = Callable[[str, str, KindOf], GgufFile]
-
-
-@pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    made: dict[tuple[str, str], GgufFile] = {}
-
-    def write(name: str, label: str, kind_of: KindOf) -> GgufFile:
-        if (name, label) not in made:
-            path = tmp_path_factory.mktemp("gguf") / f"{name}-{label}.gguf"
-            made[name, label] = write_gguf(wide_config(name), name.split("-", maxsplit=1)[0], path, kind_of)
-        return made[name, label]
-
-    return write
-
-
-def wide_config(name: str) -> transformers.PretrainedConfig:
-    """Columns in whole super-blocks of 256."""
-    tiny = (FAMILIES | VARIANTS)[name]
-    wide: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256}
-    if name == "gpt2":
-        wide = {"n_embd": 256}
-    elif name.startswith("gemma"):
-        wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
-    elif name == "phi3":
-        wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
-    elif name == "qwen3":
-        wide |= {"head_dim": 64, "attention_bias": False}
-    return replace(tiny, values={**tiny.values, **wide}).config()
 
 
 def expected(file: GgufFile) -> np.ndarray:
