@@ -17,7 +17,7 @@ from appliance.deploy.probe import base_url
 from appliance.deploy.process import ProcessId, is_running, terminate
 from appliance.deploy.reconcile import Action, Readiness, Verb, reconcile
 from appliance.deploy.start_events import STATUS_FILE, StartProgress
-from appliance.deploy.state import CurrentState, DeploymentState, Generation
+from appliance.deploy.state import BOOT_REPORT, CurrentState, DeploymentState, Generation, write_atomically
 from appliance.plan.types import EnginePlan
 
 _POLL_S = 0.02
@@ -134,6 +134,8 @@ class Applier:
             for event in reader.read():
                 if (phase := start.take(event)) is not None:
                     self._begin(phase, event.time)
+                if event.name == "boot":
+                    write_atomically(generation.folder / BOOT_REPORT, msgspec.json.encode(event.values))
                 self.reporter.progress(start.done, start.total)
             if start.failure is not None or not is_alive:
                 raise ApplyError(_why_ended(start.failure, generation), hint=_logs_hint(current))
@@ -177,7 +179,7 @@ def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_
 
 def _why_ended(failure: str | None, generation: Generation) -> str:
     if failure is not None:
-        return failure
+        return f"the server did not start: {failure}"
     tail = log_tail(generation.log_path)
     return f"the server ended before it was ready; its last words:\n{tail}" if tail else "the server ended at once"
 

@@ -66,7 +66,7 @@ def terminate(process: ProcessId, grace_s: float, clock: Callable[[], float] = t
     ended_by_itself = not is_running(process)
     family = [each for each in {*family, *descendants(process)} if each != process]
     if not ended_by_itself:
-        _signal(process, signal.SIGKILL)
+        _kill(process)
     return _end_all(family, clock() + 2.0, clock) and ended_by_itself
 
 
@@ -77,8 +77,15 @@ def _end_all(processes: Iterable[ProcessId], deadline: float, clock: Callable[[]
         time.sleep(_POLL_S)
         left = [each for each in left if is_running(each)]
     for each in left:
-        _signal(each, signal.SIGKILL)
+        _kill(each)
     return not left
+
+
+def _kill(process: ProcessId) -> None:
+    """Returns when it is gone: the kernel takes a moment to free its port and memory."""
+    _signal(process, signal.SIGKILL)
+    while is_running(process):
+        time.sleep(_POLL_S)
 
 
 def _signal(process: ProcessId, number: signal.Signals) -> None:

@@ -1,0 +1,196 @@
+"""Applying plans of the scripted engine: real server and engine processes, no model."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from appliance.base.errors import ApplyError
+from appliance.deploy.execute import Applier, ApplyResult, Wanted, stop
+from appliance.deploy.launch import server_command
+from appliance.deploy.observe import observe
+from appliance.deploy.phases import PhaseClock
+from appliance.deploy.process import descendants, is_running
+from appliance.deploy.reconcile import Action, Readiness, Verb
+from appliance.deploy.state import DeploymentState
+from appliance.engine.scripted import Script
+from appliance.plan.hashes import with_hashes
+from appliance.plan.types import EnginePlan
+from tests.server.harness import says, wait_until, write_plan
+
+
+@dataclass
+class Heard:
+    actions: list[Action] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+
+    def action(self, action: Action) -> None:
+        self.actions.append(action)
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+    def progress(self, done: int, total: int) -> None: ...
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[DeploymentState]:
+    state = DeploymentState(tmp_path / "state", "scripted")
+    state.create()
+    yield state
+    current = state.current()
+    if current is not None:
+        stop(state, current, None)
+
+
+def wanted(folder: Path, script: Script | None = None, **changes: object) -> Wanted:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = write_plan(folder, script or Script(replies=[says("greet", "hello world")]), **changes)
+    plan = with_hashes(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
+    return Wanted(plan=plan, spec_file="spec.yaml", spec_text="name: scripted\n")
+
+
+def apply(state: DeploymentState, what: Wanted, heard: Heard | None = None, timeout_s: float = 60.0) -> ApplyResult:
+    phases = PhaseClock("resolve")
+    return Applier(state=state, reporter=heard or Heard(), phases=phases, timeout_s=timeout_s).apply(what)
+
+
+def ask(url: str) -> str:
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20.0).raise_for_status().json()
+    text: str = answer["choices"][0]["message"]["content"]
+    return text
+
+
+def test_apply_starts_keeps_replaces_and_stops(state: DeploymentState, tmp_path: Path) -> None:
+    heard = Heard()
+    first = apply(state, wanted(tmp_path / "a"), heard)
+    assert first.is_changed
+    assert [action.verb for action in heard.actions] == [Verb.START]
+    assert ask(first.current.url) == "hello world"
+    assert {"spawn", "bind", "import", "ready"} <= {phase.name for phase in first.phases}
+    assert (state.generation(1).folder / "boot.json").is_file()
+
+    again = apply(state, wanted(tmp_path / "a"))
+    assert not again.is_changed
+    assert again.current.process == first.current.process
+
+    heard = Heard()
+    changed = apply(state, wanted(tmp_path / "a", max_num_seqs=4), heard)
+    assert heard.actions[0] == Action(Verb.STOP, "changed scheduler.max_num_seqs: 8 -> 4")
+    assert changed.current.generation == 2
+    assert not is_running(first.current.process)
+    assert ask(changed.current.url) == "hello world"
+
+    family = [changed.current.process, *descendants(changed.current.process)]
+    assert len(family) == 2  # the server and its engine
+    assert stop(state, changed.current, changed_plan(state))
+    assert not any(is_running(each) for each in family)
+    assert observe(state).readiness is Readiness.ABSENT
+
+
+def changed_plan(state: DeploymentState) -> EnginePlan:
+    plan = observe(state).plan
+    assert plan is not None
+    return plan
+
+
+def test_a_server_that_cannot_start_leaves_a_reason_and_nothing_else(state: DeploymentState, tmp_path: Path) -> None:
+    broken = wanted(tmp_path / "a")
+    (tmp_path / "a" / "script.json").write_text("not a script")
+    with pytest.raises(ApplyError) as failure:
+        apply(state, broken)
+    assert str(failure.value).startswith("the server did not start: JSON is malformed")
+    assert failure.value.hint == "appliance logs scripted --generation 1"
+    assert observe(state).readiness is Readiness.ABSENT
+
+
+def test_a_failed_replacement_brings_the_old_generation_back(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a"))
+    broken = wanted(tmp_path / "b", max_num_seqs=4)
+    (tmp_path / "b" / "script.json").write_text("not a script")
+    with pytest.raises(ApplyError, match="generation 1 serves again"):
+        apply(state, broken)
+    seen = observe(state)
+    assert seen.readiness is Readiness.READY
+    assert seen.current is not None
+    assert seen.current.generation == first.current.generation
+    assert ask(seen.current.url) == "hello world"
+
+
+def test_waiting_ends_with_a_reason_and_ends_the_server(state: DeploymentState, tmp_path: Path) -> None:
+    with pytest.raises(ApplyError, match="not ready after 1 s"):
+        apply(state, wanted(tmp_path / "a", Script(load_seconds=60.0)), timeout_s=1.0)
+    assert state.current() is None
+
+
+def test_a_dead_server_is_replaced(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a"))
+    engine = descendants(first.current.process)
+    os.kill(first.current.process.pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, engine)), "the engine outlives its server")
+    seen = observe(state)
+    assert seen.readiness is Readiness.DEAD
+    assert "has ended" in seen.reason
+    assert apply(state, wanted(tmp_path / "a")).current.generation == 2
+
+
+APPLY = """
+import sys
+from pathlib import Path
+import msgspec
+from appliance.deploy.execute import Applier, Wanted
+from appliance.deploy.phases import PhaseClock
+from appliance.deploy.state import DeploymentState
+from appliance.plan.types import EnginePlan
+
+class Mute:
+    def action(self, action): pass
+    def phase(self, name): print(name, flush=True)
+    def progress(self, done, total): pass
+
+plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EnginePlan)
+state = DeploymentState(Path(sys.argv[2]), plan.name)
+wanted = Wanted(plan=plan, spec_file="", spec_text="")
+Applier(state=state, reporter=Mute(), phases=PhaseClock("resolve"), timeout_s=60.0).apply(wanted)
+"""
+
+
+@pytest.mark.parametrize("phase", ["spawn", "bind", "import"])
+def test_a_killed_apply_is_taken_up_by_the_next(state: DeploymentState, tmp_path: Path, phase: str) -> None:
+    what = wanted(tmp_path / "a", Script(load_seconds=0.5, replies=[says("greet", "hello world")]))
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(msgspec.json.encode(what.plan))
+    command = [sys.executable, "-c", APPLY, str(plan), str(state.folder.parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        for line in killed.stdout:
+            if line.strip() == phase:
+                break
+        killed.kill()
+    before = state.current()
+    result = apply(state, what)
+    assert ask(result.current.url) == "hello world"
+    if before is not None and not result.is_changed:
+        assert result.current.process == before.process  # adopted
+    mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and is_server_of(int(pid), state)]
+    assert mine == [str(result.current.process.pid)]
+
+
+def is_server_of(pid: int, state: DeploymentState) -> bool:
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"appliance.server" in arguments and any(str(state.folder).encode() in each for each in arguments)
+
+
+def test_the_server_runs_as_the_command_says(state: DeploymentState) -> None:
+    assert server_command(state.generation(7))[1:4] == ["-m", "appliance.server", "--plan"]

@@ -1,0 +1,85 @@
+"""The reconciler is pure: observation and plan in, actions with causes out."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.deploy.process import ProcessId
+from appliance.deploy.reconcile import Observation, Readiness, Verb, changes, reconcile
+from appliance.deploy.state import CurrentState
+from appliance.plan.hashes import with_hashes
+from appliance.plan.types import EnginePlan
+from tests.engine.plans import scripted_plan
+
+CURRENT = CurrentState(
+    name="scripted",
+    generation=1,
+    process=ProcessId(1, 1, "boot"),
+    started_at=0.0,
+    url="http://127.0.0.1:1",
+    served_name="scripted",
+    needs_key=False,
+    engine_sha256="",
+    serving_sha256="",
+    spec_file="",
+    appliance_version="0",
+)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> EnginePlan:
+    return with_hashes(scripted_plan(tmp_path))
+
+
+def seen(readiness: Readiness, plan: EnginePlan | None) -> Observation:
+    return Observation(readiness=readiness, reason="because", current=CURRENT, plan=plan)
+
+
+def verbs(seen: Observation, wanted: EnginePlan) -> list[Verb]:
+    return [action.verb for action in reconcile(seen, wanted)]
+
+
+def changed(plan: EnginePlan, section: str, **values: object) -> EnginePlan:
+    part = msgspec.structs.replace(getattr(plan, section), **values)
+    return with_hashes(msgspec.structs.replace(plan, **{section: part}))
+
+
+def test_what_is_absent_or_dead_is_started(plan: EnginePlan) -> None:
+    assert verbs(Observation(readiness=Readiness.ABSENT), plan) == [Verb.START]
+    assert verbs(seen(Readiness.DEAD, plan), plan) == [Verb.START]
+    assert reconcile(seen(Readiness.DEAD, plan), plan)[0].cause == "because"
+
+
+def test_the_same_plan_is_kept_or_waited_for(plan: EnginePlan) -> None:
+    assert verbs(seen(Readiness.READY, plan), plan) == [Verb.KEEP]
+    assert verbs(seen(Readiness.NOT_READY, plan), plan) == [Verb.WAIT]
+
+
+def test_a_changed_plan_replaces_and_names_the_change(plan: EnginePlan) -> None:
+    wanted = changed(plan, "scheduler", max_num_seqs=4)
+    actions = reconcile(seen(Readiness.READY, plan), wanted)
+    assert [action.verb for action in actions] == [Verb.STOP, Verb.START]
+    assert actions[0].cause == "changed scheduler.max_num_seqs: 8 -> 4"
+
+
+def test_many_changes_are_counted(plan: EnginePlan) -> None:
+    wanted = changed(changed(plan, "scheduler", max_num_seqs=4, policy="priority"), "cache", num_blocks=9, block_size=8)
+    assert reconcile(seen(Readiness.READY, plan), wanted)[0].cause.endswith("(and 1 more)")
+
+
+def test_what_a_server_does_not_read_changes_nothing(plan: EnginePlan) -> None:
+    wanted = with_hashes(msgspec.structs.replace(plan, bench={"scenarios": []}, spec_sha256="other"))
+    assert wanted.serving_sha256 != plan.serving_sha256
+    assert verbs(seen(Readiness.READY, plan), wanted) == [Verb.KEEP]
+
+
+def test_an_unreadable_plan_is_replaced(plan: EnginePlan) -> None:
+    assert verbs(seen(Readiness.READY, None), plan) == [Verb.STOP, Verb.START]
+
+
+def test_hashes_of_keys_are_not_shown(plan: EnginePlan) -> None:
+    wanted = changed(plan, "serving", key_hashes={"team": "sha256:secret"})
+    [change] = changes(plan, wanted)
+    assert "secret" not in str(change)
+    assert change.path == "serving.key_hashes.team"
