@@ -1,6 +1,7 @@
 """The weights of a compiled decoder, translated one at a time when a kernel set asks for them."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,8 +36,7 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         self._max_model_len = max_model_len
         self._progress = progress
         self._loaded_bytes = 0
-        names = tuple(compiled.weights)
-        self._following = dict(zip(names, names[1:], strict=False))
+        self._following = dict(pairwise(compiled.weights))
         _check_complete(compiled, inventory)
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
