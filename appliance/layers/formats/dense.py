@@ -39,8 +39,16 @@ def narrow(values: Array, layout: str) -> Array:
 def round_to_bf16(values: Array) -> Array:
     """The upper halves of f32, as uint16, rounded to nearest even; a NaN stays one."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    result = rounded.astype(np.uint16)
+    is_nan = np.isnan(values)
+    if is_nan.any():
+        result[is_nan] = 0x7FC0
+    return result
 
 
 def dense_weight(data: Array, layout: str) -> CanonicalWeight:
