@@ -12,7 +12,7 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits
 from appliance.models.load import load_model
-from appliance.plan.context import with_config_overrides
+from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import EnginePlan
 
 SCRIPTED = "scripted"  # for tests; no planner offers it

@@ -16,7 +16,7 @@ from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size
-from appliance.plan.context import config_overrides, request_context, with_config_overrides
+from appliance.plan.context import config_overrides, request_context
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
 from appliance.plan.hashes import with_hashes
@@ -25,6 +25,7 @@ from appliance.plan.kernels import plan_kernels, select_kernel_set
 from appliance.plan.ledger import Ledger
 from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
+from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
 from appliance.plan.precision import plan_precision
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo

@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.facts import ModelFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -37,14 +34,6 @@ def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
     if scaling:
         overrides["rope_scaling"] = scaling
     return overrides
-
-
-def with_config_overrides(model: ModelFacts, overrides: dict[str, Any]) -> ModelFacts:
-    """The facts as planned; the engine applies a plan's overrides with this function too. Raises CheckpointError."""
-    if not overrides:
-        return model
-    config = {**model.config, **overrides}
-    return msgspec.structs.replace(model, config=config, geometry=derive_geometry(normalize_config(config)))
 
 
 def request_context(inputs: PlanInputs, ledger: Ledger) -> ContextRequest:
