@@ -4,8 +4,10 @@ Every name exists twice: under `appliance_`, and where vLLM has the same figure,
 existing dashboards work.
 """
 
+import json
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -106,6 +108,27 @@ def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
     return _MAKERS[metric.kind](name, metric.help, labels, registry=registry)
 
 
+def schema() -> dict[str, Any]:
+    """What schemas/metrics.v1.json holds."""
+    return {
+        "title": "Metrics of the appliance, version 1",
+        "path": "/metrics",
+        "common_labels": ["model_name"],
+        "metrics": [
+            {
+                "name": f"appliance_{metric.name}" + ("_total" if metric.kind == "counter" else ""),
+                "alias": metric.vllm_name
+                and f"vllm:{metric.vllm_name}" + ("_total" if metric.kind == "counter" else ""),
+                "kind": metric.kind,
+                "help": metric.help,
+                "labels": list(metric.labels),
+                "buckets": list(metric.buckets),
+            }
+            for metric in METRICS
+        ],
+    }
+
+
 class ServiceMetrics:
     """All figures of one server. Label values come from the plan and from fixed lists, never from requests."""
 
@@ -195,3 +218,8 @@ class RequestRecord:
         if self._num_tokens > self._n:
             between = (self._last - self._first) * self._n / (self._num_tokens - self._n)
             metrics.observe("inter_token_seconds", between)
+
+
+if __name__ == "__main__":
+    target = Path(__file__).parents[2] / "schemas" / "metrics.v1.json"
+    target.write_text(json.dumps(schema(), indent=2) + "\n")

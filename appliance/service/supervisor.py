@@ -19,6 +19,7 @@ from appliance.service.restart import RestartRule
 
 _log = logger("service")
 _LOOK_EVERY_S = 0.25  # at the heartbeat
+_FIRST_SIGN_S = 60.0  # from the start of the process: an interpreter on a busy machine takes its time
 _END_WAIT_S = 5.0  # for the process, after it was told to end
 
 Listener = Callable[[EngineEvent | Health], None]
@@ -59,6 +60,7 @@ class Supervisor:
         self._link: SocketLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_sign = 0.0  # of life
+        self._has_spoken = False  # this engine, yet
         self._failure: str | None = None  # known before the process ended
         self._stopping = False
         self._num_starts = 0
@@ -124,6 +126,7 @@ class Supervisor:
         endpoint = f"ipc://{socket}"
         self._failure = None
         self._last_sign = self._clock()
+        self._has_spoken = False
         try:
             child = self._child = await EngineChild.start(self._command, self._paths.plan, endpoint)
         except OSError as error:
@@ -159,7 +162,8 @@ class Supervisor:
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             silence = self._clock() - self._last_sign
-            if silence > self._heartbeat_timeout_s and self._failure is None:
+            allowed = self._heartbeat_timeout_s if self._has_spoken else max(_FIRST_SIGN_S, self._heartbeat_timeout_s)
+            if silence > allowed and self._failure is None:
                 self._hung(child, f"the engine has shown no life for {silence:.1f} s")
 
     def _hung(self, child: EngineChild, reason: str) -> None:
@@ -170,6 +174,7 @@ class Supervisor:
 
     def _on_event(self, event: EngineEvent) -> None:
         self._last_sign = self._clock()
+        self._has_spoken = True
         match event:
             case Heartbeat():
                 self._on_heartbeat(event)

@@ -141,10 +141,10 @@ def _add_bos_and_eos(file: GgufFile, tokenizer: Tokenizer, *, default_bos: bool)
     names = special_tokens(file)
     bos = names.get("bos_token") if _value(file, "add_bos_token", default_bos) else None
     eos = names.get("eos_token") if _value(file, "add_eos_token", False) else None
-    set_bos_and_eos(tokenizer, bos, eos)
+    _set_bos_and_eos(tokenizer, bos, eos)
 
 
-def set_bos_and_eos(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
+def _set_bos_and_eos(tokenizer: Tokenizer, bos: str | None, eos: str | None) -> None:
     """Tokens that `add_special_tokens` puts before and after a text; None puts none."""
     ends = [token for token in (bos, eos) if token is not None]
     single = " ".join([*([f"{bos}:0"] if bos else []), "$A:0", *([f"{eos}:0"] if eos else [])])

@@ -7,13 +7,15 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer
 
 from appliance.text.errors import TokenizerError
-from appliance.text.gguf import set_bos_and_eos
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def build_tokenizer(folder: Path) -> Tokenizer:
-    """Raises TokenizerError when tokenizer.json is missing or broken."""
+    """Its post-processor alone decides about BOS and EOS, as in transformers: add_bos_token in the config does not count.
+
+    Raises TokenizerError when tokenizer.json is missing or broken.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(
@@ -28,11 +30,6 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.no_padding()
     config = _read(folder / "tokenizer_config.json")
     _add_listed_tokens(tokenizer, config)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        names = special_tokens(folder)
-        bos = names.get("bos_token") if config.get("add_bos_token") else None
-        eos = names.get("eos_token") if config.get("add_eos_token") else None
-        set_bos_and_eos(tokenizer, bos, eos)
     return tokenizer
 
 

@@ -71,7 +71,13 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         "served_names": ["scripted", "alias"],
         **changes,
     }
+    restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`
     plan = scripted_plan(folder, script, **settings)
+    plan = msgspec.structs.replace(
+        plan,
+        restart=msgspec.structs.replace(plan.restart, policy=restart),
+        scheduler=msgspec.structs.replace(plan.scheduler, policy=order),
+    )
     path = folder / "plan.json"
     path.write_bytes(msgspec.json.encode(plan))
     return path
