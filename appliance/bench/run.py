@@ -1,5 +1,6 @@
 """Runs one scenario against an engine in this process or a server, and makes its result."""
 
+import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 
 from appliance import __version__
+from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.bench.online import Tick, run_online
 from appliance.bench.record import RequestRecord, summarize
@@ -55,9 +57,11 @@ def bench_in_process(
     """Loads the planned model here and measures the engine without HTTP."""
     from appliance.bench.offline import run_offline  # noqa: PLC0415 - the engine is loaded only where it is measured
     from appliance.engine.inproc import InprocEngine  # noqa: PLC0415 - as above
+    from appliance.service.text_side import load_text_side  # noqa: PLC0415 - as above
 
+    eos_token_ids = () if scenario.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine.from_plan(plan) as engine:
-        rounds = run_offline(scenario, engine, (), vocab_size, tick)
+        rounds = run_offline(scenario, engine, eos_token_ids, vocab_size, tick)
     return _result(scenario, subject, facts, rounds)
 
 
@@ -87,6 +91,8 @@ def _result(
 
 def _machine(facts: HardwareFacts) -> dict[str, Any]:
     return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
         "cpu": facts.cpu.model_name,
         "cores": facts.cpu.num_cores,
         "memory_bytes": facts.memory.limit_bytes,

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode, SloMissedError
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
@@ -17,6 +18,8 @@ from appliance.bench.run import DEFAULT_VOCAB_SIZE, Subject, bench_in_process, b
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import Target
 from appliance.bench.text import render, render_comparison
+from appliance.deploy.probe import base_url
+from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
 from appliance.plan.types import EnginePlan
 
@@ -74,7 +77,7 @@ def _plan(options: BenchOptions) -> tuple[EnginePlan | None, int]:
     from appliance.plan.prepare import prepare
 
     prepared = prepare(Path(options.spec), tuple(options.overrides))
-    return prepared.plan, prepared.facts.geometry.vocab_size
+    return prepared.plan, prepared.model.geometry.vocab_size
 
 
 def _scenarios(options: BenchOptions, plan: EnginePlan | None) -> list[Scenario]:
@@ -119,7 +122,7 @@ def _measure(scenario: Scenario, options: BenchOptions, plan: EnginePlan | None,
 
 def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
     """Raises ApplianceError when no server answers there."""
-    url = options.url or (f"http://{plan.serving.host}:{plan.serving.port}" if plan is not None else "")
+    url = options.url or (_deployed_url(plan) if plan is not None else "")
     root = url.rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
     try:
@@ -131,6 +134,12 @@ def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
         raise ApplianceError(f"no OpenAI server answers at {root}: {error}", hint=hint) from error
     model = options.model or (listed[0] if listed else "")
     return Target(url=root, model=model, api_key=options.api_key)
+
+
+def _deployed_url(plan: EnginePlan) -> str:
+    """Where the deployment of this name runs; where the plan would have it when it was started by other means."""
+    current = DeploymentState(environ.state_dir(), plan.name).current()
+    return current.url if current is not None else base_url(plan.serving.host, plan.serving.port)
 
 
 def _tick(done: int, total: int) -> None:

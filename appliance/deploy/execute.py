@@ -17,7 +17,7 @@ from appliance.deploy.probe import base_url
 from appliance.deploy.process import ProcessId, is_running, terminate
 from appliance.deploy.reconcile import Action, Readiness, Verb, reconcile
 from appliance.deploy.start_events import STATUS_FILE, StartProgress
-from appliance.deploy.state import BOOT_REPORT, CurrentState, DeploymentState, Generation, write_atomically
+from appliance.deploy.state import CurrentState, DeploymentState, Generation
 from appliance.plan.types import EnginePlan
 
 _POLL_S = 0.02
@@ -134,8 +134,6 @@ class Applier:
             for event in reader.read():
                 if (phase := start.take(event)) is not None:
                     self._begin(phase, event.time)
-                if event.name == "boot":
-                    write_atomically(generation.folder / BOOT_REPORT, msgspec.json.encode(event.values))
                 self.reporter.progress(start.done, start.total)
             if start.failure is not None or not is_alive:
                 raise ApplyError(_why_ended(start.failure, generation), hint=_logs_hint(current))

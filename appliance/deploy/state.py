@@ -2,7 +2,7 @@
 
 state/<name>/lock            held by the command that changes the deployment
 state/<name>/current.json    CurrentState: which generation runs, and as which process
-state/<name>/generations/<number>/  plan.json, spec.yaml, server.log, boot.json, and what the server writes beside them
+state/<name>/generations/<number>/  plan.json, spec.yaml, server.log, and what the server writes beside them
 """
 
 import os
@@ -19,7 +19,6 @@ from appliance.plan.types import EnginePlan
 
 KEPT_GENERATIONS = 10
 LOG_NAME = "server.log"
-BOOT_REPORT = "boot.json"  # what `plan --verify` compares with the plan
 
 
 class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
