@@ -16,7 +16,7 @@ _SECONDS: Final = 2.0  # of each probe
 def measure(
     level: str, num_threads: int, seconds: float = _SECONDS, buffer_bytes: int = _BUFFER_BYTES
 ) -> MeasuredFacts:
-    """With the library of one CPU level ("avx2") and a pool of threads. Raises KernelSetError or BindError."""
+    """With the library of one CPU level and a pool of threads. Raises KernelSetError or BindError."""
     library = load_level(level)
     with _pool(library, num_threads) as pool:
         read = _probe(library, "appl_measure_read", pool, ctypes.c_uint64(buffer_bytes), seconds)
