@@ -45,7 +45,9 @@ def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | No
     return CanonicalWeight(layout, WIDTH, WIDTH, data, scale, offset, group_size)
 
 
-def build(library: Library, case: tuple[Layout, int | None, bool], rows: int, threads: int) -> tuple[CpuExecutable, int]:
+def build(
+    library: Library, case: tuple[Layout, int | None, bool], rows: int, threads: int
+) -> tuple[CpuExecutable, int]:
     """A chain of Linears, and the number of them."""
     layout, group_size, quantize = case
     rng = np.random.default_rng(0)

@@ -34,7 +34,7 @@ int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight
   return appl::guarded([&] { *weight = appl::pack(*pool, *matrix); });
 }
 void appl_weight_destroy(appl_weight* weight) { delete weight; }
-uint64_t appl_weight_bytes(const appl_weight* weight) { return weight->memory.bytes(); }
+uint64_t appl_weight_bytes(const appl_weight* weight) { return weight->bytes(); }
 
 uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim) {
   return appl::KvGeometry(*limits, num_kv_heads, head_dim).block_bytes() * uint64_t(limits->num_blocks);

@@ -36,7 +36,7 @@ class Division {
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
     panels_per_tile_ = tile_panels((rows_ + num_tiles_ - 1) / num_tiles_);
-    const int64_t wanted = streams() ? int64_t(65536 / call.weight->panel_bytes) : 8;
+    const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
     const int64_t fair = panels_ / (4 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
@@ -131,6 +131,7 @@ class Run {
     t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
                                   : call_.input.block(block) + size_t(row) * kRowBytes;
     t.panel_bytes = w_.panel_bytes;
+    t.panel_end = w_.panel(panel + 1);
     t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     t.c = c;
     t.ldc = ldc;

@@ -1,4 +1,4 @@
-// Anonymous memory: zeroed, lazily touched, on huge pages where the system offers them.
+// Anonymous memory: zeroed, lazily touched, on huge pages where it is large and the system offers them.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,13 @@
 #include <new>
 #include <sys/mman.h>
 #include <utility>
+#include <vector>
 
 namespace appl {
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+constexpr size_t kHugePage = size_t{2} << 20;
 
 class Memory {
  public:
@@ -23,7 +26,6 @@ class Memory {
       bytes_ = 0;
       throw std::bad_alloc();
     }
-    constexpr size_t kHugePage = size_t{2} << 20;
     if (bytes_ >= 4 * kHugePage) madvise(data_, bytes_, MADV_HUGEPAGE);  // refusal costs speed only
   }
 
@@ -47,6 +49,32 @@ class Memory {
  private:
   void* data_ = nullptr;
   size_t bytes_ = 0;
+};
+
+// Places many weights in few large mappings, so that huge pages serve small ones too: the address translations of a
+// pass over a model's weights otherwise cost more than the reading. Everything is freed at once.
+class Store {
+ public:
+  uint8_t* allocate(size_t bytes) {
+    bytes = round_up(bytes, kAlignment);
+    if (bytes > free_) {
+      const size_t size = bytes > kChunk ? bytes : kChunk;
+      chunks_.emplace_back(size + kHugePage);
+      const size_t address = round_up(reinterpret_cast<size_t>(chunks_.back().as<uint8_t>()), kHugePage);
+      next_ = reinterpret_cast<uint8_t*>(address);
+      free_ = size;
+    }
+    uint8_t* result = next_;
+    next_ += bytes;
+    free_ -= bytes;
+    return result;
+  }
+
+ private:
+  static constexpr size_t kAlignment = 64, kChunk = size_t{64} << 20;
+  std::vector<Memory> chunks_;
+  uint8_t* next_ = nullptr;
+  size_t free_ = 0;
 };
 
 }  // namespace appl

@@ -7,6 +7,8 @@
 #include <thread>
 #include <type_traits>
 
+#include "memory.h"
+
 struct appl_pool {
  public:
   explicit appl_pool(int num_threads);
@@ -15,6 +17,8 @@ struct appl_pool {
   appl_pool& operator=(const appl_pool&) = delete;
 
   int num_threads() const { return num_threads_; }
+
+  appl::Store store;  // of the packed weights
 
   // Calls work(thread) once on every thread, the caller being thread 0, and returns when all have returned.
   template <class Work>

@@ -15,6 +15,7 @@ struct TileArgs {
   const uint8_t* b;    // panel 0 at the block's first column
   size_t panel_bytes;  // from panel to panel
   int columns;         // of each segment
+  const uint8_t* panel_end;  // of panel 0; prefetching goes on behind the last of the panels
 
   // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment
@@ -102,6 +103,16 @@ struct Accumulators {
       for (int v = 0; v < Vectors; ++v) store(t.c + size_t(m) * t.ldc + v * kWidth, value[m][v]);
   }
 };
+
+constexpr int kPrefetchBytes = 2048;  // ahead in each panel
+
+// Asks for what comes kPrefetchBytes after `b` in each panel, or in the next group of panels.
+template <int Panels>
+inline void prefetch(const TileArgs& t, const uint8_t* b) {
+  const uint8_t* ahead = b + kPrefetchBytes;
+  ahead += ahead >= t.panel_end ? (Panels - 1) * t.panel_bytes : 0;
+  for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead + size_t(p) * t.panel_bytes);
+}
 
 // Sixteen scales (or offsets) of a header, vector `v` of the panel.
 inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {

@@ -23,18 +23,11 @@ struct Bf16Reader {
   }
 };
 
-constexpr int kPrefetchBytes = 2048;  // ahead in each panel; panels follow each other, so it runs on into the next
-
 // Calls body(b, columns) for each segment.
 template <class Body>
 inline void for_segments(const TileArgs& t, Body&& body) {
   body(t.b, t.columns);
   for (int i = 0; i < t.num_more; ++i) body(t.more[i], i == t.num_more - 1 ? t.last_columns : t.columns);
-}
-
-template <int Panels>
-inline void prefetch(const uint8_t* b, size_t panel_bytes) {
-  for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + size_t(p) * panel_bytes + kPrefetchBytes);
 }
 
 template <class Reader, int Rows, int Panels>
@@ -45,7 +38,7 @@ void run_floats(const TileArgs& t) {
   const float* a = reinterpret_cast<const float*>(t.a);
   for_segments(t, [&](const uint8_t* b, int columns) {
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
-      if constexpr (Rows <= 2) prefetch<Panels>(b, t.panel_bytes);
+      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
 #pragma GCC unroll 2
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];
@@ -88,7 +81,7 @@ struct Bf16DotKernel {
     const uint8_t* a = t.a;
     for_segments(t, [&](const uint8_t* b, int columns) {
       for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
-        if constexpr (Rows <= 2) prefetch<Panels>(b, t.panel_bytes);
+        if constexpr (Rows <= 2) prefetch<Panels>(t, b);
         Words w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(b + size_t(v) * t.panel_bytes);

@@ -34,6 +34,7 @@ void run_dequantized(const TileArgs& t) {
     const uint8_t* b = group;
     const float* a = reinterpret_cast<const float*>(t.a) + first;
     for (int k = first; k < end; k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
+      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
 #pragma GCC unroll 8
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];

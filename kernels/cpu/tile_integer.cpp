@@ -95,8 +95,6 @@ struct Int4Type {
 #endif
 #endif
 
-constexpr int kPrefetchBytes = 2048;
-
 template <class Type, int Rows, int Panels>
 class IntegerTile {
   static constexpr int kVectors = Panels * kPanelVectors;
@@ -136,9 +134,7 @@ class IntegerTile {
     typename Type::Sum sums[Rows][kVectors] = {};
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kPanel * 4) {
-      if constexpr (Rows <= 2) {
-        for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + size_t(p) * t.panel_bytes + kPrefetchBytes);
-      }
+      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
 #pragma GCC unroll 4
       for (int s = 0; s < Type::kSteps; ++s) {
         Words w[kVectors];

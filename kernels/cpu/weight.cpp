@@ -115,10 +115,9 @@ appl_weight* pack(appl_pool& pool, const appl_matrix& m) {
     w->padded_columns = int(round_up(size_t(m.columns), m.layout == APPL_BF16 ? 2 : 1));
     w->panel_bytes = size_t(w->padded_columns) * kPanel * (m.layout == APPL_F32 ? 4 : 2);
   }
-  w->memory = Memory(w->panel_bytes * size_t(w->num_panels));
-  uint8_t* to = w->memory.as<uint8_t>();
+  w->data = pool.store.allocate(w->bytes());
   parallel_for(pool, w->num_panels, int64_t{kPanel} * m.columns, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) pack_panel(m, *w, int(panel), to + size_t(panel) * w->panel_bytes);
+    for (int64_t panel = begin; panel < end; ++panel) pack_panel(m, *w, int(panel), w->data + size_t(panel) * w->panel_bytes);
   });
   return w.release();
 }

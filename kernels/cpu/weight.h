@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "appliance_abi.h"
-#include "memory.h"
 #include "pool.h"
 
 struct appl_weight {
@@ -32,10 +31,11 @@ struct appl_weight {
   size_t header_bytes = 0;
   size_t block_bytes = 0;  // header and data of a group
 
-  appl::Memory memory;
+  uint8_t* data = nullptr;  // in the pool's store, which frees it
 
+  size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout == APPL_INT8 || layout == APPL_INT4; }
-  const uint8_t* panel(int64_t index) const { return memory.as<uint8_t>() + size_t(index) * panel_bytes; }
+  const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }
 };
 
 namespace appl {

@@ -222,6 +222,7 @@ APPL_EXPORT const char* appl_last_error(void); /* of the calling thread */
 APPL_EXPORT int32_t appl_pool_create(int32_t num_threads, appl_pool** pool);
 APPL_EXPORT void appl_pool_destroy(appl_pool* pool);
 
+/* The packed copy lies in the pool's memory, which is freed with the pool. */
 APPL_EXPORT int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight);
 APPL_EXPORT void appl_weight_destroy(appl_weight* weight);
 APPL_EXPORT uint64_t appl_weight_bytes(const appl_weight* weight);

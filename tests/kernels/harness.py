@@ -175,7 +175,9 @@ def bind(
     return kernel_set.bind(program, graph.weights, kv_shapes, bounds)
 
 
-def run_once(kernel_set: KernelSet, build: Callable[[Graph], Slot], step: StepInputs, bounds: ExecutionLimits) -> np.ndarray:
+def run_once(
+    kernel_set: KernelSet, build: Callable[[Graph], Slot], step: StepInputs, bounds: ExecutionLimits
+) -> np.ndarray:
     graph = Graph()
     program = graph.program(build(graph))
     executable = bind(kernel_set, graph, program, bounds)

@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class CpuExecutable:
     ) -> None:
         """Allocates into `resources`, which the caller closes when this raises."""
         self._library = library
-        self._run = library.functions.appl_program_run
+        self._run: Callable[..., int] = library.functions.appl_program_run
         self._limits = limits
         self._pool = create_pool(library, resources, limits.num_threads)
         self._sampler = NativeSampler(library, self._pool)
@@ -67,8 +67,7 @@ class CpuExecutable:
         self._kv_cache, layers = self._allocate_cache(kv_shapes)
         self._program = self._create_program(program, layers, resources)
         shape = (limits.max_num_sampled, program.logits.width)
-        view = self._arena.floats(arena.offsets[program.logits.index], shape[0] * shape[1])
-        self._logits = np.frombuffer(view, np.float32).reshape(shape)
+        self._logits = self._arena.floats(arena.offsets[program.logits.index], shape[0] * shape[1]).reshape(shape)
         self._step = abi.Step()
         self._step_reference = ctypes.byref(self._step)
 
@@ -105,7 +104,7 @@ class CpuExecutable:
         step.sampled_rows = inputs.sampled_rows.ctypes.data
         if self._run(self._program, self._step_reference) != 0:
             raise StepError(self._library.last_error())
-        return self._logits[: step.num_sampled]
+        return self._logits[: inputs.sampled_rows.shape[0]]
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return self._sampler.sample(logits, batch)

@@ -11,7 +11,9 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.errors import BindError, KernelSetError
 
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
-BUILD_HINT = "build it with: pip install --no-build-isolation -e . (or cmake -S kernels -B build && cmake --build build)"
+BUILD_HINT = (
+    "build it with: pip install --no-build-isolation -e . (or cmake -S kernels -B build && cmake --build build)"
+)
 
 
 class Library:

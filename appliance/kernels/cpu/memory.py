@@ -3,6 +3,8 @@
 import ctypes
 import mmap
 
+import numpy as np
+
 
 class MappedMemory:
     """Zeroed, page-aligned and private; `address` is valid until close."""
@@ -13,6 +15,6 @@ class MappedMemory:
         self._map = mmap.mmap(-1, self.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def floats(self, offset: int, count: int) -> "ctypes.Array[ctypes.c_float]":
+    def floats(self, offset: int, count: int) -> np.ndarray:
         """A view of `count` f32 numbers that keeps the mapping alive."""
-        return (ctypes.c_float * count).from_buffer(self._map, offset)
+        return np.frombuffer(self._map, np.float32, count, offset)

@@ -66,12 +66,16 @@ class BoundWeights:
     @property
     def size_bytes(self) -> int:
         size_of = self._library.functions.appl_weight_bytes
-        return sum(size_of(m) for m in self._matrices.values()) + sum(v.nbytes for v in self._vectors.values())
+        return sum(int(size_of(m)) for m in self._matrices.values()) + sum(v.nbytes for v in self._vectors.values())
 
     def _pack(self, name: str, weight: CanonicalWeight) -> ctypes.c_void_p:
         data = np.ascontiguousarray(weight.data)
         scale = None if weight.scale is None else np.ascontiguousarray(weight.scale)
-        offset = None if weight.offset is None else np.ascontiguousarray(weight.offset, None if scale is None else scale.dtype)
+        offset = (
+            None
+            if weight.offset is None
+            else np.ascontiguousarray(weight.offset, None if scale is None else scale.dtype)
+        )
         matrix = abi.Matrix(
             layout=abi.LAYOUTS[weight.layout],
             rows=weight.out_features,

@@ -42,7 +42,7 @@ def quantize_activations(x: torch.Tensor, group_size: int) -> torch.Tensor:
     """
     columns = min(group_size, MAX_ACTIVATION_GROUP)
     parts = []
-    for part in x.split(columns, dim=-1):
+    for part in torch.split(x, columns, dim=-1):
         scale = part.abs().amax(dim=-1, keepdim=True) / 127.0
         quantized = torch.where(scale > 0, torch.round(part / scale), torch.zeros_like(part))
         parts.append(quantized * scale)

@@ -1,0 +1,43 @@
+"""The kernel sets of this machine: each level is compared with the reference."""
+
+import pathlib
+
+import pytest
+
+from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.cpu.library import Library, load_level
+from appliance.kernels.errors import KernelSetError
+from appliance.kernels.interface import KernelSet
+
+EMULATED = pathlib.Path(__file__).parents[2] / "build/emulated/libappliance_cpu_emulated.so"
+EMULATED_HINT = (
+    "build it with: cmake -S kernels -B build/emulated -DAPPLIANCE_EMULATED=ON && "
+    "cmake --build build/emulated --target appliance_cpu_emulated"
+)
+LEVELS = ("generic", "avx2", "avx512", "avx512_bf16", "emulated")
+
+
+@pytest.fixture(scope="session")
+def reference() -> KernelSet:
+    return load_kernel_set("reference")
+
+
+@pytest.fixture(scope="session", params=LEVELS)
+def library(request: pytest.FixtureRequest) -> Library:
+    """Skips a level that this processor cannot run. The emulated one is AVX-512 with VNNI and BF16 in plain C++."""
+    if request.param == "emulated":
+        if not EMULATED.exists():
+            pytest.skip(EMULATED_HINT)
+        return Library(EMULATED)
+    try:
+        return load_level(request.param)
+    except KernelSetError as error:
+        if "flags" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def native(library: Library) -> CpuKernelSet:
+    return CpuKernelSet("under-test", library)

@@ -1,0 +1,113 @@
+"""Paged attention: prefill, chunks and decode in one batch; grouped heads, windows, caps, cache types, block sizes."""
+
+import numpy as np
+import pytest
+
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape
+from appliance.kernels.operators import KvWrite, PagedAttention, Span
+from tests.kernels.harness import Graph, batch_step, bind, limits
+
+VOCABULARY = 64
+NUM_BLOCKS = 200
+TOLERANCE = {"f32": 2e-5, "f16": 2e-5, "bf16": 1e-2}  # bf16: levels with a bf16 dot product round q and p as well
+# heads, KV heads, head_dim, block_size, window, soft cap
+CASES = [
+    (4, 2, 64, 16, None, None),
+    (7, 1, 32, 32, None, None),
+    (4, 4, 128, 16, 20, None),
+    (6, 2, 80, 8, None, 30.0),
+    (4, 1, 256, 16, 100, None),
+    (2, 1, 40, 24, 50, 10.0),
+    (2, 2, 320, 64, None, None),
+]
+
+
+def make(
+    kernel_set: KernelSet, case: tuple[int, int, int, int, int | None, float | None], bounds: ExecutionLimits
+) -> Executable:
+    heads, kv_heads, dim, _, window, cap = case
+    rng = np.random.default_rng(1)
+    graph = Graph()
+    qkv = graph.given(rng.standard_normal((VOCABULARY, (heads + 2 * kv_heads) * dim)).astype(np.float32))
+    out = graph.slot(heads * dim)
+    k, v = Span(qkv, heads * dim, kv_heads * dim), Span(qkv, (heads + kv_heads) * dim, kv_heads * dim)
+    q = Span(qkv, 0, heads * dim)
+    graph.add(KvWrite(k, v, 0, kv_heads, dim))
+    graph.add(PagedAttention(q, out, 0, heads, kv_heads, dim, dim**-0.5, window, cap))
+    return bind(kernel_set, graph, graph.program(out, 1), bounds, [KvCacheShape(kv_heads, dim)])
+
+
+def tables(block_size: int, *lengths: int) -> list[list[int]]:
+    """Scattered blocks for sequences of the given lengths."""
+    free = np.random.default_rng(2).permutation(NUM_BLOCKS).tolist()
+    return [[free.pop() for _ in range(-(-length // block_size))] for length in lengths]
+
+
+def tokens(*counts: int) -> list[list[int]]:
+    rng = np.random.default_rng(sum(counts))
+    return [rng.integers(0, VOCABULARY, count).tolist() for count in counts]
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("case", CASES)
+def test_prefill_chunks_and_decode(
+    native: CpuKernelSet, reference: KernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
+) -> None:
+    block_size = case[3]
+    bounds = limits(320, kv_dtype=kv_dtype, block_size=block_size, num_blocks=NUM_BLOCKS)
+    expected, actual = make(reference, case, bounds), make(native, case, bounds)
+    table = tables(block_size, 220, 60, 5)
+    for counts, cached in (((200, 33, 1), (0, 0, 0)), ((1, 17, 1), (200, 33, 1)), ((1, 1, 1), (201, 50, 2))):
+        step = batch_step(tokens(*counts), cached, table, block_size)
+        want, got = expected.run(step), actual.run(step)
+        assert np.abs(want - got).max() <= TOLERANCE[kv_dtype] * np.abs(want).max()
+
+
+@pytest.mark.parametrize("window", [None, 700])
+def test_one_long_decode_is_shared_among_threads(
+    native: CpuKernelSet, reference: KernelSet, window: int | None
+) -> None:
+    case = (4, 1, 64, 16, window, None)
+    bounds = limits(1024, kv_dtype="f32", num_blocks=NUM_BLOCKS, num_threads=3)
+    table = tables(16, 1020)
+    outputs = []
+    for kernel_set in (reference, native):
+        executable = make(kernel_set, case, bounds)
+        executable.run(batch_step(tokens(1000), [0], table, 16))
+        outputs.append(executable.run(batch_step(tokens(1), [1000], table, 16)))
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=2e-5)
+
+
+def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
+    executable = make(native, CASES[0], limits(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
+    prompt = tokens(20)
+    executable.run(batch_step(prompt, [0], [[3, 4]], 16))
+    executable.copy_blocks([(3, 7), (4, 9)])
+    original = executable.run(batch_step(tokens(1), [20], [[3, 4]], 16)).copy()
+    copied = executable.run(batch_step(tokens(1), [20], [[7, 9]], 16))
+    np.testing.assert_array_equal(copied, original)
+
+
+def test_a_spoiled_sequence_does_not_spoil_the_next_owner_of_its_blocks(native: CpuKernelSet) -> None:
+    heads, kv_heads, dim = 2, 1, 32
+    values = np.random.default_rng(3).standard_normal((4, (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    values[0] = np.nan
+    graph = Graph()
+    qkv, out = graph.given(values), graph.slot(heads * dim)
+    graph.add(KvWrite(Span(qkv, 64, 32), Span(qkv, 96, 32), 0, kv_heads, dim))
+    graph.add(PagedAttention(Span(qkv, 0, 64), out, 0, heads, kv_heads, dim, 1.0))
+    executable = bind(native, graph, graph.program(out, 1), limits(32), [KvCacheShape(kv_heads, dim)])
+    executable.run(batch_step([[0] * 16], [0], [[5]], 16))
+    assert np.isfinite(executable.run(batch_step([[1, 2, 3]], [0], [[5]], 16))).all()
+
+
+def test_tokens_without_a_slot_are_not_stored(native: CpuKernelSet) -> None:
+    executable = make(native, CASES[0], limits(64, num_blocks=NUM_BLOCKS))
+    step = batch_step(tokens(8), [0], [[0]], 16)
+    first = executable.run(step).copy()
+    other = batch_step([[9] * 8], [0], [[0]], 16)
+    other.slot_mapping[:] = -1
+    executable.run(other)
+    last = batch_step([tokens(8)[0][-1:]], [7], [[0]], 16)
+    np.testing.assert_allclose(executable.run(last)[0], first[7], atol=1e-6)

@@ -1,0 +1,158 @@
+"""Linear over every layout, batch size and odd shape, against the reference."""
+
+import numpy as np
+import pytest
+
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.interface import KernelSet
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Linear, Slot, Span
+from tests.kernels.harness import (
+    Graph,
+    dense,
+    limits,
+    plain_step,
+    random_quantized,
+    random_weight,
+    run_once,
+    whole,
+)
+
+BF16_INPUTS = 6e-3  # relative to the largest output: levels with a bf16 dot product round inputs to 8 bits
+EXACT = 2e-4
+
+SHAPES = [(1, 64, 32), (17, 96, 16), (70, 256, 64), (130, 1280, 128), (40, 640, 32), (33, 1000, 1000), (64, 1280, 1280)]
+CASES = [
+    (Layout.F32, False, "none"),
+    (Layout.F16, False, "none"),
+    (Layout.BF16, False, "none"),
+    (Layout.INT8, False, "none"),
+    (Layout.INT4, False, "symmetric"),
+    (Layout.INT8, True, "none"),
+    (Layout.INT8, True, "free"),
+    (Layout.INT4, True, "none"),
+    (Layout.INT4, True, "symmetric"),
+    (Layout.INT4, True, "free"),
+]
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
+    assert np.abs(actual - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def compare(
+    native: CpuKernelSet, reference: KernelSet, weight: CanonicalWeight, rows: int, quantize: bool, **fields: object
+) -> None:
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, weight.in_features)).astype(np.float32)
+    initial = rng.standard_normal((rows, weight.out_features)).astype(np.float32)
+    bias = rng.standard_normal(weight.out_features).astype(np.float32)
+
+    def build(graph: Graph) -> Slot:
+        source, out = graph.given(x), graph.given(initial)
+        graph.add(Linear(whole(source), graph.weight(weight), whole(out), graph.vector(bias), **fields))  # type: ignore[arg-type]  # keyword fields of Linear
+        return out
+
+    bounds = limits(64, quantize=quantize)
+    expected, actual = (run_once(s, build, plain_step(rows), bounds) for s in (reference, native))
+    assert_close(actual, expected, BF16_INPUTS if weight.layout is Layout.BF16 else EXACT)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 13, 50])
+@pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
+def test_every_layout_and_shape(
+    native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
+) -> None:
+    rng = np.random.default_rng(0)
+    for n, k, group_size in SHAPES:
+        compare(native, reference, random_weight(rng, layout, n, k, group_size, offset), rows, quantize)
+
+
+@pytest.mark.parametrize("scale_type", [np.float16, np.float32])
+@pytest.mark.parametrize("layout", [Layout.INT8, Layout.INT4])
+def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout, scale_type: type) -> None:
+    weight = random_quantized(np.random.default_rng(1), layout, 40, 128, 32, "free", scale_type)
+    compare(native, reference, weight, 3, quantize=True)
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize("extreme", [-128, 127])
+def test_extreme_values_do_not_saturate(
+    native: CpuKernelSet, reference: KernelSet, extreme: int, quantize: bool
+) -> None:
+    data = np.full((16, 256), extreme, np.int8)
+    weight = CanonicalWeight(Layout.INT8, 16, 256, data, np.ones((16, 1), np.float32), None, 256)
+    compare(native, reference, weight, 4, quantize)
+    nibbles = np.full((16, 128), 0xFF, np.uint8)
+    weight = CanonicalWeight(Layout.INT4, 16, 256, nibbles, np.ones((16, 8), np.float16), None, 32)
+    compare(native, reference, weight, 4, quantize)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_activations_and_accumulation(
+    native: CpuKernelSet, reference: KernelSet, activation: str, accumulate: bool
+) -> None:
+    weight = random_weight(np.random.default_rng(2), Layout.F32, 40, 300)
+    compare(native, reference, weight, 9, quantize=False, activation=activation, accumulate=accumulate)
+
+
+def test_accumulation_without_activation(native: CpuKernelSet, reference: KernelSet) -> None:
+    weight = random_weight(np.random.default_rng(2), Layout.BF16, 72, 700)
+    compare(native, reference, weight, 20, quantize=False, accumulate=True)
+
+
+def test_spans_of_shared_slots(native: CpuKernelSet, reference: KernelSet) -> None:
+    """Three Linears of different forms read one span and write columns of one slot."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((6, 128)).astype(np.float32)
+    weights = [random_weight(rng, layout, 24, 64) for layout in (Layout.INT8, Layout.INT8, Layout.INT4)]
+
+    def build(graph: Graph) -> Slot:
+        source, out = graph.given(x), graph.slot(72)
+        for i, weight in enumerate(weights):
+            graph.add(Linear(Span(source, 64, 64), graph.weight(weight), Span(out, 24 * i, 24)))
+        return out
+
+    bounds = limits(quantize=True)
+    assert_close(
+        run_once(native, build, plain_step(6), bounds), run_once(reference, build, plain_step(6), bounds), EXACT
+    )
+
+
+def test_a_row_that_is_not_finite_stays_alone(native: CpuKernelSet) -> None:
+    rng = np.random.default_rng(4)
+    weight = random_weight(rng, Layout.INT8, 32, 64)
+    x = rng.standard_normal((4, 64)).astype(np.float32)
+    spoiled = x.copy()
+    spoiled[1, 5] = np.nan
+
+    def run(values: np.ndarray) -> np.ndarray:
+        def build(graph: Graph) -> Slot:
+            source, out = graph.given(values), graph.slot(32)
+            graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
+            return out
+
+        return run_once(native, build, plain_step(4), limits(quantize=True))
+
+    clean, other = run(x), run(spoiled)
+    assert np.isnan(other[1]).all()
+    np.testing.assert_array_equal(np.delete(other, 1, 0), np.delete(clean, 1, 0))
+
+
+def test_tied_table_is_gathered_from_the_packed_form(native: CpuKernelSet, reference: KernelSet) -> None:
+    from appliance.kernels.operators import Embed
+
+    rng = np.random.default_rng(5)
+    for layout in Layout:
+        table = random_weight(rng, layout, 50, 64, 32)
+
+        def build(graph: Graph, table: CanonicalWeight = table) -> Slot:
+            name = graph.weight(table)
+            rows, out = graph.slot(64), graph.slot(50)
+            position = graph.weight(dense(rng.standard_normal((1026, 64)) * 0))
+            graph.add(Embed(name, rows, 2.0, position, 2), Linear(whole(rows), name, whole(out)))
+            return out
+
+        expected, actual = (run_once(s, build, plain_step(9), limits()) for s in (reference, native))
+        assert_close(actual, expected, BF16_INPUTS if layout is Layout.BF16 else EXACT)
