@@ -118,4 +118,26 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
     )
 )
 
-SUMMARIES: dict[str, str] = READING | {rule.id: rule.summary for rule in CROSS_FIELD}
+PLANNING: dict[str, str] = {
+    "plan/not-built": "The field's feature is in this version.",
+    "plan/fit": "The machine's memory holds weights, a step and one full sequence.",
+    "plan/context": "The context is at most what the model was made for.",
+    "plan/architecture": "The checkpoint's architecture is known.",
+    "plan/storage": "Tensors are stored in types that can be read.",
+    "plan/quantization": "The quantization is the checkpoint's, or can be made while loading.",
+    "plan/groups": "Columns divide into the groups of the quantization.",
+    "plan/activations": "The kernel set can round activations.",
+    "plan/kv-dtype": "The kernel set has a cache of this type.",
+    "plan/block-size": "The kernel set has blocks of this size.",
+    "plan/kernel-set": "The named kernel set is known and runs on the machine.",
+    "plan/threads": "There is a CPU for each thread.",
+    "plan/budget": "A step holds what it must.",
+    "plan/parallelism": "The model's shape and the machine's devices allow the ranks.",
+    "plan/device": "The device is the profile's.",
+    "plan/profile": "The profile is for this machine.",
+    "plan/format": "The load format is the checkpoint's.",
+    "plan/tokenizer": "There is a tokenizer, or none is wanted.",
+    "plan/rope": "The rotary parameters can be read.",
+}
+
+SUMMARIES: dict[str, str] = READING | {rule.id: rule.summary for rule in CROSS_FIELD} | PLANNING

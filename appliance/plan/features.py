@@ -16,7 +16,8 @@ def refuse_unbuilt(inputs: PlanInputs, ledger: Ledger) -> None:
             continue
         values = found.doc.built_values
         what = found.path if values is None else f"{found.path}: {_shown(found.value)}"
-        allowed = ", ".join(_shown(value) for value in values) if values is not None else _shown(found.doc.default)
+        default = "" if found.doc.default is None else _shown(found.doc.default)
+        allowed = default if values is None else ", ".join(_shown(value) for value in values)
         hint = f"remove {found.path}" if values is None else f"write {_shown(values[0])}, or remove {found.path}"
         ledger.refuse(found.path, RULE_NOT_BUILT, f"{what} is {NOT_BUILT}", allowed=allowed, hint=hint)
 
@@ -42,7 +43,9 @@ def _check_device(inputs: PlanInputs, ledger: Ledger) -> None:
     named = inputs.spec.hardware.profile
     if named not in (AUTO, inputs.profile.name):
         message = f"hardware.profile is {named}, and the plan was asked for profile {inputs.profile.name}"
-        ledger.refuse("hardware.profile", "plan/profile", message, allowed=f"auto, {inputs.profile.name}")
+        ledger.refuse(
+            "hardware.profile", "plan/profile", message, allowed=f"auto, {inputs.profile.name}", hint="write auto"
+        )
     if planned != "cpu" and not num_devices(inputs):
         message = f"profile {inputs.profile.name} is for {planned}, and {inputs.facts.name} has no such device"
         ledger.refuse("hardware.profile", "plan/profile", message, hint="write auto")
@@ -57,6 +60,10 @@ def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_tokenizer(inputs: PlanInputs, ledger: Ledger) -> None:
     spec = inputs.spec.model
+    if spec.tokenizer_revision is not None and spec.tokenizer is None:
+        message = "model.tokenizer_revision has no use without model.tokenizer: the checkpoint brings its own"
+        hint = "write model.revision for the checkpoint, or name the tokenizer's repository in model.tokenizer"
+        ledger.refuse("model.tokenizer_revision", "plan/tokenizer", message, hint=hint)
     if inputs.model.tokenizer.kind == "none" and not spec.skip_tokenizer_init and spec.tokenizer is None:
         hint = "name one in model.tokenizer, or write skip_tokenizer_init: true to send and get token ids"
         ledger.refuse("model.source", "plan/tokenizer", "the checkpoint has no tokenizer", hint=hint)

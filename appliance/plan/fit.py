@@ -60,7 +60,7 @@ def _ladders(inputs: PlanInputs) -> Iterator[list[Change]]:
         yield [Change("cache.num_blocks", AUTO, "what is left after the weights")]
     yield [
         Change("hardware.memory.utilization", share, "less for other processes")
-        for share in (0.92, 0.95, 0.97)
+        for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97)
         if share > memory.utilization
     ]
     tokens = inputs.profile.defaults.max_num_batched_tokens

@@ -22,7 +22,8 @@ class Ledger:
 
     def decide(self, path: str, value: T, source: SourceKind, reason: str) -> T:
         """Records why the plan's `path` has `value`, and returns it."""
-        self.decisions.append(Decision(path=path, value=value, source=source, reason=reason))
+        shown = list(value) if isinstance(value, tuple) else value  # as JSON would give it back
+        self.decisions.append(Decision(path=path, value=shown, source=source, reason=reason))
         return value
 
     def take(self, path: str, spec_path: str, value: T, reason: str = "") -> T:

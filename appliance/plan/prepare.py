@@ -98,7 +98,12 @@ def find_model(
         options = fetch_options(loaded.spec, base, spec.revision, offline)
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
-    return read_model_facts(_offline_first(obtain, allow_fetch and not loaded.spec.loading.offline))
+    return read_model_facts(_offline_first(obtain, allow_fetch and not is_offline(loaded.spec)))
+
+
+def is_offline(spec: DeploymentSpec) -> bool:
+    """Whether the spec forbids the network."""
+    return spec.loading.offline
 
 
 def _offline_first(obtain: Any, may_fetch: bool) -> Path:
@@ -152,7 +157,7 @@ def _tokenizer_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress:
         options = fetch_options(spec, base, spec.model.tokenizer_revision, offline)
         return resolve_source(tokenizer, (), None, options, progress)
 
-    return str(_offline_first(obtain, allow_fetch and not spec.loading.offline))
+    return str(_offline_first(obtain, allow_fetch and not is_offline(spec)))
 
 
 def _chat_template(wanted: str | None, base: Path) -> str | None:

@@ -1,7 +1,7 @@
 """ModelFacts of real checkpoints without the checkpoints: from public configs, or from the tensor tables of GGUF files.
 
 `configs/` holds config.json values as published; the tensors of those checkpoints follow from them. `headers/` holds
-the header of a GGUF file without its vocabulary, written by `python -m tests.golden.update --headers NAME FILE`.
+the header of a GGUF file without its vocabulary, written by `python -m tests.plan.update_golden --headers NAME FILE`.
 """
 
 import json
@@ -16,7 +16,7 @@ from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.read import read_model_facts
 
-HERE = Path(__file__).parent
+DATA = Path(__file__).parent.parent / "golden"
 STORAGE = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 ELEMENT_BYTES = {"bf16": 2, "f16": 2, "f32": 4}
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -26,7 +26,7 @@ Tensor = tuple[str, tuple[int, ...]]
 
 def from_config(name: str, **changes: Any) -> ModelFacts:
     """A safetensors checkpoint of a published config, all tensors in its dtype."""
-    config = json.loads((HERE / "configs" / f"{name}.json").read_text()) | changes
+    config = json.loads((DATA / "configs" / f"{name}.json").read_text()) | changes
     storage = STORAGE[config.get("torch_dtype", "float32")]
     tensors, offset = [], 0
     for tensor_name, shape in _tensors(config):
@@ -100,7 +100,7 @@ def _gpt2(config: dict[str, Any]) -> Iterator[Tensor]:
 
 def from_header(name: str) -> ModelFacts:
     """A GGUF checkpoint whose header is kept in `headers/`."""
-    data = json.loads((HERE / "headers" / f"{name}.json").read_text())
+    data = json.loads((DATA / "headers" / f"{name}.json").read_text())
     rows = data.pop("tensors")
     tensors = tuple(
         _tensor(tensor, stored, tuple(shape), storage, f"{name}.gguf", 0, size)
@@ -132,7 +132,7 @@ def write_header(name: str, file: Path) -> None:
     tensors = [[t.name, t.stored_name, t.shape, t.storage, t.size_bytes] for t in facts.tensors]
     rows = ",\n".join("    " + json.dumps(row) for row in tensors)
     text = "{\n" + "\n".join(lines) + '\n  "tensors": [\n' + rows + "\n  ]\n}\n"
-    (HERE / "headers" / f"{name}.json").write_text(text)
+    (DATA / "headers" / f"{name}.json").write_text(text)
 
 
 def _tokenizer(kind: str) -> TokenizerFacts:

@@ -1,10 +1,10 @@
-"""`python -m tests.golden.update`: writes the golden plans anew. `--headers NAME FILE` keeps a GGUF header first."""
+"""`python -m tests.plan.update_golden` writes the golden plans anew; `--headers NAME FILE` keeps a GGUF header."""
 
 import sys
 from pathlib import Path
 
-from .checkpoints import HERE, write_header
-from .plans import MODELS, golden_text
+from .checkpoints import DATA, write_header
+from .golden import MODELS, golden_text
 
 
 def main(arguments: list[str]) -> None:
@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> None:
         write_header(arguments[1], Path(arguments[2]))
         return
     for name, make in MODELS.items():
-        (HERE / "plans" / f"{name}.txt").write_text(golden_text(name, make))
+        (DATA / "plans" / f"{name}.txt").write_text(golden_text(name, make))
 
 
 if __name__ == "__main__":

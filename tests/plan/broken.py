@@ -1,0 +1,56 @@
+"""Specs that only the planner can refuse: text below the head, rule, place."""
+
+from typing import NamedTuple
+
+from .machines import MODEL
+
+
+class Broken(NamedTuple):
+    text: str
+    rule: str
+    path: str
+    line: int
+    column: int
+    model: str = "small"
+
+
+BROKEN = (
+    Broken(MODEL + "  max_model_len: 4096\n", "plan/context", "model.max_model_len", 6, 18),
+    Broken(MODEL + "  max_model_len: 1K\n", "plan/context", "model.max_model_len", 6, 18),
+    Broken(MODEL + "  quantization: gguf\n", "plan/quantization", "model.quantization", 6, 17),
+    Broken(MODEL + "  quantization: int8\n", "plan/quantization", "model.quantization", 6, 17, "qwen"),
+    Broken(MODEL + "  quantization: awq\n", "plan/not-built", "model.quantization", 6, 17),
+    Broken(MODEL + "  task: embed\n", "plan/not-built", "model.task", 6, 9),
+    Broken(MODEL + "  trust_remote_code: true\n", "plan/not-built", "model.trust_remote_code", 6, 22),
+    Broken(MODEL + "  tokenizer_revision: main\n", "plan/tokenizer", "model.tokenizer_revision", 6, 23),
+    Broken(MODEL + "loading: {load_format: gguf}\n", "plan/format", "loading.load_format", 6, 24),
+    Broken(MODEL + "loading: {load_format: safetensors}\n", "plan/format", "loading.load_format", 6, 24, "qwen"),
+    Broken(MODEL + "parallelism: {tensor: 3}\n", "plan/parallelism", "parallelism.tensor", 6, 23),
+    Broken(MODEL + "parallelism: {tensor: 2}\n", "plan/not-built", "parallelism.tensor", 6, 23),
+    Broken(MODEL + "parallelism: {pipeline: 64}\n", "plan/parallelism", "parallelism.pipeline", 6, 25),
+    Broken(MODEL + "parallelism: {data: 2}\n", "plan/not-built", "parallelism.data", 6, 21),
+    Broken(MODEL + "hardware: {num_threads: 4096}\n", "plan/threads", "hardware.num_threads", 6, 25),
+    Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-avx1024}}\n", "plan/kernel-set",
+           "hardware.kernels.kernel_set", 6, 34),
+    Broken(MODEL + "hardware: {kernels: {kernel_set: cuda-triton}}\n", "plan/kernel-set",
+           "hardware.kernels.kernel_set", 6, 34),
+    Broken(MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n", "plan/kernel-set",
+           "hardware.kernels.kernel_set", 6, 34),
+    Broken(MODEL + "hardware: {memory: {lock: true}}\n", "plan/not-built", "hardware.memory.lock", 6, 27),
+    Broken(MODEL + "hardware: {profile: other}\n", "plan/profile", "hardware.profile", 6, 21),
+    Broken(MODEL + "hardware: {device: cuda}\n", "plan/device", "hardware.device", 6, 20),
+    Broken(MODEL + "cache: {block_size: 1}\n", "plan/block-size", "cache.block_size", 6, 21),
+    Broken(MODEL + "cache: {dtype: fp8}\n", "plan/not-built", "cache.dtype", 6, 16),
+    Broken(MODEL + "scheduler: {max_num_batched_tokens: 2}\n", "plan/budget",
+           "scheduler.max_num_batched_tokens", 6, 37),
+    Broken(MODEL + "lora: {max_loras: 2}\n", "plan/not-built", "lora", 6, 7),
+    Broken(MODEL + "speculative: {method: ngram, num_tokens: 4}\n", "plan/not-built", "speculative", 6, 14),
+    Broken(MODEL + "endpoints: {tls: {certfile: a, keyfile: b}}\n", "plan/not-built", "endpoints.tls", 6, 18),
+    Broken(MODEL + "decoding: {reasoning_parser: qwen3}\n", "plan/not-built", "decoding.reasoning_parser", 6, 30),
+    Broken(MODEL + "observability: {traces: {otlp_traces_endpoint: 'http://a'}}\n", "plan/not-built",
+           "observability.traces", 6, 25),
+    Broken(MODEL, "plan/architecture", "model.source", 5, 11, "unknown"),
+    Broken(MODEL, "plan/quantization", "model.quantization", 4, 1, "gptq"),
+    Broken(MODEL, "plan/storage", "model.source", 5, 11, "f8"),
+    Broken(MODEL, "plan/tokenizer", "model.source", 5, 11, "no-tokenizer"),
+)  # fmt: skip

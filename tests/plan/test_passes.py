@@ -1,0 +1,195 @@
+"""What each pass decides, and why it says so."""
+
+import msgspec
+import pytest
+
+from appliance.base.errors import SpecError
+from appliance.plan.inputs import ResolvedFiles
+from appliance.plan.types import EnginePlan, WeightPlan
+
+from .checkpoints import from_config
+from .machines import MODEL, decision, load, machine, plan, qwen, small_model
+
+
+def weights(found: EnginePlan) -> dict[tuple[str, str], WeightPlan]:
+    return {(each.storage, each.role): each for each in found.precision.weights}
+
+
+def test_plan_is_complete_and_survives_json() -> None:
+    found = plan(load(), qwen())
+    text = msgspec.json.encode(found)
+    assert msgspec.json.decode(text, type=EnginePlan) == found
+    assert b'"auto"' not in text
+
+
+def test_same_inputs_give_the_same_plan() -> None:
+    assert plan(load(), qwen()) == plan(load(), qwen())
+
+
+def test_gguf_types_keep_their_bits() -> None:
+    found = weights(plan(load(), qwen()))
+    assert found["q4_k", "linear"].layout == "int4"
+    assert found["q5_0", "linear"].layout == "int8"
+    assert found["q6_k", "linear"].group_size == 16
+    assert found["q8_0", "embedding"].error == "exact"
+    assert "2^-11" in found["q4_k", "linear"].error
+    assert found["f32", "other"].layout == "f32"
+
+
+def test_quantization_none_dequantizes_to_the_dtype() -> None:
+    found = weights(plan(load(MODEL + "  quantization: none\n  dtype: float32\n"), qwen()))
+    assert {each.layout for each in found.values()} == {"f32"}
+    assert found["q5_0", "linear"].error == "exact"
+
+
+@pytest.mark.parametrize(("stored", "layout"), [("float32", "bf16"), ("float16", "bf16"), ("bfloat16", "bf16")])
+def test_dtype_auto_is_bf16_on_a_cpu(stored: str, layout: str) -> None:
+    found = plan(load(), small_model(torch_dtype=stored))
+    assert weights(found)[{"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[stored], "linear"].layout == layout
+
+
+@pytest.mark.parametrize(("stored", "layout"), [("float32", "f16"), ("float16", "f16"), ("bfloat16", "bf16")])
+def test_dtype_auto_on_a_gpu_follows_vllm(stored: str, layout: str) -> None:
+    found = plan(load(), small_model(torch_dtype=stored), machine("nvidia-h100-sxm-80g"))
+    assert {each.layout for each in found.precision.weights if each.role == "linear"} == {layout}
+
+
+def test_float32_takes_the_cache_along() -> None:
+    found = plan(load(MODEL + "  dtype: float32\n"))
+    assert found.precision.kv_dtype == "f32"
+    assert decision(found, "precision.kv_dtype").source == "spec"
+
+
+@pytest.mark.parametrize(("quantization", "linear", "embedding"), [("int8", "int8", "int8"), ("int4", "int4", "int8")])
+def test_plain_weights_can_be_quantized_while_loading(quantization: str, linear: str, embedding: str) -> None:
+    found = plan(load(MODEL + f"  quantization: {quantization}\n"))
+    planned = weights(found)
+    assert (planned["bf16", "linear"].layout, planned["bf16", "embedding"].layout) == (linear, embedding)
+    assert planned["bf16", "linear"].planned_bytes < planned["bf16", "linear"].stored_bytes
+    assert found.precision.quantize_activations
+
+
+def test_activation_rounding_can_be_switched_off() -> None:
+    text = MODEL + "hardware: {kernels: {quantize_activations: false}}\n"
+    assert not plan(load(text), qwen()).precision.quantize_activations
+    assert plan(load(), qwen()).precision.quantize_activations
+    assert not plan(load()).precision.quantize_activations  # no integer weights
+
+
+def test_transposed_weights_are_measured_by_their_input() -> None:
+    found = plan(load(MODEL + "  quantization: int8\n"), from_config("gpt2"))
+    linear = weights(found)["f32", "linear"]
+    elements = linear.stored_bytes // 4
+    assert linear.planned_bytes == elements + elements // 32 * 2
+
+
+def test_the_best_kernel_set_that_runs_is_chosen() -> None:
+    found = plan(load(), facts=machine("server-xeon-platinum-8480"))
+    assert found.kernels.kernel_set == "cpu-avx512_bf16"
+    refused = found.kernels.choices[0].refused
+    assert refused["cpu-amx"] == "not in this version"
+    assert refused["cpu-avx2"] == "cpu-avx512_bf16 is preferred"
+    older = plan(load(), facts=machine("server-xeon-e5-2680-v2"))
+    assert older.kernels.kernel_set == "cpu-generic"
+    assert "avx2" in older.kernels.choices[0].refused["cpu-avx2"]
+
+
+def test_operators_are_those_of_the_architecture() -> None:
+    operators = {choice.operator for choice in plan(load(), qwen()).kernels.choices}
+    assert {"Linear[int4]", "Linear[int8]", "Embed[int8]", "PagedAttention[bf16]", "RmsNorm"} <= operators
+    assert "LayerNorm" not in operators
+
+
+def test_planned_for_a_device_that_is_not_built() -> None:
+    found = plan(load(), facts=machine("amd-mi300x-192g"))
+    assert found.kernels.support == "untested"
+    assert any("rocm-triton" in reason for reason in found.cannot_run)
+    assert found.memory[0].device == "rocm:0"
+
+
+def test_an_architecture_that_is_not_built_is_planned_but_not_run() -> None:
+    found = plan(load(), from_config("mixtral-8x7b"), machine("server-epyc-9654"))
+    assert any("MixtralForCausalLM" in reason for reason in found.cannot_run)
+    assert found.memory[0].items[0].size_bytes > 80 << 30
+
+
+def test_context_is_the_models_own_where_it_fits() -> None:
+    found = plan(load())
+    assert found.model.max_model_len == 128
+    assert decision(found, "model.max_model_len").source == "model"
+
+
+def test_a_longer_context_needs_permission() -> None:
+    text = MODEL + "  max_model_len: 256\n  allow_long_max_model_len: true\n"
+    assert plan(load(text)).model.max_model_len == 256
+
+
+def test_rotary_overrides_reach_plan_and_context() -> None:
+    text = MODEL + "  rope_scaling: {rope_type: linear, factor: 2.0}\n"
+    found = plan(load(text))
+    assert found.model.max_model_len == 256
+    assert found.model.config_overrides["rope_scaling"]["factor"] == 2.0
+    assert found.model.config_overrides["rope_theta"] == 500000.0
+
+
+def test_sampling_defaults_come_from_checkpoint_file_and_spec() -> None:
+    model = msgspec.structs.replace(small_model(), generation_config={"temperature": 0.6, "max_new_tokens": 9})
+    assert plan(load(), model).model.default_sampling == {"temperature": 0.6, "max_tokens": 9}
+    none = load(MODEL + "decoding: {generation_config: none}\n")
+    assert plan(none, model).model.default_sampling == {}
+    text = MODEL + "decoding: {generation_config: ./other, override_generation_config: {top_k: 5}}\n"
+    files = ResolvedFiles(generation_config={"temperature": 0.1})
+    assert plan(load(text), model, files=files).model.default_sampling == {"temperature": 0.1, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        ("{% for m in messages %}{{ m['content'] }}{% endfor %}", "string"),
+        ("{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}", "openai"),
+        ("{% for m in messages %}{%- for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", "openai"),
+    ],
+)
+def test_content_format_is_found_in_the_template(template: str, wanted: str) -> None:
+    found = plan(load(MODEL + "  chat_template: t\n"), files=ResolvedFiles(chat_template=template))
+    assert found.model.chat_template == template
+    assert found.model.chat_template_content_format == wanted
+
+
+def test_unchunked_steps_hold_the_longest_prompt() -> None:
+    model = small_model(max_position_embeddings=4096)
+    found = plan(load(MODEL + "scheduler: {chunked_prefill: false}\n"), model)
+    assert found.scheduler.max_num_batched_tokens == 4096
+
+
+def test_overrides_are_named_as_sources() -> None:
+    found = plan(load(MODEL, "scheduler.max_num_seqs=3"))
+    assert found.scheduler.max_num_seqs == 3
+    assert decision(found, "scheduler.max_num_seqs").source == "override"
+    assert decision(plan(load()), "scheduler.max_num_seqs").source == "profile"
+
+
+def test_serving_changes_leave_the_engine_hash_alone() -> None:
+    base = plan(load())
+    for text in ("endpoints: {http: {port: 9000}}\n", "slo: {ttft_p95: 2s}\n", "restart: {max_restarts: 1}\n"):
+        changed = plan(load(MODEL + text))
+        assert changed.engine_sha256 == base.engine_sha256
+        assert changed.serving_sha256 != base.serving_sha256
+    served = plan(load(MODEL + "  served_names: [other]\n"))
+    assert served.engine_sha256 == base.engine_sha256
+
+
+def test_engine_changes_leave_the_serving_hash_alone() -> None:
+    base, changed = plan(load()), plan(load(MODEL + "cache: {block_size: 32}\n"))
+    assert changed.engine_sha256 != base.engine_sha256
+    assert changed.serving_sha256 == base.serving_sha256
+
+
+@pytest.mark.parametrize("strictness", ["warn", "allow"])
+def test_lesser_forms_where_strictness_allows(strictness: str) -> None:
+    text = f"strictness: {strictness}\n" + MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n"
+    found = plan(load(text))
+    assert found.kernels.kernel_set == "cpu-avx512_bf16"
+    assert bool(found.warnings) == (strictness == "warn")
+    with pytest.raises(SpecError, match="cpu-amx cannot run"):
+        plan(load(MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n"))

@@ -1,0 +1,77 @@
+"""What only the planner can refuse: each at its line and column, with a rule and a hint; all at once."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from appliance.base.errors import DiagnosedError, SpecError
+from appliance.catalog.rules import SUMMARIES
+from appliance.checkpoint.facts import ModelFacts
+from appliance.plan.features import RULE_NOT_BUILT
+from appliance.spec import iter_set_fields
+
+from .broken import BROKEN, Broken
+from .machines import MODEL, load, plan, qwen, small_model
+
+
+def _unknown() -> ModelFacts:
+    return msgspec.structs.replace(small_model(), architecture="NeverHeardOfForCausalLM")
+
+
+def _gptq() -> ModelFacts:
+    return msgspec.structs.replace(small_model(), quantization="gptq")
+
+
+def _f8() -> ModelFacts:
+    model = small_model()
+    first = msgspec.structs.replace(model.tensors[0], storage="f8_e4m3")
+    return msgspec.structs.replace(model, tensors=(first, *model.tensors[1:]))
+
+
+def _no_tokenizer() -> ModelFacts:
+    model = small_model()
+    return msgspec.structs.replace(model, tokenizer=msgspec.structs.replace(model.tokenizer, kind="none"))
+
+
+MODELS: dict[str, Callable[[], ModelFacts]] = {
+    "small": small_model,
+    "qwen": qwen,
+    "unknown": _unknown,
+    "gptq": _gptq,
+    "f8": _f8,
+    "no-tokenizer": _no_tokenizer,
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: f"{broken.path}-{broken.model}-{broken.rule}")
+def test_refusal_is_located(broken: Broken) -> None:
+    with pytest.raises(DiagnosedError) as caught:
+        plan(load(broken.text), MODELS[broken.model]())
+    found = {(each.rule, each.path, each.line, each.column): each for each in caught.value.diagnostics}
+    wanted = (broken.rule, broken.path, broken.line, broken.column)
+    assert wanted in found
+    assert found[wanted].hint
+    assert "Traceback" not in caught.value.report()
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
+def test_every_rule_can_be_explained(broken: Broken) -> None:
+    assert broken.rule in SUMMARIES
+
+
+def test_everything_is_reported_at_once() -> None:
+    text = MODEL + "  max_model_len: 4096\n  trust_remote_code: true\ncache: {block_size: 1}\nlora: {max_loras: 2}\n"
+    with pytest.raises(SpecError) as caught:
+        plan(load(text))
+    rules = [each.rule for each in caught.value.diagnostics]
+    assert sorted(rules) == sorted(["plan/context", RULE_NOT_BUILT, RULE_NOT_BUILT, "plan/block-size"])
+
+
+def test_unbuilt_fields_are_refused_however_they_are_set() -> None:
+    loaded = load(MODEL, "cache.kv_sharing_fast_prefill=true")
+    assert any(not found.can_run for found in iter_set_fields(loaded))
+    with pytest.raises(SpecError) as caught:
+        plan(loaded)
+    assert "not in this version" in caught.value.report()
+    assert "--set cache.kv_sharing_fast_prefill" in caught.value.report()
