@@ -1,0 +1,103 @@
+"""The command line: exit codes, help with examples, errors in words."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance import __version__
+from appliance.base.errors import ApplianceError, ApplyError, ExitCode
+from appliance.cli.app import main
+from appliance.cli.commands import build
+from appliance.cli.commands.verb import guarded
+
+GROUPS = {"bench": ("latency", "throughput", "serve", "compare", "report"), "profile": ("list", "show")}
+VERBS = (
+    *("validate", "explain", "schema", "init", "plan", "pull", "doctor", "apply", "status", "logs", "down"),
+    *("batch", "chat", "complete"),
+)
+COMMANDS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"appliance {__version__}\n"
+
+
+def test_every_verb_is_in_the_table_and_no_other() -> None:
+    app = build()
+    assert {command.name for command in app.registered_commands} == set(VERBS)
+    assert {group.name for group in app.registered_groups} == set(GROUPS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_has_an_example_that_names_the_verb(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--help"]) == 0
+    assert f"Example: appliance {' '.join(command)}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: appliance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["vaildate"], ["validate"], ["validate", "--nonsense"], ["--nonsense"]])
+def test_a_wrong_command_line_is_invalid(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(wrong) == ExitCode.INVALID
+    assert "Error" in capsys.readouterr().err
+
+
+def test_a_mistyped_verb_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["vaildate"])
+    assert "Did you mean 'validate'?" in capsys.readouterr().err
+
+
+def raising(error: BaseException) -> int:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ApplianceError("it broke", hint="mend it"), ExitCode.INTERNAL, "error: it broke\n  hint: mend it\n"),
+        (ApplyError("not ready"), ExitCode.APPLY_FAILED, "error: not ready\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (ZeroDivisionError("oops"), ExitCode.INTERNAL, "error: ZeroDivisionError: oops\n  hint: APPLIANCE_DEBUG=1"),
+    ],
+)
+def test_errors_are_words_and_codes(
+    error: BaseException, code: int, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("APPLIANCE_DEBUG", raising=False)
+    assert guarded(lambda: raising(error)) == code
+    printed = capsys.readouterr().err
+    assert printed.startswith(words)
+    assert "Traceback" not in printed
+
+
+def test_a_traceback_is_there_for_who_asks(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPLIANCE_DEBUG", "1")
+    guarded(lambda: raising(ZeroDivisionError("oops")))
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_verb_s_answer_is_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.yaml").write_text("kind: Nonsense\n")
+    assert main(["validate", str(tmp_path / "bad.yaml")]) == ExitCode.INVALID
+    assert main(["explain", "cache.block_size"]) == ExitCode.OK
+    assert "block" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "down", "chat"])
+def test_where_nothing_is_deployed(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("APPLIANCE_STATE", str(tmp_path))
+    code = main([verb])
+    printed = capsys.readouterr()
+    assert "nothing is deployed on this machine" in printed.out + printed.err
+    assert code == (ExitCode.OK if verb == "status" else ExitCode.INTERNAL)
+
+
+def test_a_strange_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "../../etc"]) == ExitCode.INTERNAL
+    assert "is no deployment's name" in capsys.readouterr().err
