@@ -12,7 +12,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 def build_tokenizer(folder: Path) -> Tokenizer:
-    """Its post-processor alone decides about BOS and EOS, as in transformers: add_bos_token in the config does not count.
+    """Its post-processor alone decides about BOS and EOS, as in transformers: the config's add_bos_token is not read.
 
     Raises TokenizerError when tokenizer.json is missing or broken.
     """

@@ -89,13 +89,18 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         _check_operation(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """Called for str.format and str.format_map, which Jinja replaces by its own."""
+        wrapped = super().wrap_str_format(value)
+        if wrapped is not None and _WIDTH.search(value.__self__):
+            raise TemplateBoundError(_PADDED)
+        return wrapped
+
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - Jinja's own signature
         owner = getattr(__obj, "__self__", None)
         method = getattr(__obj, "__name__", "")
         if isinstance(owner, str) and method in _GROWING_METHODS:
             _check_method(owner, args)
-        elif isinstance(owner, str) and method in ("format", "format_map") and _WIDTH.search(owner):
-            raise TemplateBoundError(_PADDED)
         return super().call(__context, __obj, *args, **kwargs)
 
 

@@ -17,7 +17,8 @@ from appliance.text.pre_tokenizers import SPLITTINGS
 
 TEXTS = [
     "", " ", "  ", "\n", "\t\n ", "Hello, world!", "  leading and trailing  ", "I'll we've DON'T can't",
-    "a\u0301 vs \u00e1", "na\u00efve caf\u00e9 \u5317\u4eac\u6771\u4eac", "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d",
+    "a\u0301 vs \u00e1", "na\u00efve caf\u00e9 \u5317\u4eac\u6771\u4eac",
+    "\u0645\u0631\u062d\u0628\u0627 \u0928\u092e\u0938\u094d",
     "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467", "def f(x):\n    return x**2  # comment\n\n\n",
     "1234567890 3.14159 1,000,000", "<|im_start|>user\nhi<|im_end|>", "\r\n\r\n  x", "a" * 300,
     "\u00a0nbsp\u2003em", "mixed\u0000null", "CamelCaseIdentifier snake_case kebab-case", "https://example.com/?q=1&r=%20",
