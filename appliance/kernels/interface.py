@@ -81,4 +81,4 @@ class KernelSet(Protocol):
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
     ) -> Executable:
-        """Packs the weights. Each is read once, in the mapping's order: a lazy mapping keeps one in memory at a time."""
+        """Packs the weights, each read once in the mapping's order: a lazy mapping keeps one in memory at a time."""

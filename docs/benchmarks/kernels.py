@@ -8,6 +8,7 @@ the measured peak of f32. Figures are the best of the repeats that fit into --se
 
 import argparse
 import pathlib
+import sys
 import time
 
 import numpy as np
@@ -29,8 +30,8 @@ CASES = {
     "int8 g32": (Layout.INT8, 32, True),
     "int4 g32": (Layout.INT4, 32, True),
     "int4 g128": (Layout.INT4, 128, True),
-    "int8 g32, f32 input": (Layout.INT8, 32, False),
-    "int4 g32, f32 input": (Layout.INT4, 32, False),
+    "int8 g32 x f32": (Layout.INT8, 32, False),
+    "int4 g32 x f32": (Layout.INT4, 32, False),
 }
 
 
@@ -78,6 +79,11 @@ def best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:
     return best
 
 
+def write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--level", default="avx2")
@@ -91,8 +97,10 @@ def main() -> None:
     with thread_pool(library, arguments.threads) as pool:
         bandwidth = read_bandwidth(library, pool, 0.5)
         peaks = {name: peak(library, pool, name, 0.3) for name in ("f32", "bf16", "int8", "int4")}
-    print(f"read bandwidth {bandwidth / 1e9:.1f} GB/s; peaks in Gop/s:", {k: round(v / 1e9) for k, v in peaks.items()})
-    print(f"{'weights':22}{'rows':>6}{'ms':>10}{'GB/s':>8}{'of read':>9}{'Gop/s':>8}{'of f32 peak':>13}")
+    write(
+        f"read bandwidth {bandwidth / 1e9:.1f} GB/s; peaks in Gop/s: { {k: round(v / 1e9) for k, v in peaks.items()} }"
+    )
+    write(f"{'weights':22}{'rows':>6}{'ms':>10}{'GB/s':>8}{'of read':>9}{'Gop/s':>8}{'of f32 peak':>13}")
     for name in arguments.cases.split(","):
         for rows in map(int, arguments.rows.split(",")):
             executable, count = build(library, CASES[name], rows, arguments.threads)
@@ -100,7 +108,7 @@ def main() -> None:
             rate = executable.memory_bytes["weights"] / seconds
             operations = 2 * rows * WIDTH * WIDTH * count / seconds
             executable.close()
-            print(
+            write(
                 f"{name:22}{rows:6}{seconds * 1e3:10.2f}{rate / 1e9:8.1f}{rate / bandwidth:9.0%}"
                 f"{operations / 1e9:8.0f}{operations / peaks['f32']:13.0%}"
             )
