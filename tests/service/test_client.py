@@ -1,0 +1,148 @@
+"""The client over an engine in this process: text, stop strings, aborts, failures, counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from appliance.engine.messages import ErrorKind, SamplingParams
+from appliance.engine.scripted import Script
+from appliance.plan.types import EnginePlan
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.errors import RequestFailedError
+from appliance.service.in_process import InProcessEngine
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.requests import TextOptions, TextRequest
+from appliance.service.streams import OutputStream
+from appliance.service.text_side import load_text_side
+from tests.server.harness import continues, encode, write_plan
+
+SCRIPT = Script(replies=[continues("Say: ", "hello world"), continues("Stop: ", "one STOP two three four five")])
+
+
+def plan_in(folder: Path, script: Script = SCRIPT) -> EnginePlan:
+    import msgspec
+
+    return msgspec.json.decode(write_plan(folder, script).read_bytes(), type=EnginePlan)
+
+
+@pytest_asyncio.fixture()
+async def engine(tmp_path: Path) -> AsyncIterator[InProcessEngine]:
+    plan = plan_in(tmp_path)
+    running = InProcessEngine(plan, load_text_side(plan, None))
+    yield running
+    running.close()
+
+
+def request(prompt: str, text: TextOptions | None = None, **sampling: Any) -> TextRequest:
+    params = SamplingParams(**{"max_tokens": 50, "temperature": 0.0, **sampling})
+    return TextRequest(request_id="r", prompt_token_ids=encode(prompt), sampling=params, text=text or TextOptions())
+
+
+async def texts(stream: OutputStream, count: int = 1) -> list[str]:
+    found = [""] * count
+    async for outputs in stream:
+        for output in outputs:
+            found[output.index] += output.text
+    return found
+
+
+async def test_text_comes_out(engine: InProcessEngine) -> None:
+    assert await texts(engine.client.generate(request("Say: "))) == ["hello world"]
+    assert engine.client.num_open_requests == engine.client.num_open_sequences == 0
+
+
+async def test_requests_of_one_stream_are_numbered(engine: InProcessEngine) -> None:
+    stream = engine.client.generate(request("Say: ", n=2), request("Stop: ", n=2))
+    assert await texts(stream, 4) == ["hello world"] * 2 + ["one STOP two three four five"] * 2
+
+
+async def test_stop_string_ends_the_sequence_in_the_engine(engine: InProcessEngine) -> None:
+    stream = engine.client.generate(request("Stop: ", TextOptions(stop=("STOP",)), max_tokens=400))
+    ends = [output async for outputs in stream for output in outputs if output.finish_reason]
+    assert (ends[-1].finish_reason, ends[-1].stop_reason) == ("stop", "STOP")
+    await idle(engine.client)
+
+
+async def test_closing_a_stream_aborts(engine: InProcessEngine) -> None:
+    with engine.client.generate(request("x", max_tokens=400, n=3)) as stream:
+        await anext(stream)
+        assert engine.client.num_open_sequences == 3
+    assert engine.client.num_open_sequences == 0
+    assert [output async for output in stream] == []
+    await idle(engine.client)
+
+
+async def test_a_failing_request_ends_its_stream_alone(engine: InProcessEngine) -> None:
+    good = engine.client.generate(request("Say: "))
+    bad = engine.client.generate(request("Say: "), request("Say: ", logit_bias={10**8: 1.0}))
+    with pytest.raises(RequestFailedError) as failure:
+        await texts(bad, 2)
+    assert (failure.value.kind, failure.value.field) == (ErrorKind.INVALID, "logit_bias")
+    assert await texts(good) == ["hello world"]
+    assert engine.client.num_open_requests == 0
+
+
+async def test_closing_the_engine_fails_what_is_open(engine: InProcessEngine) -> None:
+    stream = engine.client.generate(request("x", max_tokens=400))
+    await anext(stream)
+    engine.close()
+    with pytest.raises(RequestFailedError, match="closed"):
+        await texts(stream)
+    with pytest.raises(RequestFailedError) as refused:
+        engine.client.generate(request("x"))
+    assert refused.value.kind is ErrorKind.UNAVAILABLE
+
+
+async def test_crash_reaches_every_request(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path, Script(crash_at_step=3))
+    engine = InProcessEngine(plan, load_text_side(plan, None))
+    streams = [engine.client.generate(request("x")) for _ in range(3)]
+    results = await asyncio.gather(*[texts(stream) for stream in streams], return_exceptions=True)
+    assert all(isinstance(result, RequestFailedError) for result in results)
+    assert "crash" in (engine.client.closed_reason or "")
+    engine.close()
+
+
+async def test_utility_calls(engine: InProcessEngine) -> None:
+    assert bytes(await engine.client.call("reset_prefix_cache"))
+
+
+def test_admission() -> None:
+    client = EngineClient(AdmissionLimits(max_num_seqs=2, max_waiting=1))
+    with pytest.raises(RequestFailedError, match="starting"):
+        client.check_admission()
+    client.closed_reason = None
+    client.num_open_sequences = 2
+    client.check_admission()
+    client.num_open_sequences = 3
+    with pytest.raises(RequestFailedError) as refused:
+        client.check_admission()
+    assert refused.value.kind is ErrorKind.OVERLOADED
+
+
+async def test_counters_survive_an_engine_restart(tmp_path: Path) -> None:
+    metrics = ServiceMetrics("m")
+    plan = plan_in(tmp_path)
+    for _ in range(2):
+        engine = InProcessEngine(plan, load_text_side(plan, None), metrics=metrics)
+        await texts(engine.client.generate(request("Say: ")))
+        engine.close()
+    lines = metrics.render().decode().splitlines()
+    assert 'appliance_generation_tokens_total{model_name="m"} 8.0' in lines
+    assert 'vllm:generation_tokens_total{model_name="m"} 8.0' in lines
+    assert 'appliance_requests_finished_total{finished_reason="stop",model_name="m"} 2.0' in lines
+    assert 'appliance_time_to_first_token_seconds_count{model_name="m"} 2.0' in lines
+
+
+async def idle(client: EngineClient) -> None:
+    """Until the engine says that nothing runs."""
+    import msgspec
+
+    while True:
+        stats = msgspec.msgpack.decode(await client.call("stats"))
+        if stats["num_running"] == stats["num_waiting"] == 0:
+            return
