@@ -6,9 +6,9 @@ from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import BootPhase, EngineEvent, Fatal
 from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
-from appliance.service.link import ThreadLink
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.text_side import TextSide
+from appliance.service.thread_link import ThreadLink
 
 
 class InProcessEngine:
