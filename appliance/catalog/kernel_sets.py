@@ -17,6 +17,21 @@ _AMX_FLAGS = (*_AVX512_BF16_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryMargin:
+    """What a device's memory holds besides the engine's own items."""
+
+    size_bytes: int
+    purpose: str
+
+
+MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
+    "cpu": MemoryMargin(1 << 28, "code, tokenizer and request state of two processes"),
+    "cuda": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
+    "rocm": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class KernelSetFacts:
     """One kernel set; profiles say which are preferred. `is_built`: this version has it."""
 

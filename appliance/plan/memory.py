@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from appliance.base.units import format_size
-from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.catalog.kernel_sets import MEMORY_MARGINS, KernelSetFacts
 from appliance.checkpoint.config import ConfigFacts
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
@@ -23,12 +23,6 @@ from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPl
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
 CPU_AUTO_CACHE_SHARE = 4  # where a quarter of the budget is more, that much
-MARGIN_BYTES = {"cpu": GIB // 4, "cuda": GIB, "rocm": GIB}
-MARGIN_NOTE = {
-    "cpu": "code, tokenizer and request state of two processes",
-    "cuda": "driver context, libraries and fragmentation",
-    "rocm": "driver context, libraries and fragmentation",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +164,8 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, Mem
 
 
 def _margin(inputs: PlanInputs) -> MemoryItem:
-    device = inputs.profile.device
-    return MemoryItem(name="margin", size_bytes=MARGIN_BYTES[device], formula=MARGIN_NOTE[device])
+    margin = MEMORY_MARGINS[inputs.profile.device]
+    return MemoryItem(name="margin", size_bytes=margin.size_bytes, formula=margin.purpose)
 
 
 def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, int]:

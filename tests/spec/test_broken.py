@@ -8,7 +8,7 @@ import pytest
 
 from appliance.base.diagnostics import Diagnostic, Severity
 from appliance.base.errors import SpecError
-from appliance.catalog.rules import SUMMARIES
+from appliance.catalog.rules import PLANNING, SUMMARIES
 from appliance.cli import validate
 from appliance.spec import load_spec
 
@@ -52,7 +52,7 @@ def test_warned(file: Path) -> None:
 
 def test_every_rule_is_broken_somewhere() -> None:
     used = {rule for file in [*BROKEN, *WARNED] for rule, _, _ in expected(file)}
-    assert used | TESTED_ELSEWHERE == set(SUMMARIES)
+    assert used | TESTED_ELSEWHERE == set(SUMMARIES) - set(PLANNING)
     assert len(BROKEN) >= 60
 
 
