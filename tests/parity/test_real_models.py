@@ -11,7 +11,6 @@ import pytest
 
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.interface import ExecutionLimits
 from tests.parity.conftest import kernel_set_names
 from tests.parity.harness import Driver, bind, limits, precision
 from tests.parity.real_oracle import NUM_TOKENS, Answer, oracle_answers
@@ -68,10 +67,9 @@ def check_chunked_and_cached(driver: Driver, prompt: list[int], expected: list[i
     assert driver.continue_greedily(cached, len(expected)) == expected
 
 
-def real_driver(model_file: Path, weights: str) -> Driver:
-    """The best kernel set here, with dense weights and an f32 cache."""
-    facts, bounds = read_model_facts(model_file), limits(**LIMITS)
-    assert isinstance(bounds, ExecutionLimits)
+def real_driver(model_file: Path, weights: str | None, **changes: object) -> Driver:
+    """The best kernel set here. weights: all dense of that type; None: each in the form of its stored type."""
+    facts, bounds = read_model_facts(model_file), limits(**(LIMITS | changes))
     kernel_set = load_kernel_set(kernel_set_names()[-1])
     return Driver(bind(facts, kernel_set, precision(facts, dense=weights), bounds), bounds)
 
@@ -96,3 +94,20 @@ def in_batches_of_16(driver: Driver, prompts: list[list[int]]) -> list[list[int]
                 row.token_ids.append(int(best))
         made += tokens
     return made
+
+
+# Share of transformers' greedy tokens that are still the best after the same text: what serving gives up for speed.
+@pytest.mark.parametrize(("quantize_activations", "kv_dtype", "least"), [(False, "f32", 1.0), (True, "bf16", 0.97)])
+def test_stored_precision_agrees_with_transformers(
+    model_file: Path, cache: Path, quantize_activations: bool, kv_dtype: str, least: float
+) -> None:
+    answers = oracle_answers(model_file, "f32", cache)
+    changes = {"quantize_activations": quantize_activations, "kv_dtype": kv_dtype, "max_num_sampled": 128}
+    driver = real_driver(model_file, weights=None, **changes)
+    same = 0
+    for answer in answers:
+        after = driver.all_logits(answer.prompt + answer.tokens)[len(answer.prompt) - 1 : -1]
+        same += int((after.argmax(axis=1) == answer.tokens).sum())
+    share = same / (len(answers) * NUM_TOKENS)
+    print(f"{model_file.name} {changes}: {share:.2%} of {len(answers) * NUM_TOKENS} tokens")
+    assert share >= least
