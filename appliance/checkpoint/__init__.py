@@ -1,4 +1,7 @@
-"""What a checkpoint is, where it comes from, and its bytes. No torch, no transformers."""
+"""What a checkpoint is, where it comes from, and its bytes. No torch, no transformers.
+
+Reading headers needs no numpy, so that planning starts quickly; `reader`, which does, is imported where it is used.
+"""
 
 from appliance.checkpoint.config import ConfigFacts, LayerFacts, derive_geometry, normalize_config
 from appliance.checkpoint.errors import CheckpointError
@@ -11,7 +14,6 @@ from appliance.checkpoint.facts import (
     TokenizerFacts,
 )
 from appliance.checkpoint.read import read_model_facts
-from appliance.checkpoint.reader import TensorReader, open_tensors
 from appliance.checkpoint.rope import RopeFacts
 from appliance.checkpoint.sources.options import FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
@@ -28,11 +30,9 @@ __all__ = [
     "RopeFacts",
     "StoredConventions",
     "TensorFacts",
-    "TensorReader",
     "TokenizerFacts",
     "derive_geometry",
     "normalize_config",
-    "open_tensors",
     "read_model_facts",
     "resolve_source",
 ]

@@ -4,10 +4,9 @@ Where GGUF leaves a value to llama.cpp's own constants (Gemma's attention scale 
 llama.cpp's model loader are used, so that a file means here what it means there.
 """
 
+import struct
 from collections.abc import Callable
 from typing import Any, Final
-
-import numpy as np
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import StoredConventions
@@ -160,7 +159,7 @@ def _factors(tensors: StoredTensors, name: str) -> list[float] | None:
     file, tensor = tensors[name]
     if tensor.storage != "f32" or tensor.size_bytes > 4096:
         raise CheckpointError(file.path.name, f"{name} must be a short f32 vector, not {tensor.storage} {tensor.shape}")
-    return [float(value) for value in np.frombuffer(file.read(tensor), dtype="<f4")]
+    return [value for (value,) in struct.iter_unpack("<f", file.read(tensor))]
 
 
 def _gemma2(config: dict[str, Any], values: dict[str, Any]) -> None:

@@ -7,8 +7,6 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, overload
 
-import numpy as np
-
 from appliance.checkpoint.errors import CheckpointError
 
 STRING: Final = 8
@@ -71,15 +69,9 @@ class LazyArray(Sequence[Any]):
         """All elements. Undecodable bytes in strings become U+FFFD."""
         if self._offsets is not None:
             return [self._bytes(i).decode("utf-8", "replace") for i in range(self._count)]
-        return list(self.numpy().tolist())
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy of a numeric array. Raises TypeError for strings."""
-        if self._offsets is not None:
-            raise TypeError("an array of strings has no numpy form")
         scalar = _SCALARS[self._kind]
         raw = self._data[self._start : self._start + self._count * scalar.size]
-        return np.frombuffer(raw, dtype=np.dtype(scalar.format))
+        return [value for (value,) in scalar.iter_unpack(raw)]
 
     def find(self, text: str) -> int | None:
         """The index of the first string equal to `text`, found by a byte search; None where there is none."""

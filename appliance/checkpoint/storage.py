@@ -1,9 +1,6 @@
 """How tensors are stored: block sizes, and the numbers and names by which GGUF and safetensors call each storage."""
 
 import math
-from typing import Any
-
-import numpy as np
 
 from appliance.checkpoint.facts import Storage
 
@@ -89,20 +86,21 @@ SAFETENSORS_TYPES: dict[str, Storage] = {
     "BOOL": "bool",
 }
 
-# numpy has neither bfloat16 nor float8: their bits are given as unsigned integers.
-NUMPY_TYPES: dict[Storage, np.dtype[Any]] = {
-    "f64": np.dtype("<f8"),
-    "f32": np.dtype("<f4"),
-    "f16": np.dtype("<f2"),
-    "bf16": np.dtype("<u2"),
-    "f8_e4m3": np.dtype("u1"),
-    "f8_e5m2": np.dtype("u1"),
-    "i8": np.dtype("i1"),
-    "i16": np.dtype("<i2"),
-    "i32": np.dtype("<i4"),
-    "i64": np.dtype("<i8"),
-    "u8": np.dtype("u1"),
-    "bool": np.dtype("?"),
+# Type strings, so that reading headers needs no numpy. numpy has neither bfloat16 nor
+# float8: their bits are given as unsigned integers.
+NUMPY_TYPES: dict[Storage, str] = {
+    "f64": "<f8",
+    "f32": "<f4",
+    "f16": "<f2",
+    "bf16": "<u2",
+    "f8_e4m3": "u1",
+    "f8_e5m2": "u1",
+    "i8": "i1",
+    "i16": "<i2",
+    "i32": "<i4",
+    "i64": "<i8",
+    "u8": "u1",
+    "bool": "?",
 }
 
 

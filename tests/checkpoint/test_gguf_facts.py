@@ -4,7 +4,8 @@ import gguf
 import numpy as np
 import pytest
 
-from appliance.checkpoint import CheckpointError, normalize_config, open_tensors, read_model_facts
+from appliance.checkpoint import CheckpointError, normalize_config, read_model_facts
+from appliance.checkpoint.reader import open_tensors
 
 from .files import LLAMA, llama_tensors, write_gguf
 

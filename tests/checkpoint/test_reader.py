@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from appliance.checkpoint import CheckpointError, open_tensors, read_model_facts
+from appliance.checkpoint import CheckpointError, read_model_facts
+from appliance.checkpoint.reader import open_tensors
 
 from .files import write_folder
 from .test_folder import CONFIG

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.checkpoint import normalize_config, open_tensors, read_model_facts
+from appliance.checkpoint import normalize_config, read_model_facts
+from appliance.checkpoint.reader import open_tensors
 
 FOLDER = os.environ.get("APPLIANCE_TEST_MODELS")
 pytestmark = pytest.mark.skipif(FOLDER is None, reason="APPLIANCE_TEST_MODELS is not set")
