@@ -67,6 +67,7 @@ class ChatAnswer:
         )
         self._num_top = request.sampling.logprobs
         self._n = request.sampling.n
+        self._role = serving.response_role if fields.add_generation_prompt else fields.messages[-1].role
         self._prefix = _echoed(fields)
         rule = UsageRule.of(fields, forced=serving.force_include_usage)
         start = self._head.event_start("chat.completion.chunk")
@@ -78,7 +79,8 @@ class ChatAnswer:
 
     def opening(self) -> bytes:
         content = orjson.dumps(self._prefix)
-        first = b'"delta":{"role":"assistant","content":%s},"logprobs":null,"finish_reason":null' % content
+        delta = b'"delta":{"role":%s,"content":%s}' % (orjson.dumps(self._role), content)
+        first = delta + b',"logprobs":null,"finish_reason":null'
         return b"".join(self._writer.choice(index, first) for index in range(self._n))
 
     def event(self, output: TextOutput) -> bytes:
@@ -110,7 +112,7 @@ class ChatAnswer:
     def _choice(self, index: int, end: TextOutput | None) -> dict[str, Any]:
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(self._texts[index])},
+            "message": {"role": self._role, "content": "".join(self._texts[index])},
             "logprobs": {"content": self._logprobs[index]} if self._num_top is not None else None,
             "finish_reason": end.finish_reason if end else None,
             "stop_reason": end.stop_reason if end else None,

@@ -72,9 +72,11 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         **changes,
     }
     restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`
+    role = settings.pop("response_role", "assistant")
     plan = scripted_plan(folder, script, **settings)
     plan = msgspec.structs.replace(
         plan,
+        serving=msgspec.structs.replace(plan.serving, response_role=role),
         restart=msgspec.structs.replace(plan.restart, policy=restart),
         scheduler=msgspec.structs.replace(plan.scheduler, policy=order),
     )

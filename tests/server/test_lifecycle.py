@@ -181,7 +181,7 @@ def test_overload_is_refused_with_retry_after(tmp_path: Path) -> None:
 
         def ask() -> None:
             with server.http() as http:
-                results.append(http.post("/v1/chat/completions", json=chat(max_tokens=250)).status_code)
+                results.append(http.post("/v1/chat/completions", json=chat(max_tokens=150)).status_code)
 
         threads = [threading.Thread(target=ask) for _ in range(3)]
         for thread in threads:

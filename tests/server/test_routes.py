@@ -153,6 +153,16 @@ def test_options_of_the_plan(tmp_path: Path) -> None:
         assert json.loads(lines[-3].removeprefix("data: "))["usage"]["completion_tokens"] == 3
 
 
+def test_response_role_of_the_plan(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, Script(replies=[says("greet", "hello")]), response_role="bot") as server,
+        server.http() as http,
+    ):
+        assert http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["message"]["role"] == "bot"
+        streamed = http.post("/v1/chat/completions", json={**CHAT, "stream": True}).text
+        assert '"delta":{"role":"bot","content":""}' in streamed
+
+
 def test_priority_needs_its_policy(tmp_path: Path) -> None:
     with running(tmp_path, Script(), order="priority") as server, server.http() as http:
         assert http.post("/v1/completions", json={"prompt": "x", "priority": -5}).status_code == 200
