@@ -1,0 +1,36 @@
+"""`appliance batch` over a real model, killed and run again."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.e2e.conftest import CommandLine
+from tests.server.harness import wait_until
+
+NUM_LINES = 24
+
+
+def request(number: int) -> str:
+    body = {"model": "echo", "messages": [{"role": "user", "content": f"line {number}"}], "temperature": 0}
+    return json.dumps({"custom_id": f"r{number}", "method": "POST", "url": "/v1/chat/completions", "body": body})
+
+
+def has_a_line(path: Path) -> bool:
+    return path.exists() and b"\n" in path.read_bytes()
+
+
+def test_a_killed_batch_goes_on(appliance: CommandLine, spec: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("\n".join([*(request(n) for n in range(NUM_LINES)), '{"custom_id": "bad"}']) + "\n")
+    command = appliance.command("batch", spec, "-i", source, "-o", target, "--max-concurrency", 2)
+    with subprocess.Popen(command, env=appliance.environment, stderr=subprocess.DEVNULL) as killed:
+        wait_until(lambda: has_a_line(target) or killed.poll() is not None, "nothing was written", timeout_s=60.0)
+        killed.kill()
+    written = target.read_bytes().count(b"\n")
+    summary = appliance.json("batch", spec, "-i", source, "-o", target)
+    assert (summary["requests"], summary["failed"], summary["resumed"]) == (NUM_LINES + 1, 1, written)
+    answers = [json.loads(line) for line in target.read_text().splitlines()]
+    assert [answer["custom_id"] for answer in answers] == [*(f"r{n}" for n in range(NUM_LINES)), "bad"]
+    for number, answer in enumerate(answers[:-1]):
+        assert answer["response"]["body"]["choices"][0]["message"]["content"] == f"line {number}"
+    assert answers[-1]["error"]["code"] == "invalid_method"
