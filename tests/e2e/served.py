@@ -1,0 +1,110 @@
+"""A random model with a byte tokenizer, made without torch, and a server of it as a spec describes it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors.numpy import save_file
+
+from appliance.plan.hashes import with_hashes
+from appliance.plan.prepare import prepare
+from tests.server.harness import BOS, EOS, FIRST_BYTE, TEMPLATE, Server, byte_tokenizer
+
+NAME = "random"
+CONTEXT = 4096
+_HIDDEN, _INNER, _LAYERS, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 96, 2, 4, 2, 16
+_SPEC = """\
+api_version: appliance/v1
+kind: Deployment
+name: random
+model: {{source: {source}, served_names: [random, alias]}}
+cache: {{num_blocks: 2048}}
+scheduler: {{max_num_seqs: 32}}
+endpoints: {{http: {{enable_server_load_tracking: true}}}}
+restart: {{policy: on-failure, max_restarts: 3, backoff: 100ms}}
+"""
+
+
+def make_random_model(folder: Path) -> None:
+    """A Llama of 0.1M weights that writes printable ASCII and, as good as never, the end token."""
+    tokenizer = byte_tokenizer()
+    vocab_size = tokenizer.get_vocab_size()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab_size,
+        "hidden_size": _HIDDEN, "intermediate_size": _INNER, "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS, "num_key_value_heads": _KV_HEADS, "head_dim": _HEAD_DIM, "hidden_act": "silu",
+        "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "bos_token_id": BOS, "eos_token_id": EOS, "torch_dtype": "float32",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(_weights(vocab_size), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _weights(vocab_size: int) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(7)
+
+    def matrix(rows: int, columns: int, scale: float) -> np.ndarray:
+        return (generator.standard_normal((rows, columns)) * scale).astype(np.float32)
+
+    head = np.zeros((vocab_size, _HIDDEN), np.float32)
+    head[FIRST_BYTE + 32 : FIRST_BYTE + 127] = matrix(95, _HIDDEN, 0.5)
+    weights = {
+        "model.embed_tokens.weight": matrix(vocab_size, _HIDDEN, 1.0),
+        "model.norm.weight": np.ones(_HIDDEN, np.float32),
+        "lm_head.weight": head,
+    }
+    query, key = _HEADS * _HEAD_DIM, _KV_HEADS * _HEAD_DIM
+    shapes = {
+        "self_attn.q_proj": (query, _HIDDEN), "self_attn.k_proj": (key, _HIDDEN), "self_attn.v_proj": (key, _HIDDEN),
+        "self_attn.o_proj": (_HIDDEN, query), "mlp.gate_proj": (_INNER, _HIDDEN), "mlp.up_proj": (_INNER, _HIDDEN),
+        "mlp.down_proj": (_HIDDEN, _INNER),
+    }  # fmt: skip
+    for layer in range(_LAYERS):
+        prefix = f"model.layers.{layer}."
+        for name, (rows, columns) in shapes.items():
+            weights[f"{prefix}{name}.weight"] = matrix(rows, columns, 1.5 * columns**-0.5)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            weights[f"{prefix}{name}.weight"] = np.ones(_HIDDEN, np.float32)
+    return weights
+
+
+@contextmanager
+def serving(folder: Path, model: Path, *overrides: str) -> Iterator[Server]:
+    """A ready server on a port of the system's choice. `overrides` are PATH=VALUE, as of `appliance apply --set`."""
+    spec = folder / "spec.yaml"
+    spec.write_text(_SPEC.format(source=json.dumps(str(model))))
+    plan = prepare(spec, overrides).plan
+    plan = with_hashes(msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, port=0)))
+    path = folder / "plan.json"
+    path.write_bytes(msgspec.json.encode(plan))
+    server = Server(path, folder)
+    try:
+        server.wait_for("ready", timeout_s=60.0)
+        yield server
+    finally:
+        server.close()
+
+
+def figures(server: Server) -> dict[str, float]:
+    """The server's own metrics, summed over labels."""
+    sums: dict[str, float] = {}
+    with server.http() as http:
+        for line in http.get("/metrics").text.splitlines():
+            if line.startswith("appliance_"):
+                name, value = line.split("{")[0].removeprefix("appliance_"), float(line.rsplit(" ", 1)[1])
+                sums[name] = sums.get(name, 0.0) + value
+    return sums
+
+
+def is_idle(server: Server) -> bool:
+    """Nothing is open, runs or waits, and no block is in use."""
+    found = figures(server)
+    with server.http() as http:
+        load = http.get("/load").json()["server_load"]
+    gauges = ("requests_running", "requests_waiting", "kv_cache_usage_ratio")
+    return load == 0 and all(found[name] == 0.0 for name in gauges)
