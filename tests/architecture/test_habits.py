@@ -12,7 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(ROOT.glob("appliance/**/*.py"))
 DEVICE_NAMES = re.compile(r"\b(cuda|rocm|nvidia|amd|hip|gfx\d\w*|sm_?\d+|avx\w*|amx)\b", re.IGNORECASE)
-MAY_NAME_DEVICES = ("hardware", "kernels", "catalog", "plan/types.py", "spec", "cli/profile.py", "cli/doctor.py")
+MAY_NAME_DEVICES = (
+    "hardware",
+    "kernels",
+    "catalog",
+    "plan/types.py",
+    "spec",
+    "cli/profile.py",
+    "cli/doctor.py",
+    "cli/commands/machine.py",
+)
 REASON = re.compile(r"#\s*(?:type: ignore|noqa)(?:\[[^\]]*\]|: ?[A-Z0-9, ]+)?(?P<rest>.*)$")
 
 
