@@ -45,6 +45,9 @@ def run(options: ApplyOptions) -> int:
     phases.begin("plan")
     for warning in prepared.loaded.warnings:
         print(f"warning: {warning.message}", file=sys.stderr)
+    for text in prepared.plan.warnings:
+        print(f"warning: {text}", file=sys.stderr)
+    printer.counts = prepared.plan.model.show_load_progress
     state = DeploymentState(state_dir(), prepared.plan.name)
     state.create()
     wanted = Wanted(plan=prepared.plan, spec_file=str(Path(options.spec).resolve()), spec_text=prepared.loaded.text)
@@ -118,6 +121,7 @@ class _Printer:
     quiet: bool
     is_terminal: bool = field(default_factory=sys.stderr.isatty)
     name: str = ""
+    counts: bool = True  # whether a phase shows how far it is
 
     def action(self, action: Action) -> None:
         if not self.quiet and action.verb is not Verb.KEEP:
@@ -130,7 +134,7 @@ class _Printer:
             self._show(name)
 
     def progress(self, done: int, total: int) -> None:
-        if total and self.is_terminal:
+        if total and self.is_terminal and self.counts:
             self._show(f"{self.name} {100 * done // total} %")
 
     def waiting(self, owner: str) -> None:

@@ -27,7 +27,8 @@ def run(
     more than a tenth off.
     """
     try:
-        prepared = prepare(spec, overrides, hardware, model_facts=Path(model_facts) if model_facts else None)
+        facts = Path(model_facts) if model_facts else None
+        prepared = prepare(spec, overrides, hardware, model_facts=facts, to_run=False)
         if verify is not None:
             return _verify(prepared, verify)
     except DiagnosedError as error:

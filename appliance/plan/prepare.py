@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from appliance.base.errors import ApplianceError, ExitCode
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
@@ -22,6 +23,12 @@ from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec
 
 MAX_TEMPLATE_BYTES = 1 << 20
+
+
+class CannotRunError(ApplianceError):
+    """The plan is whole, and this version has not all that it needs."""
+
+    exit_code = ExitCode.INVALID
 
 
 class Prepared(NamedTuple):
@@ -43,13 +50,14 @@ def prepare(
     *,
     model_facts: Path | None = None,
     allow_fetch: bool = True,
+    to_run: bool = True,
     progress: Progress | None = None,
 ) -> Prepared:
     """The spec, the checkpoint's facts and the plan.
 
     hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place of
-    the checkpoint. allow_fetch False looks only at what is on this machine. Raises ApplianceError: SpecError, FitError,
-    CheckpointError, HardwareError.
+    the checkpoint. allow_fetch False looks only at what is on this machine. to_run: refuse a plan that this version cannot
+    run. Raises ApplianceError: SpecError, FitError, CannotRunError, CheckpointError, HardwareError.
     """
     loaded = load_spec(spec_path, overrides)
     base = Path(spec_path).resolve().parent
@@ -57,6 +65,8 @@ def prepare(
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
+    if to_run and plan.cannot_run:
+        raise CannotRunError("; ".join(plan.cannot_run), hint="`appliance plan` shows what it would be")
     return Prepared(loaded, model, plan)
 
 

@@ -12,10 +12,11 @@ import pytest
 from appliance.base.errors import ApplianceError
 from appliance.cli.plan import run
 from appliance.plan.boot import BootReport, compare_boot, read_boot_report
+from appliance.plan.prepare import CannotRunError, find_machine, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
 from appliance.plan.schema import FILE_NAME, schema_text
 
-from .machines import MODEL, load, plan, qwen, small_model, write_spec
+from .machines import MODEL, load, machine, plan, qwen, small_model, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = BootReport(seconds={"weights": 1.5}, memory_bytes={"weights": 100 << 20, "kv_cache": 1 << 30}, num_blocks=4)
@@ -65,6 +66,21 @@ def test_verb_answers_its_exit_codes(tmp_path: Path, facts_file: str, capsys: py
     assert run(large, hardware="no-such-machine", model_facts=facts_file) == 3
     assert run(str(write_spec(tmp_path, MODEL)), hardware="server-epyc-9654") == 1
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_cannot_run_is_planned_but_refused_to_run(tmp_path: Path, facts_file: str) -> None:
+    spec = write_spec(tmp_path, MODEL)
+    planned = prepare(spec, hardware="amd-mi300x-192g", model_facts=Path(facts_file), to_run=False).plan
+    assert planned.cannot_run
+    with pytest.raises(CannotRunError, match="rocm-triton is not in this version") as caught:
+        prepare(spec, hardware="amd-mi300x-192g", model_facts=Path(facts_file))
+    assert caught.value.exit_code == 2
+
+
+def test_this_machine_is_planned_on_what_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.plan.prepare.probe_machine", lambda: machine("nvidia-l4-24g"))
+    assert find_machine(load().spec, None).profile.device == "cpu"
+    assert find_machine(load().spec, "nvidia-l4-24g").profile.device == "cuda"
 
 
 def test_boot_report_is_read_from_a_status_file(tmp_path: Path) -> None:
