@@ -1,0 +1,17 @@
+"""A short soak over a real model. `python -m tests.e2e.soak` is the long one."""
+
+from pathlib import Path
+
+from tests.e2e.served import make_random_model, serving
+from tests.e2e.soak import Soak, soak
+
+
+async def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    make_random_model(tmp_path / "model")
+    with serving(tmp_path, tmp_path / "model", "cache.num_blocks=256", "model.max_model_len=1024") as server:
+        report = await soak(
+            Soak(url=server.url, pid=server.process.pid, clients=32, seconds=4.0, warmup_seconds=2.0, max_requests=5000)
+        )
+        assert report.faults() == []
+        assert report.counts.finished > 32
