@@ -55,8 +55,8 @@ def prepare(
 ) -> Prepared:
     """The spec, the checkpoint's facts and the plan.
 
-    hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place of
-    the checkpoint. allow_fetch False looks only at what is on this machine. to_run: refuse a plan that this version cannot
+    hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place
+    of the checkpoint. allow_fetch False: only what is on this machine. to_run: refuse a plan that this version cannot
     run. Raises ApplianceError: SpecError, FitError, CannotRunError, CheckpointError, HardwareError.
     """
     loaded = load_spec(spec_path, overrides)
