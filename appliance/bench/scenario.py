@@ -1,38 +1,45 @@
 """What is measured: a scenario, the presets that repeat the peers' workloads, and the SLO it is held against."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 Kind = Literal["latency", "throughput", "serve"]
+Count = Annotated[int, Meta(ge=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
 WorkloadName = Literal["random", "fixed", "shared-prefix", "trace"]
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One benchmark. Field names and defaults are those of `bench.scenarios` in the spec; durations are seconds."""
+    """One benchmark. Field names and defaults are those of `bench.scenarios` in the spec; durations are seconds.
+
+    input_len holds the whole prompt, the shared prefix too; range_ratio varies what is not shared.
+    """
 
     name: str
     kind: Kind = "serve"
     workload: WorkloadName = "random"
     trace_file: str | None = None
-    num_prompts: int = 100
-    input_len: int = 512
-    output_len: int = 128
-    range_ratio: float = 0.0
-    prefix_len: int = 0
-    num_prefixes: int = 1
-    batch_size: int = 1
-    request_rate: float | None = None
-    burstiness: float = 1.0
-    max_concurrency: int | None = None
-    num_warmups: int = 1
-    repeats: int = 1
-    seed: int = 0
-    temperature: float = 0.0
-    top_p: float = 1.0
+    num_prompts: Count = 100
+    input_len: Count = 512
+    output_len: Count = 128
+    range_ratio: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    prefix_len: Whole = 0
+    num_prefixes: Count = 1
+    batch_size: Count = 1
+    request_rate: Positive | None = None
+    burstiness: Positive = 1.0
+    max_concurrency: Count | None = None
+    num_warmups: Whole = 1
+    repeats: Count = 1
+    seed: Whole = 0
+    temperature: Annotated[float, Meta(ge=0)] = 0.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     ignore_eos: bool = True
     stream: bool = True
-    max_duration: float | None = None
+    max_duration: Positive | None = None
 
 
 # The workloads of docs/benchmarks: one stream, a full batch, closed-loop clients, a shared prefix.
@@ -66,7 +73,7 @@ PRESETS: dict[str, Scenario] = {
             kind="throughput",
             workload="shared-prefix",
             num_prompts=32,
-            input_len=64,
+            input_len=1088,
             prefix_len=1024,
             output_len=32,
             stream=False,

@@ -59,9 +59,13 @@ def arrival_times(scenario: Scenario, rng: random.Random) -> list[float]:
     return times
 
 
-def _input_len(scenario: Scenario, rng: random.Random) -> int:
-    low = max(1, round(scenario.input_len * (1 - scenario.range_ratio)))
-    return rng.randint(low, round(scenario.input_len * (1 + scenario.range_ratio)))
+def _own_len(scenario: Scenario, rng: random.Random) -> int:
+    """Tokens of a prompt that are not shared. Raises ApplianceError when the prefix leaves none."""
+    mean = scenario.input_len - (scenario.prefix_len if scenario.workload == "shared-prefix" else 0)
+    if mean < 1:
+        message = f"a shared prefix of {scenario.prefix_len} leaves nothing of {scenario.input_len} prompt tokens"
+        raise ApplianceError(message, hint="input_len is the whole prompt")
+    return rng.randint(max(1, round(mean * (1 - scenario.range_ratio))), round(mean * (1 + scenario.range_ratio)))
 
 
 def _ids(count: int, vocab_size: int, rng: random.Random) -> list[int]:
@@ -70,7 +74,7 @@ def _ids(count: int, vocab_size: int, rng: random.Random) -> list[int]:
 
 
 def _random(scenario: Scenario, vocab_size: int, lengths: random.Random, tokens: random.Random) -> list[list[int]]:
-    sizes = [_input_len(scenario, lengths) for _ in range(scenario.num_prompts)]
+    sizes = [_own_len(scenario, lengths) for _ in range(scenario.num_prompts)]
     return [_ids(size, vocab_size, tokens) for size in sizes]
 
 

@@ -52,7 +52,7 @@ def run(options: BenchOptions) -> int:
         result = _measure(scenario, options, plan, options.vocab_size or min(vocab_size, DEFAULT_VOCAB_SIZE))
         print(render(result), end="\n\n")
         results.append(result)
-    _write(results, options)
+    _write(results, options, _output_folder(options, plan))
     return int(ExitCode.OK)
 
 
@@ -147,9 +147,20 @@ def _tick(done: int, total: int) -> None:
         print(f"\r  {done}/{total} requests", end="" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
 
 
-def _write(results: Sequence[BenchResult], options: BenchOptions) -> None:
-    if options.output is not None:
-        for result in results:
+def _output_folder(options: BenchOptions, plan: EnginePlan | None) -> Path | None:
+    """The spec's `bench.output_dir`, where the command line names no file."""
+    planned = plan.bench.get("output_dir") if plan is not None else None
+    if options.output is not None or planned is None or options.spec is None:
+        return None
+    return Path(options.spec).parent / str(planned)
+
+
+def _write(results: Sequence[BenchResult], options: BenchOptions, folder: Path | None) -> None:
+    for result in results:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            save(result, folder / f"{result.scenario.name}.json")
+        elif options.output is not None:
             path = options.output
             save(result, path if len(results) == 1 else path.with_name(f"{path.stem}-{result.scenario.name}.json"))
     if options.html is not None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from appliance.base.errors import ApplianceError
+from appliance.bench.changes import parse_changes
 from appliance.bench.scenario import PRESETS, Scenario
 from appliance.bench.workload import FIRST_ORDINARY_ID, arrival_times, make_workload
 
@@ -36,6 +37,19 @@ def test_shared_prefix_is_shared_and_the_rest_is_not() -> None:
     items = make_workload(PRESETS["shared-prefix"], VOCAB)
     assert len({tuple(item.prompt[:1024]) for item in items}) == 1
     assert len({tuple(item.prompt[1024:]) for item in items}) == len(items)
+    assert {len(item.prompt) for item in items} == {1088}
+
+
+def test_a_prefix_leaves_something_of_the_prompt() -> None:
+    scenario = Scenario(name="s", workload="shared-prefix", input_len=64, prefix_len=64)
+    with pytest.raises(ApplianceError, match="a shared prefix of 64 leaves nothing of 64"):
+        make_workload(scenario, VOCAB)
+
+
+@pytest.mark.parametrize("change", ["num_prompts=0", "request_rate=0", "range_ratio=1", "workload=x", "nonsense=1"])
+def test_a_change_that_makes_no_sense_is_refused(change: str) -> None:
+    with pytest.raises(ApplianceError, match=f"--with {change}"):
+        parse_changes([change])
 
 
 @pytest.mark.parametrize(("burstiness", "expected"), [(0.25, 2.0), (1.0, 1.0), (16.0, 0.25)])
