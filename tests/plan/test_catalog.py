@@ -1,0 +1,84 @@
+"""The planner's tables say what the layers above really do."""
+
+import importlib
+import typing
+
+import pytest
+
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.formats import STORAGES, WeightForm, dense_error, tensor_role
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.catalog.operators import OPERATORS
+from appliance.checkpoint.facts import ModelFacts, Storage
+from appliance.hardware import load_profiles
+from appliance.kernels.layout import Layout
+from appliance.kernels.operators import Operator
+from appliance.layers.decoder import compile_decoder
+from appliance.models.load import build_decoder
+
+from .checkpoints import from_config, from_header
+
+
+def test_operators_are_those_of_the_kernels() -> None:
+    assert set(OPERATORS) == {record.__name__ for record in typing.get_args(Operator)}
+
+
+def test_every_storage_has_a_row() -> None:
+    assert set(STORAGES) == set(typing.get_args(Storage))
+
+
+def test_layouts_are_canonical() -> None:
+    layouts = {entry.form.layout for entry in STORAGES.values() if entry.form is not None}
+    assert layouts <= {str(layout) for layout in Layout}
+
+
+def test_profiles_name_known_kernel_sets() -> None:
+    assert {name for profile in load_profiles() for name in profile.kernel_sets} <= set(KERNEL_SETS)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in ARCHITECTURES.values() if entry.family])
+def test_every_family_is_there(name: str) -> None:
+    assert callable(importlib.import_module(str(ARCHITECTURES[name].family)).build)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        from_header("qwen2.5-coder-0.5b-q4_k_m"),
+        from_header("gemma-3-270m-q4_k_m"),
+        from_config("mistral-7b-v0.1"),
+        from_config("llama-3.1-8b"),
+        from_config("gpt2"),
+    ],
+    ids=lambda model: model.architecture,
+)
+def test_architectures_name_the_operators_they_use(model: ModelFacts) -> None:
+    program = compile_decoder(build_decoder(model, 128), {}).program
+    used = {type(operator).__name__ for operator in program.operators}
+    assert used == set(ARCHITECTURES[model.architecture].operators)
+
+
+@pytest.mark.parametrize(
+    ("form", "shape", "panel", "size"),
+    [
+        (WeightForm("bf16"), (3, 64), 1, 3 * 64 * 2),
+        (WeightForm("bf16"), (3, 64), 16, 16 * 64 * 2),
+        (WeightForm("int8", 32), (4, 64), 1, 4 * 64 + 4 * 2 * 2),
+        (WeightForm("int4", 32, has_offset=True), (4, 64), 1, 4 * 32 + 4 * 2 * 4),
+        (WeightForm("f32"), (7,), 16, 28),
+    ],
+)
+def test_bytes_of_a_form(form: WeightForm, shape: tuple[int, ...], panel: int, size: int) -> None:
+    assert form.size_bytes(shape, panel) == size
+
+
+def test_errors_are_stated_where_there_are_any() -> None:
+    assert dense_error("bf16", "bf16") == dense_error("bf16", "f32") == dense_error("f16", "f32") == "exact"
+    assert dense_error("f32", "bf16").startswith("rounded")
+    assert "overflow" in dense_error("bf16", "f16")
+
+
+def test_roles() -> None:
+    assert tensor_role("model.embed_tokens.weight", 2) == "embedding"
+    assert tensor_role("model.layers.0.mlp.up_proj.weight", 2) == "linear"
+    assert tensor_role("transformer.wpe.weight", 2) == tensor_role("model.norm.weight", 1) == "other"
