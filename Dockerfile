@@ -6,7 +6,6 @@
 
 # ---- one wheel for every stage: it holds the Python sources and a library for each processor level
 FROM python:3.11-slim-bookworm AS build
-SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends cmake g++ make \
@@ -37,13 +36,12 @@ FROM nvidia/cuda:12.8.1-runtime-ubuntu24.04 AS cuda
 ARG EXTRAS=torch
 ENV PATH=/venv/bin:$PATH
 COPY --from=build /wheels /wheels
-# hadolint ignore=DL3008,SC2086
+# hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends python3 python3-venv \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /venv \
- && wheel=$(ls /wheels/*.whl) \
- && python -m pip install --no-cache-dir "${wheel}[${EXTRAS}]" \
+ && for wheel in /wheels/*.whl; do python -m pip install --no-cache-dir "${wheel}[${EXTRAS}]"; done \
  && useradd --create-home --uid 10001 appliance \
  && install --directory --owner appliance /cache /state
 ENV APPLIANCE_CACHE=/cache APPLIANCE_STATE=/state PYTHONUNBUFFERED=1
@@ -69,6 +67,7 @@ RUN apt-get update \
  && python3 -m venv /venv \
  && python -m pip install --no-cache-dir --index-url "${TORCH_INDEX:?pass --build-arg TORCH_INDEX}" torch \
  && python -m pip install --no-cache-dir /wheels/*.whl \
+ && groupadd --system --force render \
  && useradd --create-home --uid 10001 --groups video,render appliance \
  && install --directory --owner appliance /cache /state
 ENV APPLIANCE_CACHE=/cache APPLIANCE_STATE=/state PYTHONUNBUFFERED=1
