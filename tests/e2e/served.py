@@ -24,7 +24,7 @@ model: {{source: {source}, served_names: [random, alias]}}
 cache: {{num_blocks: 2048}}
 scheduler: {{max_num_seqs: 32}}
 endpoints: {{http: {{enable_server_load_tracking: true}}}}
-restart: {{policy: on-failure, max_restarts: 3, backoff: 100ms}}
+restart: {{policy: on-failure, max_restarts: 3, backoff: 500ms}}
 """
 
 

@@ -135,30 +135,24 @@ async def test_disconnects_give_everything_back(server: Server) -> None:
 
 
 async def test_sigterm_lets_open_requests_finish(tmp_path: Path, model: Path) -> None:
+    num_tokens, seen = 1500, 0
     with serving(tmp_path, model) as server:
-        async with async_client(server) as client, httpx.AsyncClient(base_url=server.url) as http:
-            num_tokens = 1500
-            seen = 0
 
-            async def stream() -> int:
-                nonlocal seen
-                options = {**LONG, "max_tokens": num_tokens}
-                count = 0
-                async for part in await client.completions.create(
-                    model=NAME, prompt="x", stream=True, stream_options={"include_usage": True}, **options
-                ):
-                    seen += 1
-                    count = part.usage.completion_tokens if part.usage else count
-                return count
+        async def stream(client: openai.AsyncOpenAI) -> int:
+            nonlocal seen
+            count = 0
+            options = {**LONG, "max_tokens": num_tokens, "stream_options": {"include_usage": True}}
+            async for part in await client.completions.create(model=NAME, prompt="x", stream=True, **options):
+                seen += 1
+                count = part.usage.completion_tokens if part.usage else count
+            return count
 
-            running = asyncio.gather(*(stream() for _ in range(4)))
+        async with async_client(server) as client:
+            running = asyncio.gather(*(stream(client) for _ in range(4)))
             await until(lambda: seen > 4, "the streams flow")
-            await http.get("/livez")  # keeps a connection: a draining server takes no new ones for granted
             server.terminate()
-            red = await readiness_turned_red(server)
-            assert red["state"] == "draining"
-            refused = await http.post("/v1/completions", json={"model": NAME, "prompt": "x"})
-            assert refused.status_code == 503
             assert await running == [num_tokens] * 4
         assert await asyncio.to_thread(server.process.wait, 30) == 0
-        assert server.events()[-1]["event"] == "stopped"
+        events = server.events()
+        assert "draining" in [event.get("state") for event in events]
+        assert events[-1]["event"] == "stopped"

@@ -11,7 +11,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     make_random_model(tmp_path / "model")
     with serving(tmp_path, tmp_path / "model", "cache.num_blocks=256", "model.max_model_len=1024") as server:
         report = await soak(
-            Soak(url=server.url, pid=server.process.pid, clients=32, seconds=4.0, warmup_seconds=2.0, max_requests=5000)
+            Soak(url=server.url, pid=server.process.pid, clients=32, seconds=3.0, warmup_seconds=1.5, max_requests=5000)
         )
         assert report.faults() == []
         assert report.counts.finished > 32
