@@ -64,7 +64,7 @@ def run(options: ApplyOptions) -> int:
 def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
     """For containers and systemd: this process turns into the server, with the same pid and our output."""
     seen = observe(state)
-    if seen.readiness in (Readiness.READY, Readiness.NOT_READY) and seen.current is not None:
+    if seen.readiness is not Readiness.DEAD and seen.current is not None:
         pid = seen.current.process.pid
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"

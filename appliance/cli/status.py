@@ -14,7 +14,7 @@ from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.state import DeploymentState, deployment_names
 
-_LIVE = (Readiness.READY, Readiness.NOT_READY)
+_LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
 
 def run(name: str = "", as_json: bool = False) -> int:

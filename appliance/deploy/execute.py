@@ -13,7 +13,7 @@ from appliance.deploy.follow import EventReader, log_tail
 from appliance.deploy.launch import Command, launch, reap, server_command
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
-from appliance.deploy.probe import base_url
+from appliance.deploy.probe import ask_ready, base_url
 from appliance.deploy.process import ProcessId, is_running, terminate
 from appliance.deploy.reconcile import Action, Readiness, Verb, reconcile
 from appliance.deploy.start_events import STATUS_FILE, StartProgress
@@ -137,7 +137,7 @@ class Applier:
                 self.reporter.progress(start.done, start.total)
             if start.failure is not None or not is_alive:
                 raise ApplyError(_why_ended(start.failure, generation), hint=_logs_hint(current))
-            if start.is_ready:
+            if start.is_ready and ask_ready(start.url or current.url).is_ready:  # it may have been ready long ago
                 return start.url
             if self.clock() > deadline:
                 message = f"the server was not ready after {self.timeout_s:g} s (in phase {self.phases.name})"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from appliance.deploy.probe import why_not_ready
+from appliance.deploy.probe import ask_ready
 from appliance.deploy.process import is_running
 from appliance.deploy.reconcile import Observation, Readiness
 from appliance.deploy.state import CurrentState, DeploymentState
@@ -18,9 +18,10 @@ def observe(state: DeploymentState) -> Observation:
     if not is_running(current.process):
         reason = f"its server (pid {current.process.pid}) has ended"
         return Observation(readiness=Readiness.DEAD, reason=reason, current=current, plan=plan)
-    reason_not_ready = why_not_ready(current.url)
-    readiness = Readiness.READY if reason_not_ready is None else Readiness.NOT_READY
-    return Observation(readiness=readiness, reason=reason_not_ready or "", current=current, plan=plan)
+    answer = ask_ready(current.url)
+    not_ready = Readiness.FAILED if answer.is_failed else Readiness.NOT_READY
+    readiness = Readiness.READY if answer.is_ready else not_ready
+    return Observation(readiness=readiness, reason=answer.reason, current=current, plan=plan)
 
 
 def _plan_of(state: DeploymentState, current: CurrentState) -> EnginePlan | None:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+_FAILED_STATE = "failed"  # service.health.EngineState.FAILED, read from JSON
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -40,12 +41,23 @@ def ask(url: str, path: str, timeout_s: float = 2.0) -> Answer | None:
         return Answer(response.status, None)
 
 
-def why_not_ready(url: str, timeout_s: float = 2.0) -> str | None:
-    """None when the server takes requests."""
+@dataclass(frozen=True, slots=True)
+class ReadyAnswer:
+    """`is_failed`: it will not be ready again by itself."""
+
+    is_ready: bool
+    is_failed: bool = False
+    reason: str = ""
+
+
+def ask_ready(url: str, timeout_s: float = 2.0) -> ReadyAnswer:
+    """Whether the server takes requests, and why not."""
     answer = ask(url, "/readyz", timeout_s)
     if answer is None:
-        return "it does not answer"
+        return ReadyAnswer(False, reason="it does not answer")
     if answer.status == 200:
-        return None
-    reasons = answer.body.get("reasons") if isinstance(answer.body, dict) else None
-    return "; ".join(map(str, reasons)) if reasons else f"/readyz answers {answer.status}"
+        return ReadyAnswer(True)
+    body = answer.body if isinstance(answer.body, dict) else {}
+    reasons = "; ".join(map(str, body.get("reasons") or ()))
+    is_failed = body.get("state") == _FAILED_STATE
+    return ReadyAnswer(False, is_failed, reasons or f"/readyz answers {answer.status}")

@@ -20,7 +20,8 @@ _NOT_COMPARED = (
 class Readiness(StrEnum):
     ABSENT = "absent"  # nothing was started
     DEAD = "dead"  # it was started, and its process is gone
-    NOT_READY = "not ready"  # it runs and does not take requests
+    FAILED = "failed"  # it runs, and will not take requests again by itself
+    NOT_READY = "not ready"  # it runs and does not take requests yet
     READY = "ready"
 
 
@@ -65,7 +66,7 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
         return (Action(Verb.START, "nothing runs"),)
     if seen.readiness is Readiness.DEAD:
         return (Action(Verb.START, seen.reason or "its server has ended"),)
-    cause = _why_replaced(seen, wanted)
+    cause = seen.reason if seen.readiness is Readiness.FAILED else _why_replaced(seen, wanted)
     if cause is not None:
         return Action(Verb.STOP, cause), Action(Verb.START, cause)
     if seen.readiness is Readiness.NOT_READY:

@@ -143,6 +143,17 @@ def test_a_dead_server_is_replaced(state: DeploymentState, tmp_path: Path) -> No
     assert apply(state, wanted(tmp_path / "a")).current.generation == 2
 
 
+def test_a_server_that_gave_its_engine_up_is_replaced(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a"))  # its engine is never started again
+    [engine] = descendants(first.current.process)
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until(lambda: observe(state).readiness is Readiness.FAILED, "the loss of the engine is not told")
+    assert "SIGKILL" in observe(state).reason
+    second = apply(state, wanted(tmp_path / "a"))
+    assert second.current.generation == 2
+    assert ask(second.current.url) == "hello world"
+
+
 APPLY = """
 import sys
 from pathlib import Path

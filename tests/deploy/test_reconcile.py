@@ -56,6 +56,11 @@ def test_the_same_plan_is_kept_or_waited_for(plan: EnginePlan) -> None:
     assert verbs(seen(Readiness.NOT_READY, plan), plan) == [Verb.WAIT]
 
 
+def test_what_has_failed_is_started_anew(plan: EnginePlan) -> None:
+    actions = reconcile(seen(Readiness.FAILED, plan), plan)
+    assert [(action.verb, action.cause) for action in actions] == [(Verb.STOP, "because"), (Verb.START, "because")]
+
+
 def test_a_changed_plan_replaces_and_names_the_change(plan: EnginePlan) -> None:
     wanted = changed(plan, "scheduler", max_num_seqs=4)
     actions = reconcile(seen(Readiness.READY, plan), wanted)
