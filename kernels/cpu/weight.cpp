@@ -1,5 +1,6 @@
 #include "weight.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -49,14 +50,25 @@ void describe_groups(const appl_matrix& m, appl_weight& w) {
   w.panel_bytes = w.block_bytes * size_t(w.num_groups);
 }
 
+// T is what moves at once: an element, or for bf16 a pair of columns. `columns` counts whole Ts of a row.
 template <class T>
-void pack_dense(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* to, int pair) {
+void pack_dense(const appl_matrix& m, int columns, int panel, uint8_t* to) {
   const int live = std::min(kPanel, m.rows - panel * kPanel);
-  T* out = reinterpret_cast<T*>(to);
+  const size_t row_bytes = size_t(m.columns) * (m.layout == APPL_F32 ? 4 : 2);
   for (int lane = 0; lane < live; ++lane) {
-    const T* row = static_cast<const T*>(m.data) + (size_t(panel) * kPanel + size_t(lane)) * size_t(m.columns);
-    for (int k = 0; k < w.columns; ++k) out[size_t(k / pair) * size_t(kPanel * pair) + size_t(lane * pair + k % pair)] = row[k];
+    const uint8_t* row = static_cast<const uint8_t*>(m.data) + (size_t(panel) * kPanel + size_t(lane)) * row_bytes;
+    uint8_t* out = to + size_t(lane) * sizeof(T);
+    for (int k = 0; k < columns; ++k) std::memcpy(out + size_t(k) * kPanel * sizeof(T), row + size_t(k) * sizeof(T), sizeof(T));
   }
+}
+
+void pack_bf16(const appl_matrix& m, int panel, uint8_t* to) {
+  pack_dense<uint32_t>(m, m.columns / 2, panel, to);
+  if (m.columns % 2 == 0) return;
+  const int live = std::min(kPanel, m.rows - panel * kPanel);
+  const uint16_t* last = static_cast<const uint16_t*>(m.data) + size_t(panel) * kPanel * size_t(m.columns) + m.columns - 1;
+  uint16_t* out = reinterpret_cast<uint16_t*>(to) + size_t(m.columns / 2) * kPanel * 2;
+  for (int lane = 0; lane < live; ++lane) out[lane * 2] = last[size_t(lane) * size_t(m.columns)];
 }
 
 void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index, int lane, uint8_t* header) {
@@ -67,29 +79,46 @@ void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index,
   std::memcpy(header + kPanel * size + at, static_cast<const uint8_t*>(m.offset) + group_index * size, size);
 }
 
+// Four columns of int8 make a word of q + 128. Padding columns hold 128, which is zero.
+void pack_int8(const int8_t* q, int live, int padded, int lane, uint8_t* data) {
+  for (int k = 0; k < padded; k += 4) {
+    uint32_t word = 0;
+    std::memcpy(&word, q + k, size_t(std::clamp(live - k, 0, 4)));
+    word ^= 0x80808080u;
+    std::memcpy(data + size_t(k) * kPanel + size_t(lane) * 4, &word, 4);
+  }
+}
+
+// Puts the four nibbles of `v` into the low halves of four bytes.
+uint32_t spread_nibbles(uint32_t v) {
+  v = (v | v << 8) & 0x00ff00ffu;
+  return (v | v << 4) & 0x0f0f0f0fu;
+}
+
+// Eight columns of int4 are four bytes, in order; packed, byte j holds column j low and column j + 4 high.
+void pack_int4(const uint8_t* q, int live, int lane, uint8_t* data) {
+  for (int k = 0; k < live; k += 8) {
+    uint32_t word = 0;
+    std::memcpy(&word, q + k / 2, size_t(std::min(live - k, 8) / 2));
+    word = spread_nibbles(word & 0xffffu) | spread_nibbles(word >> 16) << 4;
+    std::memcpy(data + size_t(k) / 2 * kPanel + size_t(lane) * 4, &word, 4);
+  }
+}
+
 void pack_group(const appl_matrix& m, const appl_weight& w, size_t row, int lane, int group, uint8_t* block) {
   pack_header(m, w, row * size_t(w.num_groups) + size_t(group), lane, block);
-  uint8_t* data = block + w.header_bytes;
   const int first = group * w.group_size, live = std::min(w.group_size, m.columns - first);
-  if (m.layout == APPL_INT8) {
-    const int8_t* q = static_cast<const int8_t*>(m.data) + row * size_t(m.columns) + first;
-    for (int k = 0; k < w.group_size; ++k) {
-      data[(k / 4) * kPanel * 4 + lane * 4 + k % 4] = uint8_t((k < live ? q[k] : 0) + 128);
-    }
-    return;
-  }
-  const uint8_t* q = static_cast<const uint8_t*>(m.data) + (row * size_t(m.columns) + size_t(first)) / 2;
-  for (int k = 0; k < live; ++k) {
-    const int nibble = (q[k / 2] >> (k % 2 * 4)) & 15;
-    data[(k / 8) * kPanel * 4 + lane * 4 + k % 4] |= uint8_t(nibble << (k % 8 / 4 * 4));
-  }
+  const size_t element = row * size_t(m.columns) + size_t(first);
+  uint8_t* data = block + w.header_bytes;
+  if (m.layout == APPL_INT8) return pack_int8(static_cast<const int8_t*>(m.data) + element, live, w.group_size, lane, data);
+  pack_int4(static_cast<const uint8_t*>(m.data) + element / 2, live, lane, data);
 }
 
 void pack_panel(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* to) {
   switch (w.layout) {
-    case APPL_F32: return pack_dense<uint32_t>(m, w, panel, to, 1);
-    case APPL_F16: return pack_dense<uint16_t>(m, w, panel, to, 1);
-    case APPL_BF16: return pack_dense<uint16_t>(m, w, panel, to, 2);
+    case APPL_F32: return pack_dense<uint32_t>(m, m.columns, panel, to);
+    case APPL_F16: return pack_dense<uint16_t>(m, m.columns, panel, to);
+    case APPL_BF16: return pack_bf16(m, panel, to);
     default: break;
   }
   const int live = std::min(kPanel, m.rows - panel * kPanel);
