@@ -21,7 +21,7 @@ api_version: appliance/v1
 kind: Deployment
 name: random
 model: {{source: {source}, served_names: [random, alias]}}
-cache: {{num_blocks: 2048}}
+cache: {{num_blocks: 8192}}
 scheduler: {{max_num_seqs: 32}}
 endpoints: {{http: {{enable_server_load_tracking: true}}}}
 restart: {{policy: on-failure, max_restarts: 3, backoff: 500ms}}
@@ -101,10 +101,14 @@ def figures(server: Server) -> dict[str, float]:
     return sums
 
 
+def num_open(server: Server) -> int:
+    with server.http() as http:
+        load: int = http.get("/load").json()["server_load"]
+    return load
+
+
 def is_idle(server: Server) -> bool:
     """Nothing is open, runs or waits, and no block is in use."""
     found = figures(server)
-    with server.http() as http:
-        load = http.get("/load").json()["server_load"]
     gauges = ("requests_running", "requests_waiting", "kv_cache_usage_ratio")
-    return load == 0 and all(found[name] == 0.0 for name in gauges)
+    return num_open(server) == 0 and all(found[name] == 0.0 for name in gauges)

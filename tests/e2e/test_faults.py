@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.served import NAME, figures, is_idle, make_random_model, serving
+from tests.e2e.served import NAME, figures, is_idle, make_random_model, num_open, serving
 from tests.server.harness import Server, wait_until
 
 SLOWNESS = float(os.environ.get("APPLIANCE_TEST_SLOWNESS", "1"))  # of this machine: a factor on the bounds
@@ -105,7 +105,7 @@ async def test_killed_engine_under_load(server: Server) -> None:
         clients = Clients(client)
         running = asyncio.create_task(clients.run())
         await until(clients.all_flow, "the streams flow")
-        await until(lambda: figures(server)["requests_running"] == 12 + 4 * 2, "all are open")
+        await until(lambda: num_open(server) == 16, "all are open")
         engine = server.engine_pid()
         os.kill(engine, signal.SIGKILL)
         killed = time.monotonic()
