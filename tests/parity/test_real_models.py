@@ -47,8 +47,8 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("weights", ["f32", "bf16"])
 def test_greedy_equals_transformers(model_file: Path, weights: str, cache: Path) -> None:
-    answers = oracle_answers(model_file, weights, cache)
     driver = real_driver(model_file, weights)
+    answers = oracle_answers(model_file, weights, cache, lambda prompt: driver.greedy(prompt, NUM_TOKENS))
     alone = [driver.greedy(answer.prompt, NUM_TOKENS) for answer in answers]
     ties = [tie for answer, tokens in zip(answers, alone, strict=True) if (tie := first_difference(answer, tokens))]
     print(f"{model_file.name} {weights}: {len(answers)} prompts, {len(ties)} ties: {ties}")
@@ -101,9 +101,9 @@ def in_batches_of_16(driver: Driver, prompts: list[list[int]]) -> list[list[int]
 def test_stored_precision_agrees_with_transformers(
     model_file: Path, cache: Path, quantize_activations: bool, kv_dtype: str, least: float
 ) -> None:
-    answers = oracle_answers(model_file, "f32", cache)
     changes = {"quantize_activations": quantize_activations, "kv_dtype": kv_dtype, "max_num_sampled": 128}
     driver = real_driver(model_file, weights=None, **changes)
+    answers = oracle_answers(model_file, "f32", cache, lambda prompt: driver.greedy(prompt, NUM_TOKENS))
     same = 0
     for answer in answers:
         after = driver.all_logits(answer.prompt + answer.tokens)[len(answer.prompt) - 1 : -1]
