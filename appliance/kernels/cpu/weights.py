@@ -2,7 +2,8 @@
 
 import contextlib
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -38,10 +39,7 @@ class BoundWeights:
         missing = sorted(wanted - weights.keys())
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
-        for name in weights:
-            if name not in wanted:
-                continue
-            weight = weights[name]
+        for name, weight in _one_ahead(weights, [name for name in weights if name in wanted]):
             _check(name, weight)
             if name in self._matrix_names:
                 self._matrices[name] = self._pack(name, weight)
@@ -93,6 +91,16 @@ class BoundWeights:
         )
         self._resources.callback(functions.appl_weight_destroy, packed)
         return packed
+
+
+def _one_ahead(weights: Mapping[str, CanonicalWeight], names: Sequence[str]) -> Iterator[tuple[str, CanonicalWeight]]:
+    """The weights of `names` in order. While one is packed a thread translates the next, so two are in memory."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="translate") as translator:
+        pending = [translator.submit(weights.__getitem__, name) for name in names[:1]]
+        for index, name in enumerate(names):
+            weight = pending.pop().result()
+            pending = [translator.submit(weights.__getitem__, following) for following in names[index + 1 : index + 2]]
+            yield name, weight
 
 
 def as_floats(name: str, weight: CanonicalWeight) -> np.ndarray:
