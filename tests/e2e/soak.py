@@ -13,7 +13,6 @@ import json
 import random
 import sys
 import time
-from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,11 +56,14 @@ class Counts:
     finished: int = 0
     left: int = 0
     tokens: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
 
     @property
     def requests(self) -> int:
         return self.finished + self.left + sum(self.errors.values())
+
+    def failed(self, reason: str) -> None:
+        self.errors[reason] = self.errors.get(reason, 0) + 1
 
 
 @dataclass(slots=True)
@@ -89,6 +91,9 @@ class Report:
         if not (self.counts.finished and self.counts.left):
             found.append(f"nothing was tried: {self.counts.finished} finished, {self.counts.left} left")
         return found
+
+    def as_json(self) -> str:
+        return json.dumps({**asdict(self), "faults": self.faults()}, indent=2)
 
 
 async def soak(plan: Soak) -> Report:
@@ -142,13 +147,14 @@ class _Client:
             except TimeoutError:
                 is_finished = False
             except openai.APIError as error:
-                self.counts.errors[f"{type(error).__name__}: {error}"] += 1
+                self.counts.failed(f"{type(error).__name__}: {error}")
                 continue
-            self.counts.finished += is_finished
-            self.counts.left += not is_finished
+            if is_finished is not None:
+                self.counts.finished += is_finished
+                self.counts.left += not is_finished
 
-    async def _request(self) -> bool:
-        """Whether it was read to its end. Raises openai.APIError for an answer that is none, or not whole."""
+    async def _request(self) -> bool | None:
+        """Whether it was read to its end; None when it ended too early. Raises openai.APIError."""
         rng = self.rng
         text = " ".join(rng.choices(TEXT.split(), k=rng.randint(1, self.plan.max_words)))
         n = rng.choice((1, 1, 1, 2, 4))
@@ -164,7 +170,7 @@ class _Client:
         async with chunks:
             return await self._read(chunks, n, leaves_after)
 
-    async def _read(self, chunks: Any, n: int, leaves_after: int | None) -> bool:
+    async def _read(self, chunks: Any, n: int, leaves_after: int | None) -> bool | None:
         ended: list[int] = []
         num_chunks, usage = 0, None
         async for chunk in chunks:
@@ -174,8 +180,8 @@ class _Client:
             if num_chunks == leaves_after:
                 return False
         if sorted(ended) != list(range(n)) or usage is None:
-            self.counts.errors[f"a stream of {n} ended with {sorted(ended)} and usage {usage}"] += 1
-            return False
+            self.counts.failed(f"a stream of {n} ended with {sorted(ended)} and usage {usage}")
+            return None
         self.counts.tokens += usage.completion_tokens
         return True
 
@@ -232,7 +238,7 @@ def main() -> int:
     for name in ("seconds", "warmup-seconds"):
         parser.add_argument(f"--{name}", type=float, default=argparse.SUPPRESS)
     report = asyncio.run(soak(Soak(**vars(parser.parse_args()))))
-    print(json.dumps({**asdict(report), "faults": report.faults()}, indent=2))
+    print(report.as_json())
     return 1 if report.faults() else 0
 
 

@@ -15,3 +15,4 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         )
         assert report.faults() == []
         assert report.counts.finished > 32
+        assert '"faults": []' in report.as_json()
