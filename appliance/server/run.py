@@ -181,7 +181,7 @@ def _bind(serving: ServingPlan) -> socket.socket:
     except OSError as error:
         where = f"{serving.host}:{serving.port}"
         raise ApplianceError(
-            f"cannot listen on {where}: {error.strerror}", hint="choose another endpoints.http.port, or 0 for any"
+            f"cannot listen on {where}: {error.strerror}", hint="choose another endpoints.http.port"
         ) from error
 
 
