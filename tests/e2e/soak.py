@@ -158,7 +158,7 @@ class _Client:
         rng = self.rng
         text = " ".join(rng.choices(TEXT.split(), k=rng.randint(1, self.plan.max_words)))
         n = rng.choice((1, 1, 1, 2, 4))
-        options = {"model": self.model, "max_tokens": rng.randint(1, self.plan.max_tokens), "n": n}
+        options = {"model": self.model, "max_tokens": rng.randint(4, self.plan.max_tokens), "n": n}
         options |= rng.choice(SAMPLING) | {"stream": True, "stream_options": {"include_usage": True}}
         if rng.random() < 0.5:
             chunks = await self.client.completions.create(
