@@ -1,5 +1,6 @@
 import hashlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from .conftest import Recorder
 from .fake_hub import COMMIT, FakeHub
 
 Start = Callable[..., FakeHub]
-MODEL = os.urandom(200_000)
+MODEL = random.Random(0).randbytes(200_000)
 SHA = hashlib.sha256(MODEL).hexdigest()
 FOLDER = {
     "config.json": b"{}",

