@@ -195,7 +195,7 @@ def test_a_digest_is_of_one_file(tmp_path: Path) -> None:
         resolve_source("./folder", (), SHA, options(tmp_path))
 
 
-@pytest.mark.parametrize("digest", ["", "abc", "../" + "0" * 61, SHA.upper()])
+@pytest.mark.parametrize("digest", ["", "abc", "../" + "0" * 61, SHA.upper()], ids=["empty", "short", "path", "upper"])
 def test_a_digest_must_look_like_one(tmp_path: Path, digest: str) -> None:
     with pytest.raises(CheckpointError, match="is not a sha256"):
         resolve_source("x.gguf", (), digest, options(tmp_path))
