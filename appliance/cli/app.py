@@ -1,5 +1,6 @@
 """The `appliance` command. A verb's modules are imported when the verb runs, so `validate` and `plan` stay quick."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given in (["--version"], ["-V"]):
         print(f"appliance {__version__}")
         return 0
+    gc.set_threshold(50_000, 20, 20)  # a short verb makes many lasting objects; looking through them costs a tenth
     from appliance.cli.commands import build
 
     try:
