@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from appliance.base.environ import with_changes
+from appliance.base.environ import cache_dir, with_changes
 from appliance.base.errors import ApplyError
 from appliance.deploy.process import ProcessId, identify
 from appliance.deploy.state import Generation
@@ -32,7 +32,7 @@ def launch(generation: Generation, command: Sequence[str], record: Callable[[Pro
             pid = os.posix_spawn(
                 _SHELL,
                 [_SHELL, "-c", _GATE, "appliance", *command],
-                with_changes(PYTHONUNBUFFERED="1"),
+                with_changes(PYTHONUNBUFFERED="1", APPLIANCE_CACHE=str(cache_dir().absolute())),
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, gate_end, 0),
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 1),

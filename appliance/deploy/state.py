@@ -57,7 +57,7 @@ class DeploymentState:
 
     def __init__(self, root: Path, name: str) -> None:
         self.name = name
-        self.folder = root / name
+        self.folder = root.absolute() / name  # a server does not run in our folder
         self.lock_path = self.folder / "lock"
         self._current = self.folder / "current.json"
         self._generations = self.folder / "generations"

@@ -143,6 +143,18 @@ def test_a_dead_server_is_replaced(state: DeploymentState, tmp_path: Path) -> No
     assert apply(state, wanted(tmp_path / "a")).current.generation == 2
 
 
+def test_folders_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("APPLIANCE_CACHE", "cache")
+    state = DeploymentState(Path("state"), "scripted")
+    state.create()
+    result = apply(state, wanted(tmp_path / "a"))
+    environment = Path(f"/proc/{result.current.process.pid}/environ").read_bytes().split(b"\0")
+    stop(state, result.current, None)
+    assert f"APPLIANCE_CACHE={tmp_path}/cache".encode() in environment
+    assert (tmp_path / "state" / "scripted" / "generations" / "0001" / "status.jsonl").is_file()
+
+
 def test_a_server_that_gave_its_engine_up_is_replaced(state: DeploymentState, tmp_path: Path) -> None:
     first = apply(state, wanted(tmp_path / "a"))  # its engine is never started again
     [engine] = descendants(first.current.process)
