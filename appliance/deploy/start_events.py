@@ -1,6 +1,6 @@
 """What the events of a starting server mean for whoever waits for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.deploy.follow import Event
@@ -22,6 +22,7 @@ class StartProgress:
     is_ready: bool = False
     failure: str | None = None
     url: str | None = None
+    _begun: set[str] = field(default_factory=set)
 
     def take(self, event: Event) -> str | None:
         """Notes an event; answers the phase that begins with it, if one does."""
@@ -41,9 +42,14 @@ class StartProgress:
         return None
 
     def _engine_phase(self, values: dict[str, Any]) -> str | None:
+        """A phase that is over before anyone looked is heard of once, as ended; it began all the same."""
         name = str(values["name"])
-        if values["ended"]:
-            self.done = self.total = 0
-            return "ready" if name == _LAST_ENGINE_PHASE else None
-        self.done, self.total = int(values["done"]), int(values["total"])
-        return _ENGINE_PHASES.get(name, name)
+        begins = name not in self._begun
+        self._begun.add(name)
+        if not values["ended"]:
+            self.done, self.total = int(values["done"]), int(values["total"])
+            return _ENGINE_PHASES.get(name, name)
+        self.done = self.total = 0
+        if name == _LAST_ENGINE_PHASE:
+            return "ready"
+        return _ENGINE_PHASES.get(name, name) if begins else None

@@ -2,7 +2,9 @@
 
 import pytest
 
+from appliance.deploy.follow import Event
 from appliance.deploy.phases import PhaseClock, table
+from appliance.deploy.start_events import StartProgress
 
 
 class Clock:
@@ -28,3 +30,10 @@ def test_the_sum_is_the_wall_time() -> None:
     assert found == pytest.approx({"resolve": 1.0, "plan": 3.5, "spawn": 0.0, "import": 2.5})
     assert sum(found.values()) == pytest.approx(phases.elapsed_s)
     assert table(phases.finish()).splitlines()[-1].split() == ["total", "7.00", "s"]
+
+
+def test_a_phase_that_was_over_before_anyone_looked_is_in_the_table() -> None:
+    progress = StartProgress()
+    ended = Event(0.0, "phase", {"name": "weights", "ended": True, "done": 0, "total": 0})
+    assert progress.take(ended) == "load weights"
+    assert progress.take(ended) is None

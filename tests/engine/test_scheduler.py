@@ -172,10 +172,11 @@ def test_refusals_name_the_field(request_, field: str, words: str) -> None:
 
 
 def test_too_many_waiting_are_refused_as_overload() -> None:
-    run = harness(max_waiting=2)
-    run.scheduler.add(b"", generate("a", prompt(3), n=2))
-    with pytest.raises(Refusal, match="limit is 2") as refusal:
-        run.scheduler.add(b"", generate("b", prompt(3)))
+    run = harness(max_num_seqs=2, max_waiting=1)
+    run.scheduler.add(b"", generate("a", prompt(3), n=2))  # two rows are free: these do not wait
+    run.scheduler.add(b"", generate("b", prompt(3)))
+    with pytest.raises(Refusal, match="limit is 1") as refusal:
+        run.scheduler.add(b"", generate("c", prompt(3)))
     assert refusal.value.kind is ErrorKind.OVERLOADED
 
 

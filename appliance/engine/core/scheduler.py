@@ -53,8 +53,9 @@ class Scheduler:
         books, limit = self._books, self.config.max_waiting
         if (client, message.request_id) in books.requests:
             raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
-        if limit is not None and books.num_waiting >= limit:
-            raise Refusal(ErrorKind.OVERLOADED, None, f"{books.num_waiting} sequences wait; the limit is {limit}")
+        waiting = books.num_waiting - len(books.free_rows)  # those that a free row will not take in the next step
+        if limit is not None and waiting >= limit:
+            raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
         books.open(self._factory.create(client, message))
         self._prompt_tokens += len(message.prompt_token_ids)
 
