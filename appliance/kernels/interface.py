@@ -81,5 +81,5 @@ class KernelSet(Protocol):
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
     ) -> Executable:
-        """Packs the weights, each read once in the mapping's order: a lazy mapping keeps two in memory at most, and
-        may be asked from a thread that is not the caller."""
+        """Packs the weights, each read once in the mapping's order: a lazy mapping keeps a few in memory at most,
+        and is asked from several threads."""

@@ -1,5 +1,6 @@
 """The weights of a compiled decoder, translated one at a time when a kernel set asks for them."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
@@ -36,6 +37,7 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         self._max_model_len = max_model_len
         self._progress = progress
         self._loaded_bytes = 0
+        self._counting = threading.Lock()  # weights may be asked for by several threads
         self._following = dict(pairwise(compiled.weights))
         _check_complete(compiled, inventory)
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
@@ -53,9 +55,10 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         use = self._compiled.weights[name]
         self._read_ahead(name)
         weight = self._translate(use)
-        self._loaded_bytes += self._stored_bytes(use)
-        if self._progress is not None:
-            self._progress(min(self._loaded_bytes, self._total_bytes), self._total_bytes)
+        with self._counting:
+            self._loaded_bytes += self._stored_bytes(use)
+            if self._progress is not None:
+                self._progress(min(self._loaded_bytes, self._total_bytes), self._total_bytes)
         return weight
 
     def _read_ahead(self, name: str) -> None:

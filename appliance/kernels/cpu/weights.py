@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,9 @@ _DATA_TYPES = {
 }
 
 
+_NUM_AHEAD = 2  # translating is numpy on one core; two keep up with packing on two
+
+
 class BoundWeights:
     def __init__(
         self, library: Library, pool: ctypes.c_void_p, resources: contextlib.ExitStack, matrices: frozenset[str]
@@ -39,7 +43,7 @@ class BoundWeights:
         missing = sorted(wanted - weights.keys())
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
-        for name, weight in _one_ahead(weights, [name for name in weights if name in wanted]):
+        for name, weight in _ahead(weights, [name for name in weights if name in wanted]):
             _check(name, weight)
             if name in self._matrix_names:
                 self._matrices[name] = self._pack(name, weight)
@@ -93,13 +97,14 @@ class BoundWeights:
         return packed
 
 
-def _one_ahead(weights: Mapping[str, CanonicalWeight], names: Sequence[str]) -> Iterator[tuple[str, CanonicalWeight]]:
-    """The weights of `names` in order. While one is packed a thread translates the next, so two are in memory."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="translate") as translator:
-        pending = [translator.submit(weights.__getitem__, name) for name in names[:1]]
+def _ahead(weights: Mapping[str, CanonicalWeight], names: Sequence[str]) -> Iterator[tuple[str, CanonicalWeight]]:
+    """The weights of `names` in order. While one is packed, threads translate the next ones."""
+    with ThreadPoolExecutor(_NUM_AHEAD, thread_name_prefix="translate") as translators:
+        pending = deque(translators.submit(weights.__getitem__, name) for name in names[:_NUM_AHEAD])
         for index, name in enumerate(names):
-            weight = pending.pop().result()
-            pending = [translator.submit(weights.__getitem__, following) for following in names[index + 1 : index + 2]]
+            weight = pending.popleft().result()
+            following = names[index + _NUM_AHEAD : index + _NUM_AHEAD + 1]
+            pending.extend(translators.submit(weights.__getitem__, other) for other in following)
             yield name, weight
 
 
