@@ -142,8 +142,7 @@ class CompletionClient:
         request = self._encode(item, sampling, stream)
         record = RequestRecord(started=time.perf_counter())
         try:
-            exchange = await self._connection()
-            await asyncio.wait_for(exchange.begin(record, request), self._target.timeout_s)
+            exchange = await self._answered(record, request)
         except (OSError, TimeoutError) as error:
             record.finished = time.perf_counter()
             record.error = f"{type(error).__name__}: {error}"
@@ -156,11 +155,21 @@ class CompletionClient:
             record.output_tokens = sum(record.token_counts)
         return record
 
-    async def _connection(self) -> _Exchange:
+    async def _answered(self, record: RequestRecord, request: bytes) -> _Exchange:
+        """A server may close an idle connection just when we use it again; a new one is then asked instead."""
         while self._idle:
             exchange = self._idle.pop()
-            if exchange.transport is not None and not exchange.transport.is_closing():
+            if exchange.transport is None or exchange.transport.is_closing():
+                continue
+            await asyncio.wait_for(exchange.begin(record, request), self._target.timeout_s)
+            if record.error is None or exchange.status:
                 return exchange
+            record.error = None
+        exchange = await self._connection()
+        await asyncio.wait_for(exchange.begin(record, request), self._target.timeout_s)
+        return exchange
+
+    async def _connection(self) -> _Exchange:
         loop = asyncio.get_running_loop()
         _, exchange = await loop.create_connection(_Exchange, self._host, self._port, ssl=self._tls)
         return exchange

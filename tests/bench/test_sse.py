@@ -90,6 +90,22 @@ async def test_a_connection_lost_in_the_middle_is_an_error() -> None:
     assert "closed" in str(record.error)
 
 
+async def test_an_idle_connection_that_was_closed_is_replaced() -> None:
+    answers = 0
+
+    async def answer(writer: asyncio.StreamWriter, _: dict[str, object]) -> None:
+        nonlocal answers
+        answers += 1
+        if answers == 2:  # the connection is used again, and lost before a byte of answer
+            writer.close()
+            return
+        writer.write(HEAD + chunk(event("a") + USAGE) + chunk(b""))
+
+    records, connections = await served(answer, times=2)
+    assert [record.error for record in records] == [None, None]
+    assert connections == 2
+
+
 async def test_an_error_event_in_the_stream_fails_the_request() -> None:
     async def answer(writer: asyncio.StreamWriter, _: dict[str, object]) -> None:
         writer.write(HEAD + chunk(event("a") + b'data: {"error":{"message":"engine died"}}\n\n') + chunk(b""))
