@@ -17,6 +17,8 @@ APPLIANCE := $(BIN)/appliance
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
 CONSTRAINTS := requirements/constraints-cpu.txt
+# The AVX-512 sources on emulated instructions, so that tests run their logic on any x86-64 machine.
+EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_cpu_emulated.so)
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
@@ -50,7 +52,7 @@ types: $(VENV)/.dev
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
-pytest: $(VENV)/.dev
+pytest: $(VENV)/.dev $(EMULATED)
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.base
@@ -69,6 +71,11 @@ $(VENV)/.dev: pyproject.toml $(NATIVE) $(CONSTRAINTS) | $(BIN)/python
 	$(PIP) install --quiet $(PIP_ARGS) "$$(sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))"
 	$(PIP) install --quiet $(PIP_ARGS) --constraint $(CONSTRAINTS) --editable '.[dev]'
 	@touch $@ $(VENV)/.base
+
+$(EMULATED): $(NATIVE)
+	cmake -S kernels -B $(@D) -DAPPLIANCE_EMULATED=ON >/dev/null
+	cmake --build $(@D) --target appliance_cpu_emulated >/dev/null
+	@touch $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
