@@ -1,0 +1,244 @@
+"""Measures several servers on the same model and work, in turn, round by round, and prints medians, spread and ratios.
+
+    python docs/benchmarks/versus.py CONTEST.yaml RESULTS [--rounds 3] [--define NAME=VALUE ...] [--only LABEL ...]
+
+A contest names the sides (a command that serves in the foreground, and its URL) and the presets of `appliance bench`.
+Every round starts each side, waits for its first token, measures every preset once, and ends it: a slow minute of a
+shared machine then hurts one round of one side, not one side. `${NAME}` in a command comes from --define. Needs an idle
+machine.
+
+Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
+after the first token, and the peak of samples a second while the presets run.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+
+import httpx
+import yaml
+
+from appliance.bench.result import FIGURES, load
+from appliance.bench.text import unit_of
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 20.0
+MIB = 1 << 20
+PROCESS_UNITS = {"start_s": "s", "idle_mib": "MiB", "peak_mib": "MiB"}
+OURS_FIRST = "the first side of a contest is the one whose ratios are printed"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    label: str
+    command: tuple[str, ...]
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    name: str
+    sides: tuple[Side, ...]
+    presets: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Samples:
+    """Of one side: one value a round under (what, figure)."""
+
+    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+
+    def add(self, what: str, figure: str, value: float) -> None:
+        self.values.setdefault((what, figure), []).append(value)
+
+
+def read_contest(path: Path, defined: dict[str, str]) -> Contest:
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    sides = tuple(
+        Side(side["label"], tuple(shlex.split(Template(side["command"]).substitute(defined))), side["url"])
+        for side in raw["sides"]
+    )
+    return Contest(path.stem, sides, tuple(raw["presets"]))
+
+
+class MemoryWatch(threading.Thread):
+    """Peak PSS of a process tree, sampled once a second. PSS counts a page shared by n processes as 1/n in each."""
+
+    def __init__(self, root_pid: int) -> None:
+        super().__init__(daemon=True)
+        self._root_pid = root_pid
+        self._done = threading.Event()
+        self.peak_bytes = 0
+
+    def run(self) -> None:
+        while not self._done.wait(1.0):
+            self.peak_bytes = max(self.peak_bytes, tree_pss(self._root_pid))
+
+    def stop(self) -> int:
+        self._done.set()
+        self.join()
+        return self.peak_bytes
+
+
+def tree_pss(root_pid: int) -> int:
+    return sum(_pss(pid) for pid in _tree(root_pid))
+
+
+def _tree(root_pid: int) -> Iterator[int]:
+    yield root_pid
+    try:
+        children = Path(f"/proc/{root_pid}/task/{root_pid}/children").read_text(encoding="ascii").split()
+    except OSError:
+        return
+    for child in children:
+        yield from _tree(int(child))
+
+
+def _pss(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:  # it ended between the listing and the reading
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+@contextmanager
+def running(side: Side, log: Path) -> Iterator[tuple[int, float]]:
+    """Starts the side and ends it. Yields its pid and the seconds to its first token."""
+    with log.open("ab") as out:
+        started = time.monotonic()
+        process = subprocess.Popen(side.command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            first_token(side, process, started + START_TIMEOUT_S, log)
+            yield process.pid, time.monotonic() - started
+        finally:
+            end(process)
+
+
+def first_token(side: Side, process: subprocess.Popen[bytes], deadline: float, log: Path) -> None:
+    """Asks for one token until it comes. Raises SystemExit when the side ends or the deadline passes."""
+    with httpx.Client(base_url=side.url, timeout=START_TIMEOUT_S) as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise SystemExit(f"{side.label} ended before its first token; see {log}")
+            try:
+                model = client.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+                body = {"model": model, "prompt": [1000, 1001, 1002], "max_tokens": 1, "temperature": 0}
+                client.post("/v1/completions", json=body).raise_for_status()
+                return
+            except (httpx.HTTPError, LookupError):
+                time.sleep(0.05)
+    raise SystemExit(f"{side.label} gave no token within {START_TIMEOUT_S:.0f} s; see {log}")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Samples) -> None:
+    """One round of one side."""
+    with running(side, folder / f"{side.label}.log") as (pid, start_s):
+        samples.add("start", "start_s", start_s)
+        samples.add("start", "idle_mib", tree_pss(pid) / MIB)
+        watch = MemoryWatch(pid)
+        watch.start()
+        for preset in contest.presets:
+            output = folder / f"{preset}-{side.label}-{number}.json"
+            bench(side, preset, output)
+            for figure, spread in load(output).figures.items():
+                samples.add(preset, figure, spread.median)
+        samples.add("start", "peak_mib", watch.stop() / MIB)
+
+
+def bench(side: Side, preset: str, output: Path) -> None:
+    command = [
+        str(Path(sys.executable).with_name("appliance")),
+        "bench",
+        "serve",
+        "--url",
+        side.url,
+        "--preset",
+        preset,
+    ]
+    command += ["--with", "repeats=1", "--label", side.label, "--output", str(output)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def table(contest: Contest, found: dict[str, Samples]) -> str:
+    """Markdown: a row a figure, a column a side; others than the first get the ratio (above 1: the first wins)."""
+    first, *others = contest.sides
+    heads = [first.label] + [cell for side in others for cell in (side.label, "ratio")]
+    lines = [f"| workload | figure | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
+    for what, figure, higher in _rows(contest):
+        mine = found[first.label].values.get((what, figure))
+        if mine is None:
+            continue
+        cells = [_cell(figure, mine)]
+        for side in others:
+            theirs = found[side.label].values.get((what, figure))
+            cells += [_cell(figure, theirs), _ratio(mine, theirs, higher)] if theirs else ["-", "-"]
+        lines.append(f"| {what} | {figure} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _rows(contest: Contest) -> Iterator[tuple[str, str, bool]]:
+    yield from (("start", figure, False) for figure in ("start_s", "idle_mib", "peak_mib"))
+    for preset in contest.presets:
+        yield from ((preset, figure, higher) for figure, higher in FIGURES)
+
+
+def _cell(figure: str, values: Sequence[float]) -> str:
+    unit, factor = (PROCESS_UNITS[figure], 1.0) if figure in PROCESS_UNITS else unit_of(figure)
+    low, middle, high = (factor * value for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle:.4g} {unit} ({low:.4g}-{high:.4g}, n={len(values)})"
+
+
+def _ratio(mine: Sequence[float], theirs: Sequence[float], higher: bool) -> str:
+    top, bottom = statistics.median(mine), statistics.median(theirs)
+    if not higher:
+        top, bottom = bottom, top
+    return f"{top / bottom:.2f}" if bottom else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contest", type=Path)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--only", nargs="+", metavar="LABEL", help=OURS_FIRST)
+    given = parser.parse_args()
+    contest = read_contest(given.contest, dict(pair.split("=", 1) for pair in given.define))
+    if given.only:
+        contest = Contest(contest.name, tuple(s for s in contest.sides if s.label in given.only), contest.presets)
+    given.results.mkdir(parents=True, exist_ok=True)
+    found = {side.label: Samples() for side in contest.sides}
+    for number in range(given.rounds):
+        for side in contest.sides:
+            measure(side, contest, given.results, number, found[side.label])
+            sys.stderr.write(f"round {number + 1}/{given.rounds}: {side.label} measured\n")
+        (given.results / f"{contest.name}.md").write_text(table(contest, found) + "\n", encoding="utf-8")
+    sys.stdout.write(table(contest, found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
