@@ -75,7 +75,8 @@ class EngineLoop:
             case GenerateRequest():
                 return self._generate(client, message)
             case AbortRequest():
-                return self._events(self._scheduler.abort([(client, key) for key in message.request_ids]))
+                keys = [(client, request_id) for request_id in message.request_ids]
+                return self._events(self._scheduler.abort(keys, message.index))
             case UtilityRequest():
                 return self._utility(client, message)
             case Hello():

@@ -43,10 +43,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     arrival_time: float = 0.0  # seconds of the client's wall clock
 
 
-class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):
-    """Ends requests. Unknown ids are ignored."""
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
+    """Ends requests, or of each request the sequence `index` alone. What is unknown, or has ended, is ignored."""
 
     request_ids: list[str]
+    index: int | None = None
 
 
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):

@@ -194,14 +194,14 @@ class EngineClient:
         opened.record.advance(self._metrics, self._clock(), len(shown.token_ids))
         opened.stream.put(shown)
         if sequence.finished:
+            if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on
+                self._send_abort([output.request_id], output.index)
             opened.num_unfinished -= 1
             if opened.num_unfinished == 0:
                 self._request_ended(output, opened, shown.finish_reason or "stop")
 
     def _request_ended(self, output: SequenceOutput, opened: _OpenRequest, reason: str) -> None:
         self._close(output.request_id, reason)
-        if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on
-            self._send_abort([output.request_id])
         opened.group.num_unfinished -= 1
         if opened.group.num_unfinished == 0:
             opened.stream.complete()
@@ -222,9 +222,9 @@ class EngineClient:
         self.num_open_sequences -= len(opened.sequences)
         opened.record.finish(self._metrics, self._clock(), reason)
 
-    def _send_abort(self, keys: list[str]) -> None:
+    def _send_abort(self, keys: list[str], index: int | None = None) -> None:
         if self._link is not None and keys:
-            self._link.send(AbortRequest(keys))
+            self._link.send(AbortRequest(keys, index))
 
     def _note(self, stats: EngineStats) -> None:
         self.stats = stats

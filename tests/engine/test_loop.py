@@ -9,6 +9,7 @@ from appliance.engine.boot import Phases, boot
 from appliance.engine.inproc import InprocEngine
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import (
+    AbortRequest,
     BootPhase,
     EngineEvent,
     EngineStats,
@@ -54,6 +55,19 @@ def test_a_client_that_left_is_forgotten_with_all_it_asked_for(loop: EngineLoop)
     loop.step()
     assert not loop.has_work
     assert msgspec.convert(call(loop, "stats"), EngineStats).num_blocks_used == 0
+
+
+def test_one_sequence_is_aborted_and_its_siblings_run_on(loop: EngineLoop) -> None:
+    loop.handle(b"c", generate("r", [1], 5, n=3))
+    loop.step()
+    loop.step()
+    (ended,) = outputs(loop.handle(b"c", AbortRequest(["r"], index=1)))
+    assert (ended.index, ended.finish_reason) == (1, FinishReason.ABORT)
+    assert loop.handle(b"c", AbortRequest(["r"], index=1)) == []
+    rest = []
+    while loop.has_work:
+        rest += outputs(loop.step())
+    assert {output.index for output in rest} == {0, 2}
 
 
 def test_drain_answers_when_idle_and_refuses_meanwhile(loop: EngineLoop) -> None:

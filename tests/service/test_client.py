@@ -5,10 +5,19 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from appliance.engine.messages import ErrorKind, SamplingParams
+from appliance.engine.messages import (
+    AbortRequest,
+    EngineMessage,
+    ErrorKind,
+    GenerateRequest,
+    OutputBatch,
+    SamplingParams,
+    SequenceOutput,
+)
 from appliance.engine.scripted import Script
 from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
@@ -24,8 +33,6 @@ SCRIPT = Script(replies=[continues("Say: ", "hello world"), continues("Stop: ", 
 
 
 def plan_in(folder: Path, script: Script = SCRIPT) -> EnginePlan:
-    import msgspec
-
     return msgspec.json.decode(write_plan(folder, script).read_bytes(), type=EnginePlan)
 
 
@@ -65,6 +72,31 @@ async def test_stop_string_ends_the_sequence_in_the_engine(engine: InProcessEngi
     ends = [output async for outputs in stream for output in outputs if output.finish_reason]
     assert (ends[-1].finish_reason, ends[-1].stop_reason) == ("stop", "STOP")
     await idle(engine.client)
+
+
+async def test_stop_string_ends_its_sequence_alone(tmp_path: Path) -> None:
+    class Link:
+        def __init__(self) -> None:
+            self.sent: list[EngineMessage] = []
+
+        def send(self, message: EngineMessage) -> None:
+            self.sent.append(message)
+
+        def close(self) -> None:
+            pass
+
+    client, link = EngineClient(AdmissionLimits(8, None)), Link()
+    client.use_text(load_text_side(plan_in(tmp_path), None))
+    client.attach(link)
+    client.closed_reason = None
+    stream = client.generate(request("Stop: ", TextOptions(stop=("STOP",)), n=2))
+    (asked,) = link.sent
+    assert isinstance(asked, GenerateRequest)
+    said = [SequenceOutput(request_id=asked.request_id, index=1, token_ids=encode("a STOP b"))]
+    client.on_event(OutputBatch(said))
+    assert link.sent[1:] == [AbortRequest([asked.request_id], index=1)]
+    assert client.num_open_requests == 1
+    stream.close()
 
 
 async def test_closing_a_stream_aborts(engine: InProcessEngine) -> None:
@@ -140,8 +172,6 @@ async def test_counters_survive_an_engine_restart(tmp_path: Path) -> None:
 
 async def idle(client: EngineClient) -> None:
     """Until the engine says that nothing runs."""
-    import msgspec
-
     while True:
         stats = msgspec.msgpack.decode(await client.call("stats"))
         if stats["num_running"] == stats["num_waiting"] == 0:

@@ -59,13 +59,13 @@ class Scheduler:
         books.open(self._factory.create(client, message))
         self._prompt_tokens += len(message.prompt_token_ids)
 
-    def abort(self, keys: Iterable[RequestKey]) -> Outputs:
-        """Ends requests between steps. Unknown ones are ignored."""
+    def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
+        """Ends requests between steps, or one sequence of each. Unknown ones are ignored."""
         outputs: Outputs = {}
         for client, request_id in keys:
             request = self._books.requests.get((client, request_id))
             for sequence in request.sequences if request else ():
-                if sequence.status is not Status.FINISHED:
+                if sequence.status is not Status.FINISHED and index in (None, sequence.index):
                     output = SequenceOutput(
                         request_id=request_id, index=sequence.index, finish_reason=FinishReason.ABORT
                     )
