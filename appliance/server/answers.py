@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from appliance.server.errors import ApiError
 from appliance.server.fields import GenerationFields
 from appliance.service.requests import TextOutput
 
@@ -29,8 +30,15 @@ class Answer(Protocol):
     def body(self) -> bytes:
         """The whole answer."""
 
-    def usage_event(self) -> bytes:
-        """The last event, with usage alone."""
+    def ending(self) -> bytes:
+        """The events after the last output."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """The events that end an answer which failed after it began."""
+
+
+def openai_failure(error: ApiError) -> bytes:
+    return b"data: " + orjson.dumps(error.body()) + b"\n\n" + DONE
 
 
 @dataclass(slots=True)
@@ -119,8 +127,11 @@ class EventWriter:
         """An event whose choice has `rest` (fields as JSON, with no braces) after its index."""
         return self._start + b'[{"index":%d,%s}]' % (index, rest) + self._usage() + b"}\n\n"
 
-    def usage_event(self) -> bytes:
-        return self._start + b'[],"usage":' + orjson.dumps(self._tally.usage()) + b"}\n\n" if self._rule.at_end else b""
+    def ending(self) -> bytes:
+        """The usage where it was asked for, and the end."""
+        if not self._rule.at_end:
+            return DONE
+        return self._start + b'[],"usage":' + orjson.dumps(self._tally.usage()) + b"}\n\n" + DONE
 
     def _plain_start(self, index: int) -> bytes:
         start = self._plain_starts.get(index)

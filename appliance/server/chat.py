@@ -6,15 +6,15 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.server.answers import EventWriter, Head, Tally, UsageRule
+from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.bodies import json_decoder, read_json
-from appliance.server.errors import invalid
-from appliance.server.fields import ChatFields, refuse_unbuilt
+from appliance.server.errors import ApiError
+from appliance.server.fields import ChatFields
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import LogprobFormatter
-from appliance.server.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
-from appliance.service.requests import TextOutput, TextRequest
+from appliance.server.turn import ChatTurn, prepare_turn
+from appliance.service.requests import TextOutput
 
 _DECODER = json_decoder(ChatFields)
 
@@ -22,43 +22,15 @@ _DECODER = json_decoder(ChatFields)
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_json(request, state.plan.serving.max_body_bytes, _DECODER)
-    state.check_model(fields.model)
-    refuse_unbuilt(fields)
-    _, token_ids = await state.prompts.chat(fields)
-    text_request = TextRequest(
-        request_id=request_id_of(request, state, fields),
-        prompt_token_ids=token_ids,
-        sampling=state.sampling.params(
-            fields, _max_tokens(state, fields, len(token_ids)), _num_logprobs(fields), fields.prompt_logprobs
-        ),
-        text=text_options(fields),
-        priority=state.sampling.check_priority(fields),
-        cache_salt=fields.cache_salt,
-    )
-    answer = ChatAnswer(state, fields, text_request)
-    return await respond(state, request, [text_request], answer, is_streamed=bool(fields.stream))
-
-
-def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> int:
-    asked, field = fields.max_completion_tokens, "max_completion_tokens"
-    if asked is None:
-        asked, field = fields.max_tokens, "max_tokens"
-    return state.sampling.max_tokens(LengthWish(asked=asked, field=field, prompt_field="messages"), num_prompt_tokens)
-
-
-def _num_logprobs(fields: ChatFields) -> int | None:
-    if not fields.logprobs:
-        if fields.top_logprobs:
-            raise invalid("top_logprobs", "top_logprobs needs logprobs: true", "invalid_value")
-        return None
-    return fields.top_logprobs or 0
+    turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
+    return await respond(state, request, [turn.request], ChatAnswer(state, turn), is_streamed=bool(fields.stream))
 
 
 class ChatAnswer:
     """chat.completion, or chat.completion.chunk events."""
 
-    def __init__(self, state: ServerState, fields: ChatFields, request: TextRequest) -> None:
-        serving = state.plan.serving
+    def __init__(self, state: ServerState, turn: ChatTurn) -> None:
+        serving, fields, request = state.plan.serving, turn.fields, turn.request
         self.tally = Tally(len(request.prompt_token_ids), serving.prompt_tokens_details)
         self._head = Head.new("chatcmpl", request.request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
@@ -67,6 +39,7 @@ class ChatAnswer:
         )
         self._num_top = request.sampling.logprobs
         self._n = request.sampling.n
+        self._readers = turn.readers()
         self._role = serving.response_role if fields.add_generation_prompt else fields.messages[-1].role
         self._prefix = _echoed(fields)
         rule = UsageRule.of(fields, forced=serving.force_include_usage)
@@ -86,16 +59,20 @@ class ChatAnswer:
     def event(self, output: TextOutput) -> bytes:
         self.tally.note(output)
         logprobs = self._content_logprobs(output)
-        if not output.text and logprobs is None and output.finish_reason is None:
+        delta = self._readers[output.index].push(output)
+        if not delta.content and logprobs is None and output.finish_reason is None:
             return b""
-        return self._writer.event(output, output.text, None if logprobs is None else {"content": logprobs})
+        return self._writer.event(output, delta.content, None if logprobs is None else {"content": logprobs})
 
-    def usage_event(self) -> bytes:
-        return self._writer.usage_event()
+    def ending(self) -> bytes:
+        return self._writer.ending()
+
+    def failure(self, error: ApiError) -> bytes:
+        return openai_failure(error)
 
     def add(self, output: TextOutput) -> None:
         self.tally.note(output)
-        self._texts[output.index].append(output.text)
+        self._texts[output.index].append(self._readers[output.index].push(output).content)
         self._logprobs[output.index] += self._content_logprobs(output) or []
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = self._formatter.prompt(output.prompt_logprobs)

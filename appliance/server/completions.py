@@ -6,9 +6,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.server.answers import EventWriter, Head, Tally, UsageRule
+from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.bodies import json_decoder, read_json
-from appliance.server.errors import invalid
+from appliance.server.errors import ApiError, invalid
 from appliance.server.fields import CompletionFields, refuse_unbuilt
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import CompletionLogprobs, LogprobFormatter
@@ -111,8 +111,11 @@ class CompletionAnswer:
             extra = {"prompt_logprobs": self._formatter.prompt(output.prompt_logprobs)}
         return self._writer.event(output, text, logprobs, extra)
 
-    def usage_event(self) -> bytes:
-        return self._writer.usage_event()
+    def ending(self) -> bytes:
+        return self._writer.ending()
+
+    def failure(self, error: ApiError) -> bytes:
+        return openai_failure(error)
 
     def add(self, output: TextOutput) -> None:
         choice = self._choices[output.index]

@@ -1,7 +1,7 @@
-"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}; and in Anthropic's on its routes."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from starlette.responses import Response
@@ -11,6 +11,8 @@ from appliance.engine.validation import InvalidSamplingError
 from appliance.service.errors import RequestFailedError
 
 RETRY_AFTER_S = 1
+
+ErrorShape = Literal["openai", "anthropic"]
 
 _TYPES: dict[int, str] = {
     400: "invalid_request_error",
@@ -23,6 +25,15 @@ _TYPES: dict[int, str] = {
     429: "rate_limit_error",
     500: "server_error",
     503: "service_unavailable_error",
+}
+_ANTHROPIC_TYPES: dict[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
 }
 _STATUS: dict[ErrorKind, int] = {
     ErrorKind.INVALID: 400,
@@ -54,12 +65,15 @@ class ApiError(Exception):
         if status in _RETRIED:
             self.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
 
-    def body(self) -> dict[str, Any]:
+    def body(self, shape: ErrorShape = "openai") -> dict[str, Any]:
+        if shape == "anthropic":
+            kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         kind = _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        return Response(orjson.dumps(self.body()), self.status, self.headers, media_type="application/json")
+    def response(self, shape: ErrorShape = "openai") -> Response:
+        return Response(orjson.dumps(self.body(shape)), self.status, self.headers, media_type="application/json")
 
 
 def invalid(param: str | None, message: str, code: str | None = None) -> ApiError:

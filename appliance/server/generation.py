@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
-from appliance.server.answers import DONE, Answer, merged
+from appliance.server.answers import Answer, merged
 from appliance.server.errors import as_api_error, invalid
 from appliance.server.fields import GenerationFields
 from appliance.server.state import ServerState
@@ -96,9 +95,9 @@ class _EventStream(Response):
             async for outputs in self._stream:
                 if body := b"".join([event(output) for output in merged(outputs)]):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
-            ending = self._answer.usage_event() + DONE
+            ending = self._answer.ending()
         except RequestFailedError as failure:
-            ending = b"data: " + orjson.dumps(as_api_error(failure).body()) + b"\n\n" + DONE
+            ending = self._answer.failure(as_api_error(failure))
         await send({"type": "http.response.body", "body": ending, "more_body": False})
 
 

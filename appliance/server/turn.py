@@ -1,0 +1,56 @@
+"""One turn of a conversation, ready for the engine. Every chat dialect translates to ChatFields and ends here."""
+
+from dataclasses import dataclass
+
+from appliance.server.errors import invalid
+from appliance.server.fields import ChatFields, refuse_unbuilt
+from appliance.server.message import MessageReader
+from appliance.server.sampling import LengthWish, text_options
+from appliance.server.state import ServerState
+from appliance.service.requests import TextRequest
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """`fields` are what was asked, in OpenAI's words; `request` is what the engine gets."""
+
+    fields: ChatFields
+    request: TextRequest
+
+    def readers(self) -> list[MessageReader]:
+        """One for each of the n sequences, new."""
+        return [MessageReader() for _ in range(self.request.sampling.n)]
+
+
+async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) -> ChatTurn:
+    """Raises ApiError 400 or 404 naming the field of ChatFields that is to blame."""
+    state.check_model(fields.model)
+    refuse_unbuilt(fields)
+    _, token_ids = await state.prompts.chat(fields)
+    sampling = state.sampling.params(
+        fields, _max_tokens(state, fields, len(token_ids)), _num_logprobs(fields), fields.prompt_logprobs
+    )
+    request = TextRequest(
+        request_id=request_id,
+        prompt_token_ids=token_ids,
+        sampling=sampling,
+        text=text_options(fields),
+        priority=state.sampling.check_priority(fields),
+        cache_salt=fields.cache_salt,
+    )
+    return ChatTurn(fields, request)
+
+
+def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> int:
+    asked, field = fields.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, field = fields.max_tokens, "max_tokens"
+    return state.sampling.max_tokens(LengthWish(asked=asked, field=field, prompt_field="messages"), num_prompt_tokens)
+
+
+def _num_logprobs(fields: ChatFields) -> int | None:
+    if not fields.logprobs:
+        if fields.top_logprobs:
+            raise invalid("top_logprobs", "top_logprobs needs logprobs: true", "invalid_value")
+        return None
+    return fields.top_logprobs or 0
