@@ -5,7 +5,6 @@ a plan's bytes are the bytes that load.
 """
 
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4"]
@@ -18,8 +17,6 @@ F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and 
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
 INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
-SCALE_BYTES = 2  # f16 scales and offsets
-
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
@@ -29,18 +26,13 @@ class WeightForm:
     group_size: int | None = None
     has_offset: bool = False
 
-    def size_bytes(self, shape: tuple[int, ...], panel: int = 1) -> int:
-        """Bytes of a tensor of this form: elements, and one f16 scale (and offset) a row and group of columns.
+    @property
+    def element_bits(self) -> int:
+        return _ELEMENT_BITS[self.layout]
 
-        shape: outermost first; rows are padded to a multiple of `panel`, as kernels lay them side by side.
-        """
-        rows = prod(shape[:-1])
-        elements = -(-rows // panel) * panel * shape[-1] if len(shape) > 1 else prod(shape)
-        size = elements * _ELEMENT_BITS[self.layout] // 8
-        if self.group_size is None:
-            return size
-        groups = elements // shape[-1] * -(-shape[-1] // self.group_size)
-        return size + groups * SCALE_BYTES * (2 if self.has_offset else 1)
+    @property
+    def is_quantized(self) -> bool:
+        return self.layout in ("int8", "int4")
 
 
 _ELEMENT_BITS: dict[CanonicalLayout, int] = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4}

@@ -1,6 +1,7 @@
 """Pass `precision`: the form of every stored type, the activations, the cache."""
 
 from collections import Counter
+from math import prod
 from typing import Literal, cast
 
 from appliance.catalog.formats import (
@@ -15,6 +16,7 @@ from appliance.catalog.formats import (
     tensor_role,
 )
 from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.catalog.packing import Matrix, packed_total
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -144,7 +146,8 @@ def _weight_plan(
     kept = WeightForm(form.layout, form.group_size, form.has_offset and not STORAGES[storage].is_symmetric)
     if kernels.name == "reference":
         kept = F32  # the oracle dequantizes everything
-    panel = kernels.panel if role != "other" else 1
+    vectors = [tensor for tensor in tensors if len(tensor.shape) < 2]
+    matrices = [Matrix(each.name, _matrix_shape(each, model)) for each in tensors if len(each.shape) > 1]
     return WeightPlan(
         storage=storage,
         role=role,
@@ -152,7 +155,7 @@ def _weight_plan(
         group_size=form.group_size,
         num_tensors=len(tensors),
         stored_bytes=sum(tensor.size_bytes for tensor in tensors),
-        planned_bytes=sum(kept.size_bytes(_matrix_shape(tensor, model), panel) for tensor in tensors),
+        planned_bytes=packed_total(kept, matrices, kernels.panel) + sum(4 * prod(tensor.shape) for tensor in vectors),
         error=error,
     )
 

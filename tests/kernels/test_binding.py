@@ -1,6 +1,7 @@
 """What is refused, when, and in which words; memory accounting and lifetimes."""
 
 import itertools
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from appliance.kernels.cpu.library import Library, library_path
 from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.interface import KvCacheShape
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Embed, Linear, RmsNorm, Span
+from appliance.kernels.operators import Embed, Linear, RmsNorm, Span, StepProgram
 from tests.kernels.harness import Graph, batch_step, dense, limits, plain_step, random_weight, whole
 
 
@@ -49,7 +50,6 @@ def linear_graph() -> tuple[Graph, str]:
 def bind_weight(native: CpuKernelSet, weight: CanonicalWeight) -> None:
     graph, name = linear_graph()
     graph.weights[name] = weight
-    from appliance.kernels.operators import StepProgram
 
     native.bind(
         StepProgram(tuple(graph.operators), tuple(graph.slots), graph.slots[-1], 0), graph.weights, (), limits()
@@ -143,20 +143,30 @@ def test_memory_is_accounted_for(native: CpuKernelSet) -> None:
     assert memory["weights"] == 32 * 64 * 4 + 48 * 64 // 2 + 48 * 2 * 2  # table; nibbles; scales
 
 
+class Recording(Mapping[str, CanonicalWeight]):
+    """Every look-up is one translation."""
+
+    def __init__(self, weights: Mapping[str, CanonicalWeight]) -> None:
+        self.weights = weights
+        self.reads: list[str] = []
+
+    def __getitem__(self, name: str) -> CanonicalWeight:
+        self.reads.append(name)
+        return self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+
 def test_weights_are_read_once_in_order(native: CpuKernelSet) -> None:
     graph, _ = linear_graph()
-    reads: list[str] = []
-
-    class Recording(dict[str, CanonicalWeight]):
-        def __getitem__(self, name: str) -> CanonicalWeight:
-            reads.append(name)
-            return super().__getitem__(name)
-
-    from appliance.kernels.operators import StepProgram
-
     program = StepProgram(tuple(graph.operators), tuple(graph.slots), graph.slots[-1], 0)
-    native.bind(program, Recording({"unused": dense(np.zeros((1, 1))), **graph.weights}), (), limits())
-    assert reads == list(graph.weights)
+    recording = Recording({"unused": dense(np.zeros((1, 1))), **graph.weights})
+    native.bind(program, recording, (), limits())
+    assert recording.reads == list(graph.weights)
 
 
 def test_slots_that_are_never_alive_together_share_memory() -> None:

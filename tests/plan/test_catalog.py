@@ -6,7 +6,7 @@ import typing
 import pytest
 
 from appliance.catalog.architectures import ARCHITECTURES
-from appliance.catalog.formats import STORAGES, WeightForm, dense_error, tensor_role
+from appliance.catalog.formats import STORAGES, dense_error, tensor_role
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.operators import OPERATORS
 from appliance.checkpoint.facts import ModelFacts, Storage
@@ -56,20 +56,6 @@ def test_architectures_name_the_operators_they_use(model: ModelFacts) -> None:
     program = compile_decoder(build_decoder(model, 128), {}).program
     used = {type(operator).__name__ for operator in program.operators}
     assert used == set(ARCHITECTURES[model.architecture].operators)
-
-
-@pytest.mark.parametrize(
-    ("form", "shape", "panel", "size"),
-    [
-        (WeightForm("bf16"), (3, 64), 1, 3 * 64 * 2),
-        (WeightForm("bf16"), (3, 64), 16, 16 * 64 * 2),
-        (WeightForm("int8", 32), (4, 64), 1, 4 * 64 + 4 * 2 * 2),
-        (WeightForm("int4", 32, has_offset=True), (4, 64), 1, 4 * 32 + 4 * 2 * 4),
-        (WeightForm("f32"), (7,), 16, 28),
-    ],
-)
-def test_bytes_of_a_form(form: WeightForm, shape: tuple[int, ...], panel: int, size: int) -> None:
-    assert form.size_bytes(shape, panel) == size
 
 
 def test_errors_are_stated_where_there_are_any() -> None:

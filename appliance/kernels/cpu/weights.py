@@ -40,7 +40,7 @@ class BoundWeights:
     def read(self, weights: Mapping[str, CanonicalWeight], program: StepProgram) -> None:
         """Reads each weight that the program names, once, in the mapping's order. Raises BindError."""
         wanted = self._matrix_names | _vector_names(program)
-        missing = sorted(wanted - weights.keys())
+        missing = sorted(wanted.difference(weights))  # its names alone: a look-up would translate
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
         for name, weight in _ahead(weights, [name for name in weights if name in wanted]):

@@ -15,7 +15,7 @@ def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
         raise FormatError(f"{values.shape[1]} columns do not divide into groups of {group_size}")
     if not np.isfinite(values).all():
         raise FormatError("a weight is not finite")
-    grouped = values.reshape(values.shape[0], -1, group_size)
+    grouped = np.ascontiguousarray(values).reshape(values.shape[0], -1, group_size)
     groups = _to_int8(grouped) if form.layout == "int8" else _to_int4(grouped)
     return groups.to_form(WeightForm(form.layout, group_size, form.has_offset))
 

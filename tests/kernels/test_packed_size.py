@@ -1,0 +1,62 @@
+"""The planner's formula against the bytes that the native library takes."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from appliance.catalog.formats import WeightForm
+from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.catalog.packing import packed_bytes
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Linear
+from tests.kernels.harness import Graph, limits, whole
+
+ROWS = (1, 15, 16, 17, 33, 96)
+DENSE_COLUMNS = (1, 2, 7, 64, 97)
+ROW_COLUMNS = (8, 24, 36, 62, 97)  # one scale a row
+
+
+def packed_here(native: CpuKernelSet, weight: CanonicalWeight) -> int:
+    graph = Graph()
+    x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
+    graph.add(Linear(whole(x), graph.weight(weight), whole(out)))
+    executable = native.bind(graph.program(out), graph.weights, (), limits())
+    size = executable.memory_bytes["weights"]
+    executable.close()
+    return size
+
+
+@pytest.mark.parametrize("layout", ["f32", "f16", "bf16"])
+def test_dense_matrices(native: CpuKernelSet, layout: str) -> None:
+    types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+    for rows, columns in itertools.product(ROWS, DENSE_COLUMNS):
+        weight = CanonicalWeight(Layout(layout), rows, columns, np.zeros((rows, columns), types[layout]))
+        assert packed_bytes(WeightForm(layout), rows, columns, 16) == packed_here(native, weight), (rows, columns)
+
+
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize("scale_type", [np.float16, np.float32])
+@pytest.mark.parametrize("layout", ["int8", "int4"])
+def test_quantized_matrices(native: CpuKernelSet, layout: str, scale_type: type, has_offset: bool) -> None:
+    widths = [(group, groups * group) for group in (8, 16, 32, 64) for groups in (1, 3)]
+    widths += [(columns, columns) for columns in ROW_COLUMNS if layout == "int8" or columns % 2 == 0]
+    for rows, (group, columns) in itertools.product(ROWS, widths):
+        form = WeightForm(layout, group, has_offset)
+        per_byte = 2 if layout == "int4" else 1
+        data = np.zeros((rows, columns // per_byte), np.uint8 if layout == "int4" else np.int8)
+        scale = np.ones((rows, columns // group), scale_type)
+        offset = np.full_like(scale, 3.0) if has_offset else None  # -8 scales would not be kept
+        weight = CanonicalWeight(Layout(layout), rows, columns, data, scale, offset, group)
+        planned = packed_bytes(form, rows, columns, 16, scale_bytes=scale.itemsize)
+        assert planned == packed_here(native, weight), (form, rows, columns)
+
+
+def test_one_scale_a_row_may_go_without_a_group_size() -> None:
+    assert packed_bytes(WeightForm("int8"), 5, 97, 16) == packed_bytes(WeightForm("int8", 97), 5, 97, 16)
+
+
+def test_every_native_set_packs_alike() -> None:
+    native = [entry for entry in KERNEL_SETS.values() if entry.device == "cpu" and entry.name != "reference"]
+    assert {entry.panel for entry in native} == {16}
