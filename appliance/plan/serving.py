@@ -4,12 +4,14 @@ from typing import Any
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.types import RestartPlan, ServingPlan
+from appliance.spec.rules.endpoints import is_loopback
+from appliance.spec.sections.endpoints import HttpSection
 
 
 def plan_serving(inputs: PlanInputs) -> ServingPlan:
     spec = inputs.spec
     http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
-    logs = spec.observability.logs
+    logs, store = spec.observability.logs, spec.endpoints.store
     return ServingPlan(
         host=http.host,
         port=http.port,
@@ -34,6 +36,16 @@ def plan_serving(inputs: PlanInputs) -> ServingPlan:
         max_log_len=logs.max_log_len,
         metrics=spec.observability.metrics.enabled,
         response_role=spec.model.response_role,
+        trust_request_chat_template=spec.model.trust_request_chat_template,
+        tokenizer_info=http.enable_tokenizer_info_endpoint,
+        unknown_fields=spec.strictness,
+        store_dir=store.dir,
+        store_max_bytes=store.max_bytes,
+        store_max_files=store.max_files,
+        store_max_batches=store.max_batches,
+        store_lifetime_s=store.file_lifetime,
+        max_responses=store.max_responses,
+        max_response_bytes=store.max_response_bytes,
     )
 
 

@@ -164,6 +164,16 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_log_len: int | None
     metrics: bool
     response_role: str = "assistant"
+    trust_request_chat_template: bool = False
+    tokenizer_info: bool = False
+    unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies
+    store_dir: str | None = None  # None: beside the server's state
+    store_max_bytes: int = 1 << 30
+    store_max_files: int = 10_000
+    store_max_batches: int = 1_000
+    store_lifetime_s: float = 30 * 86400.0
+    max_responses: int = 1_000
+    max_response_bytes: int = 64 << 20
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

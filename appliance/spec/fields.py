@@ -21,7 +21,10 @@ class Section(BaseModel):
 
 
 class FieldDoc:
-    """What is known of one field besides its type. `built_values` are the only values this version can run."""
+    """What is known of one field besides its type.
+
+    `built_values` are the only values this version can run; of a list, the only items.
+    """
 
     __slots__ = ("allowed", "apply", "auto", "built", "built_values", "default", "doc", "secret", "since", "vllm")
 
@@ -55,7 +58,7 @@ class FieldDoc:
         if value == self.default and type(value) is type(self.default):
             return True
         if self.built_values is not None:
-            return value in self.built_values
+            return all(item in self.built_values for item in (value if isinstance(value, list) else [value]))
         return self.built
 
 

@@ -3,9 +3,9 @@
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import REQUIRED, Section, field
-from appliance.spec.scalars import DottedPath, Duration, KeyHash, Name, Port, PositiveInt, Size, Text
+from appliance.spec.scalars import Auto, DottedPath, Duration, KeyHash, Name, Port, PositiveInt, Size, Text
 
-Api = Literal["openai", "anthropic", "cohere", "jina", "sagemaker", "responses", "inference"]
+Api = Literal["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "cohere", "jina"]
 
 
 class HttpSection(Section):
@@ -17,6 +17,12 @@ class HttpSection(Section):
     port: Port = field(8000, "Port to bind.")
     uds: Text | None = field(None, "A Unix socket in place of host and port.", built=False)
     root_path: str = field("", "Path prefix behind a proxy.", apply="live")
+    allowed_hosts: Auto[list[Text]] = field(
+        "auto",
+        "Names by which this server may be called, as in the Host header; *.example.com has all below it, * is any.",
+        auto="names of this machine's loopback when host is loopback (a web page cannot rebind its name to it), else any",
+        apply="live",
+    )
     keep_alive: Duration = field(5.0, "How long an idle connection stays open.", apply="live")
     api_server_count: PositiveInt = field(1, "API processes.", built_values=(1,))
     disable_frontend_multiprocessing: bool = field(False, "API and engine in one process.", built=False)
@@ -28,7 +34,7 @@ class HttpSection(Section):
     enable_offline_docs: bool = field(False, "Documentation pages that need no internet.", built=False, apply="live")
     enable_server_load_tracking: bool = field(False, "Count requests for /load.", apply="live")
     enable_tokenizer_info_endpoint: bool = field(
-        False, "An endpoint with the tokenizer's configuration; may show templates.", built=False, apply="live"
+        False, "An endpoint with the tokenizer's configuration; may show templates.", apply="live"
     )
 
 
@@ -71,6 +77,28 @@ class LimitsSection(Section):
     max_header_bytes: Size = field(64 * 2**10, "Largest set of request headers.", apply="live")
     max_headers: PositiveInt = field(256, "Most request headers.", apply="live", vllm="h11_max_header_count")
     max_n: PositiveInt = field(64, "Most sequences of one request.", apply="live")
+    header_timeout: Duration = field(10.0, "Time in which all headers of a request must arrive.", apply="live")
+    body_timeout: Duration = field(60.0, "Time in which the whole body of a request must arrive.", apply="live")
+    write_timeout: Duration = field(
+        30.0, "A client that leaves its answer unread for so long is given up, and its request ends.", apply="live"
+    )
+    max_connections: PositiveInt = field(4096, "Most open connections; more are refused.", apply="live")
+
+
+class StoreSection(Section):
+    """What the server keeps for clients."""
+
+    doc: ClassVar[str] = "What the server keeps for its clients, each owned by the key that made it."
+
+    dir: Text | None = field(
+        None, "Folder of files and batches. Default: beside the state of the deployment.", apply="live"
+    )
+    max_bytes: Size = field(2**30, "Most bytes of files, inputs and results together.", apply="live")
+    max_files: PositiveInt = field(10_000, "Most files.", apply="live")
+    max_batches: PositiveInt = field(1_000, "Most batches, ended ones included.", apply="live")
+    file_lifetime: Duration = field(30 * 86400.0, "Files and ended batches are deleted after this.", apply="live")
+    max_responses: PositiveInt = field(1_000, "Most stored responses; the oldest goes first.", apply="live")
+    max_response_bytes: Size = field(64 * 2**20, "Most memory of stored responses.", apply="live")
 
 
 class TlsSection(Section):
@@ -104,9 +132,15 @@ class EndpointsSection(Section):
     doc: ClassVar[str] = "The HTTP face of the deployment."
 
     http: HttpSection = field(HttpSection, "The listener.")
-    apis: list[Api] = field(["openai"], "Families of routes.", built_values=(["openai"],), apply="live")
+    apis: list[Api] = field(
+        ["openai", "responses", "batches", "anthropic", "sagemaker"],
+        "Families of routes. batches are files and batches; inference takes and gives token ids; demo is /generate.",
+        built_values=("openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo"),
+        apply="live",
+    )
     responses: ResponsesSection = field(ResponsesSection, "What replies hold.")
     auth: AuthSection = field(AuthSection, "Who may call.")
     limits: LimitsSection = field(LimitsSection, "How much a call may ask.")
+    store: StoreSection = field(StoreSection, "What the server keeps for clients.")
     tls: TlsSection | None = field(None, "Certificates.", built=False)
     cors: CorsSection = field(CorsSection, "Browsers of other origins.")

@@ -165,6 +165,11 @@ class ModelSection(Section):
         auto="found from the template",
         apply="live",
     )
+    trust_request_chat_template: bool = field(
+        False,
+        "Let requests bring a chat template of their own. It runs in the same sandbox, with the same bounds.",
+        apply="live",
+    )
     response_role: Text = field("assistant", "Role of generated messages.", apply="live")
     hf_config_path: Text | None = field(None, "Where config.json is, when not with the checkpoint.", built=False)
     config_format: Literal["auto", "hf", "mistral"] = field(
