@@ -5,6 +5,7 @@ import mmap
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final, overload
 
 from appliance.checkpoint.errors import CheckpointError
@@ -32,17 +33,24 @@ Scalar = int | float | bool | str
 
 
 class LazyArray(Sequence[Any]):
-    """An array of numbers or strings in the mapped file. Only the places of strings are known; text is decoded on use.
+    """An array of numbers or strings in the mapped file, from `start` to `end`. Everything is decoded on use."""
 
-    `offsets` holds the file position of each string's bytes, and one more entry past the last (plus its length word).
-    """
-
-    def __init__(self, data: mmap.mmap, kind: int, count: int, start: int, offsets: "array[int] | None") -> None:
+    def __init__(self, data: mmap.mmap, kind: int, count: int, start: int, end: int) -> None:
         self._data = data
         self._kind = kind
         self._count = count
         self._start = start
-        self._offsets = offsets
+        self._end = end
+
+    @cached_property
+    def _offsets(self) -> "array[int]":
+        """The file position of each string's bytes, and one more entry past the last (plus its length word)."""
+        offsets, position = array("q", bytes(8 * (self._count + 1))), self._start
+        for index in range(self._count):
+            offsets[index] = position + 8
+            position += 8 + _U64.unpack_from(self._data, position)[0]
+        offsets[self._count] = position + 8
+        return offsets
 
     def __len__(self) -> int:
         return self._count
@@ -57,7 +65,7 @@ class LazyArray(Sequence[Any]):
         if not -self._count <= index < self._count:
             raise IndexError(index)
         index %= self._count
-        if self._offsets is not None:
+        if self._kind == STRING:
             return self._bytes(index).decode("utf-8", "replace")
         scalar = _SCALARS[self._kind]
         return scalar.unpack_from(self._data, self._start + index * scalar.size)[0]
@@ -67,19 +75,18 @@ class LazyArray(Sequence[Any]):
 
     def tolist(self) -> list[Any]:
         """All elements. Undecodable bytes in strings become U+FFFD."""
-        if self._offsets is not None:
+        if self._kind == STRING:
             return [self._bytes(i).decode("utf-8", "replace") for i in range(self._count)]
         scalar = _SCALARS[self._kind]
-        raw = self._data[self._start : self._start + self._count * scalar.size]
-        return [value for (value,) in scalar.iter_unpack(raw)]
+        return [value for (value,) in scalar.iter_unpack(self._data[self._start : self._end])]
 
     def find(self, text: str) -> int | None:
         """The index of the first string equal to `text`, found by a byte search; None where there is none."""
-        if self._offsets is None:
+        if self._kind != STRING:
             raise TypeError("only an array of strings can be searched")
         wanted = text.encode()
-        needle, begin, end = _U64.pack(len(wanted)) + wanted, self._start, self._offsets[self._count] - 8
-        while (place := self._data.find(needle, begin, end)) >= 0:
+        needle, begin = _U64.pack(len(wanted)) + wanted, self._start
+        while (place := self._data.find(needle, begin, self._end)) >= 0:
             index = bisect.bisect_left(self._offsets, place + 8)
             if self._offsets[index] == place + 8:
                 return index
@@ -87,7 +94,6 @@ class LazyArray(Sequence[Any]):
         return None
 
     def _bytes(self, index: int) -> bytes:
-        assert self._offsets is not None
         return self._data[self._offsets[index] : self._offsets[index + 1] - 8]
 
 
@@ -135,29 +141,26 @@ class Cursor:
 
     def _array(self) -> LazyArray:
         kind, count = self.u32(), self.u64()
+        start = self.position
         if kind == STRING:
-            start = self.position
-            return LazyArray(self._data, kind, count, start, self._string_offsets(count))
-        start = self._advance(count * self._scalar(kind).size)
-        return LazyArray(self._data, kind, count, start, None)
+            self._skip_strings(count)
+        else:
+            self._advance(count * self._scalar(kind).size)
+        return LazyArray(self._data, kind, count, start, self.position)
 
-    def _string_offsets(self, count: int) -> "array[int]":
-        """Walk over `count` strings. The inner loop is all that opening a file with a large vocabulary costs."""
+    def _skip_strings(self, count: int) -> None:
+        """Walk over `count` strings. The loop is all that opening a file with a large vocabulary costs."""
         if count * 8 > self.size - self.position:
             raise self.error(f"an array of {count} strings at byte {self.position} cannot fit the file")
-        data, unpack, position, last = self._data, _U64.unpack_from, self.position, self.size - 8
-        offsets = array("q", bytes(8 * (count + 1)))
-        for index in range(count):
-            if position > last:
-                raise self._truncated(position, 8)
-            position += 8
-            offsets[index] = position
-            position += unpack(data, position - 8)[0]
+        data, length_at, position = self._data, _U64.unpack_from, self.position
+        try:
+            for _ in range(count):
+                position += 8 + length_at(data, position)[0]
+        except (struct.error, OverflowError):
+            raise self._truncated(min(position, self.size), 8) from None
         if position > self.size:
             raise self._truncated(position, 0)
-        offsets[count] = position + 8
         self.position = position
-        return offsets
 
     def _scalar(self, kind: int) -> struct.Struct:
         if kind not in _SCALARS:

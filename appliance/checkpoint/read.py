@@ -6,13 +6,14 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.folder import read_folder_facts
 from appliance.checkpoint.gguf_facts import read_gguf_facts
+from appliance.checkpoint.kept_facts import kept_facts
 
 
-def read_model_facts(path: Path) -> ModelFacts:
-    """What the checkpoint at `path` is, from its headers alone. Raises CheckpointError."""
+def read_model_facts(path: Path, cache: Path | None = None) -> ModelFacts:
+    """What the checkpoint at `path` is, from its headers alone, or as `cache` kept it. Raises CheckpointError."""
     if path.is_file():
         if path.suffix == ".gguf":
-            return read_gguf_facts(path)
+            return kept_facts(path, cache, read_gguf_facts)
         raise CheckpointError(
             path.name, "is neither a .gguf file nor a folder", "name the folder that holds config.json"
         )
@@ -23,7 +24,7 @@ def read_model_facts(path: Path) -> ModelFacts:
     files = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name and "-of-" not in file.name)
     files += sorted(path.glob("*-00001-of-*.gguf"))
     if len(files) == 1:
-        return read_gguf_facts(files[0])
+        return kept_facts(files[0], cache, read_gguf_facts)
     if files:
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.checkpoint.errors import CheckpointError
@@ -108,7 +109,8 @@ def find_model(
         options = fetch_options(loaded.spec, base, spec.revision, offline)
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
-    return read_model_facts(_offline_first(obtain, allow_fetch and not is_offline(loaded.spec)))
+    path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
+    return read_model_facts(path, cache_dir())
 
 
 def is_offline(spec: DeploymentSpec) -> bool:
