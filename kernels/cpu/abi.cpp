@@ -54,3 +54,4 @@ int32_t appl_program_run(appl_program* program, const appl_step* step) {
 int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {
   return appl::guarded([&] { program->copy_blocks(pairs, num_pairs); });
 }
+void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }

@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstring>
 
@@ -106,7 +107,19 @@ void appl_program::check_step(const appl_step& step) const {
 void appl_program::run(const appl_step& step) {
   check_step(step);
   if (step.num_tokens == 0) return;
+  if (operator_seconds_ != nullptr) return run_timed(step);
   for (const Bound& bound : operators_) execute(bound, step);
+}
+
+void appl_program::run_timed(const appl_step& step) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin = Clock::now();
+  for (size_t i = 0; i < operators_.size(); ++i) {
+    execute(operators_[i], step);
+    const Clock::time_point end = Clock::now();
+    operator_seconds_[i] += std::chrono::duration<double>(end - begin).count();
+    begin = end;
+  }
 }
 
 void appl_program::execute_linear(const Bound& bound, int rows) {

@@ -17,6 +17,8 @@ struct appl_program {
 
   // Throws appl::Error where the step is out of bounds; nothing has run then.
   void run(const appl_step& step);
+  // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
+  void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
@@ -32,6 +34,7 @@ struct appl_program {
   void bind_linear(Bound& bound);
   void forget_overwritten(const appl_operator& op);
   void check_step(const appl_step& step) const;
+  void run_timed(const appl_step& step);
   void execute(const Bound& bound, const appl_step& step);
   void execute_linear(const Bound& bound, int rows);
   int max_rows(const appl_span& span) const;
@@ -44,6 +47,7 @@ struct appl_program {
   appl::Memory workspace_;
   size_t prepared_bytes_ = 0;
   int vocabulary_;
+  double* operator_seconds_ = nullptr;  // borrowed; one an operator
 
   // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it.
   const Bound* prepared_for_ = nullptr;

@@ -249,3 +249,5 @@ APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double se
 }
 #endif
 #endif
+/* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
+APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);

@@ -224,6 +224,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_program_destroy": (None, (c_void_p,)),
     "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),
     "appl_program_run": (c_int32, (c_void_p, POINTER(Step))),
+    "appl_program_time_operators": (None, (c_void_p, c_void_p)),
     "appl_program_copy_blocks": (c_int32, (c_void_p, c_void_p, c_int32)),
     "appl_sample": (c_int32, (c_void_p, POINTER(Sampling))),
     "appl_measure_read": (c_int32, (c_void_p, c_uint64, c_double, POINTER(c_double))),
