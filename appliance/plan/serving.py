@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from appliance.plan.frontend import plan_front
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.types import RestartPlan, ServingPlan
-from appliance.spec.rules.endpoints import is_loopback
-from appliance.spec.sections.endpoints import HttpSection
 
 
 def plan_serving(inputs: PlanInputs) -> ServingPlan:
@@ -36,6 +35,7 @@ def plan_serving(inputs: PlanInputs) -> ServingPlan:
         max_log_len=logs.max_log_len,
         metrics=spec.observability.metrics.enabled,
         response_role=spec.model.response_role,
+        front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         unknown_fields=spec.strictness,

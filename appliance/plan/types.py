@@ -138,6 +138,47 @@ class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float
 
 
+class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one API key may do; None is no limit."""
+
+    models: tuple[str, ...] | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None  # of prompts and answers together
+    max_concurrency: int | None = None  # requests that are open at once
+    priority: int = 0  # added to a request's own; lower is sooner
+
+
+class TlsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    certfile: str
+    keyfile: str
+    ca_certs: str | None = None
+    client_certificates: Literal["none", "optional", "required"] = "none"
+    refresh: bool = False  # read the files again when they change
+
+
+class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The transport, who may come in, and what people see."""
+
+    uds: str | None = None  # a Unix socket in place of host and port
+    tls: TlsPlan | None = None
+    allowed_hosts: tuple[str, ...] = ()  # names that Host may have; empty is any
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    write_timeout_s: float = 30.0
+    max_connections: int = 4096
+    cors_methods: tuple[str, ...] = ("*",)
+    cors_headers: tuple[str, ...] = ("*",)
+    cors_credentials: bool = False
+    middleware: tuple[str, ...] = ()  # dotted paths, the first is outermost
+    page: bool = True
+    offline_docs: bool = False
+    access_log: bool = False
+    log_outputs: bool = False
+    keys_file: str | None = None
+    key_rules: dict[str, KeyPlan] = {}  # key name -> rules; a key that is not here has none
+    isolate_caches: bool = False  # no key sees what another key's prompts left in the prefix cache
+
+
 class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Read by the front ends; a change here is live and leaves the engine hash alone."""
 
@@ -164,6 +205,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_log_len: int | None
     metrics: bool
     response_role: str = "assistant"
+    front: FrontPlan = FrontPlan()
     trust_request_chat_template: bool = False
     tokenizer_info: bool = False
     unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies

@@ -143,24 +143,3 @@ class EventWriter:
         if self._rule.always:
             return b',"usage":' + orjson.dumps(self._tally.usage())
         return b',"usage":null' if self._rule.at_end else b""
-
-
-def merged(outputs: list[TextOutput]) -> list[TextOutput]:
-    """Joins the outputs of each sequence: a reader that fell behind gets one event for them all."""
-    if len(outputs) == 1:
-        return outputs
-    by_index: dict[int, TextOutput] = {}
-    for output in outputs:
-        first = by_index.setdefault(output.index, output)
-        if first is not output:
-            _join(first, output)
-    return list(by_index.values())
-
-
-def _join(first: TextOutput, then: TextOutput) -> None:
-    first.text += then.text
-    first.token_ids = first.token_ids + then.token_ids
-    if then.logprobs is not None:
-        first.logprobs = (first.logprobs or []) + then.logprobs
-    first.num_cached_tokens += then.num_cached_tokens
-    first.finish_reason, first.stop_reason = then.finish_reason, then.stop_reason

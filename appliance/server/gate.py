@@ -1,4 +1,4 @@
-"""What every request passes before its route: API keys, draining, request ids, counting. Plain ASGI, for speed."""
+"""What every request passes before its route: host, keys, draining, request ids, counts. Plain ASGI, for speed."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.base.hashing import key_matches
 from appliance.server.errors import ApiError
-from appliance.server.routes import PUBLIC_PATHS, ROUTES
+from appliance.server.hosts import HostRule
+from appliance.server.routes import PUBLIC_PATHS, ROUTES, error_shape
 from appliance.server.state import ServerState
 
 _FIXED_PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
@@ -22,6 +23,7 @@ class Gate:
         self._app = app
         self._state = state
         self._hashes = tuple(state.plan.serving.key_hashes.values())
+        self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
         self._echoes_request_id = state.plan.serving.request_id_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,13 +32,17 @@ class Gate:
             return
         path, headers = _route_path(scope), Headers(scope=scope)
         watched = self._watched(send, path, headers)
-        refusal = self._refusal(path, headers)
+        refusal = self._refusal(scope, path, headers)
         if refusal is not None:
-            await refusal.response()(scope, receive, watched)
+            await refusal.response(error_shape(path))(scope, receive, watched)
         else:
             await self._app(scope, receive, watched)
 
-    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
+    def _refusal(self, scope: Scope, path: str, headers: Headers) -> ApiError | None:
+        try:
+            self._hosts.check(scope, is_public=path in PUBLIC_PATHS)
+        except ApiError as refusal:
+            return refusal
         if path in PUBLIC_PATHS:
             return None
         if self._hashes and not _has_key(headers, self._hashes):

@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
-from appliance.server.answers import Answer, merged
+from appliance.server.answers import Answer
 from appliance.server.errors import as_api_error, invalid
 from appliance.server.fields import GenerationFields
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOutput, TextRequest
-from appliance.service.streams import OutputStream
+from appliance.service.streams import OutputStream, merged
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -71,6 +71,7 @@ class _EventStream(Response):
 
     def __init__(self, state: ServerState, stream: OutputStream, answer: Answer, first: list[TextOutput]) -> None:
         super().__init__()
+        self.raw_headers = list(_EVENT_STREAM)
         self._state = state
         self._stream = stream
         self._answer = answer
@@ -80,7 +81,7 @@ class _EventStream(Response):
         self._state.load += 1
         try:
             async with _closed_on_disconnect(receive, self._stream):
-                await send({"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM})
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._send_events(send)
         finally:
             self._state.load -= 1

@@ -24,7 +24,7 @@ from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
-from appliance.server.protocol import bounded_protocol
+from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.health import EngineState, Health
@@ -36,6 +36,7 @@ from appliance.service.text_side import load_text_side
 _log = logger("server")
 _LOOK_EVERY_S = 0.05  # while draining
 _BACKLOG = 2048
+_SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
 
 
 def run_server(plan_path: Path, state_folder: Path | None = None, engine_command: Sequence[str] = ()) -> int:
@@ -160,7 +161,7 @@ def _end_now(state: ServerState, server: uvicorn.Server) -> None:
 def _uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(serving.max_header_bytes, serving.max_headers),
+        http=bounded_protocol(Bounds.of(serving)),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -177,7 +178,9 @@ def _bind(serving: ServingPlan) -> socket.socket:
     """Raises ApplianceError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
     try:
-        return socket.create_server((serving.host, serving.port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((serving.host, serving.port), family=family, backlog=_BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        return listener
     except OSError as error:
         where = f"{serving.host}:{serving.port}"
         raise ApplianceError(

@@ -7,6 +7,8 @@ from typing import Self
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOutput
 
+_UNREAD = 256  # outputs that wait for a reader before they are joined
+
 
 class OutputStream:
     """Iterates over lists of outputs: one list has everything since the last, so a slow reader gets few, large ones.
@@ -24,6 +26,8 @@ class OutputStream:
 
     def put(self, output: TextOutput) -> None:
         self._outputs.append(output)
+        if len(self._outputs) > _UNREAD:
+            self._outputs = merged(self._outputs)
         self._wake()
 
     def complete(self) -> None:
@@ -66,3 +70,24 @@ class OutputStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def merged(outputs: list[TextOutput]) -> list[TextOutput]:
+    """Joins the outputs of each sequence: a reader that fell behind gets one event for them all."""
+    if len(outputs) == 1:
+        return outputs
+    by_index: dict[int, TextOutput] = {}
+    for output in outputs:
+        first = by_index.setdefault(output.index, output)
+        if first is not output:
+            _join(first, output)
+    return list(by_index.values())
+
+
+def _join(first: TextOutput, then: TextOutput) -> None:
+    first.text += then.text
+    first.token_ids = first.token_ids + then.token_ids
+    if then.logprobs is not None:
+        first.logprobs = (first.logprobs or []) + then.logprobs
+    first.num_cached_tokens += then.num_cached_tokens
+    first.finish_reason, first.stop_reason = then.finish_reason, then.stop_reason

@@ -40,7 +40,7 @@ def scripted_plan(folder: Path, script: Script | None = None, **changes: object)
             "keep_alive_s": 5.0, "shutdown_timeout_s": 5.0, "cors_origins": [], "request_id_headers": False,
             "enable_docs": False, "server_load_tracking": False, "force_include_usage": False,
             "prompt_tokens_details": False, "return_tokens_as_token_ids": False, "log_level": "info",
-            "log_requests": False, "max_log_len": None, "metrics": True,
+            "log_requests": False, "max_log_len": None, "metrics": True, "front": {},
         },
         "slo": {}, "batch": {}, "bench": {}, "decisions": [], "spec_sha256": "", "engine_sha256": "",
         "serving_sha256": "",

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import REQUIRED, Section, field
-from appliance.spec.scalars import Auto, DottedPath, Duration, KeyHash, Name, Port, PositiveInt, Size, Text
+from appliance.spec.scalars import Auto, DottedPath, Duration, KeyHash, ModelName, Name, Port, PositiveInt, Size, Text
 
 Api = Literal["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "cohere", "jina"]
 
@@ -20,7 +20,7 @@ class HttpSection(Section):
     allowed_hosts: Auto[list[Text]] = field(
         "auto",
         "Names by which this server may be called, as in the Host header; *.example.com has all below it, * is any.",
-        auto="names of this machine's loopback when host is loopback (a web page cannot rebind its name to it), else any",
+        auto="loopback's names when host is loopback, so that no web page can rebind its own name to it; else any",
         apply="live",
     )
     keep_alive: Duration = field(5.0, "How long an idle connection stays open.", apply="live")
@@ -31,7 +31,12 @@ class HttpSection(Section):
     enable_docs: bool = field(
         True, "OpenAPI schema and documentation pages.", apply="live", vllm="disable_fastapi_docs"
     )
-    enable_offline_docs: bool = field(False, "Documentation pages that need no internet.", built=False, apply="live")
+    enable_offline_docs: bool = field(
+        False, "The documentation page holds the schema, so that a saved copy is complete.", built=False, apply="live"
+    )
+    enable_page: bool = field(
+        True, "A page for people at /: chat, models, figures, the plan.", built=False, apply="live"
+    )
     enable_server_load_tracking: bool = field(False, "Count requests for /load.", apply="live")
     enable_tokenizer_info_endpoint: bool = field(
         False, "An endpoint with the tokenizer's configuration; may show templates.", apply="live"
@@ -54,7 +59,14 @@ class KeySection(Section):
     doc: ClassVar[str] = "One API key, stored as its digest."
 
     name: Name = field(REQUIRED, "Whose key it is; appears in logs and metrics.", apply="live")
-    hash: KeyHash = field(REQUIRED, 'sha256:<hex> of the key: printf %s "$KEY" | sha256sum', apply="live")
+    hash: KeyHash = field(REQUIRED, "sha256:<hex> of the key; `appliance keys new` makes both.", apply="live")
+    models: list[ModelName] | None = field(None, "Served names it may use. null is all.", built=False, apply="live")
+    requests_per_minute: PositiveInt | None = field(None, "Most requests a minute.", built=False, apply="live")
+    tokens_per_minute: PositiveInt | None = field(
+        None, "Most tokens a minute, of prompts and answers together.", built=False, apply="live"
+    )
+    max_concurrency: PositiveInt | None = field(None, "Most requests open at once.", built=False, apply="live")
+    priority: int = field(0, "Added to the priority of its requests; lower is sooner.", built=False, apply="live")
 
 
 class AuthSection(Section):
@@ -63,6 +75,18 @@ class AuthSection(Section):
     doc: ClassVar[str] = "Who may call. Any of the keys opens the API; no keys is an open API."
 
     keys: list[KeySection] = field([], "API keys.", apply="live", vllm="api_key")
+    keys_file: Text | None = field(
+        None,
+        "A JSON file with more keys, as `appliance keys new --file` writes it; read again when it changes.",
+        built=False,
+        apply="live",
+    )
+    isolate_caches: bool = field(
+        False,
+        "No key gains from, or can measure, what another key left in the prefix cache.",
+        built=False,
+        apply="live",
+    )
     allow_public_without_keys: bool = field(
         False, "I know that anyone who reaches this address may use the model.", apply="live"
     )

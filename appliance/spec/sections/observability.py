@@ -18,6 +18,13 @@ class LogsSection(Section):
 
     level: LogLevel = field("info", "Least severity that is logged.", apply="live", vllm="uvicorn_log_level")
     enable_log_requests: bool = field(False, "Log each request.", apply="live")
+    enable_access_log: bool = field(
+        False,
+        "Log each HTTP answer: method, route, status, time, key.",
+        built=False,
+        apply="live",
+        vllm="disable_uvicorn_access_log",
+    )
     enable_log_outputs: bool = field(False, "Log generated text as well.", built=False, apply="live")
     max_log_len: NonNegativeInt | None = field(
         None, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
