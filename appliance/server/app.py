@@ -1,6 +1,7 @@
 """The ASGI application of one server."""
 
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -11,9 +12,10 @@ from starlette.types import ASGIApp
 
 from appliance import __version__
 from appliance.base.log import logger
+from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
-from appliance.server.routes import ROUTES, Handler
+from appliance.server.routes import ROUTES, Route, error_shape
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 
@@ -27,7 +29,7 @@ def make_app(state: ServerState) -> ASGIApp:
     api = FastAPI(title="appliance", version=__version__, redirect_slashes=False, **docs)
     for route in ROUTES:
         if route.is_served(serving):
-            endpoint = _endpoint(state, route.handler)
+            endpoint = _endpoint(state, route)
             name = route.handler.__name__
             api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
     api.add_exception_handler(HTTPException, _http_error)
@@ -40,14 +42,17 @@ def make_app(state: ServerState) -> ASGIApp:
     return app
 
 
-def _endpoint(state: ServerState, handler: Handler) -> Any:
+def _endpoint(state: ServerState, route: Route) -> Any:
     async def endpoint(request: Request) -> Response:
         try:
-            return await handler(state, request)
+            response = await route.handler(state, request)
         except ApiError as error:
-            return error.response()
+            response = error.response(route.errors)
         except RequestFailedError as error:
-            return as_api_error(error).response()
+            response = as_api_error(error).response(route.errors)
+        if (ignored := request.scope.get(IGNORED_FIELDS)) is not None:
+            response.headers["x-ignored-fields"] = ",".join(quote(name, safe="[].") for name in ignored)
+        return response
 
     return endpoint
 
@@ -56,10 +61,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method[:20]} {request.url.path[:200]}: {str(error.detail).lower()}"
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
-    return ApiError(error.status_code, message, code=code, headers=error.headers).response()
+    shape = error_shape(request.url.path)
+    return ApiError(error.status_code, message, code=code, headers=error.headers).response(shape)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     """The traceback goes to the log, never to the client."""
     _log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server failed on this request; its log says why", code="internal_error").response()
+    message = "the server failed on this request; its log says why"
+    return ApiError(500, message, code="internal_error").response(error_shape(request.url.path))

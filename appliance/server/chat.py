@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
-from appliance.server.bodies import json_decoder, read_json
+from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.errors import ApiError
 from appliance.server.fields import ChatFields
 from appliance.server.generation import request_id_of, respond
@@ -21,7 +21,7 @@ _DECODER = json_decoder(ChatFields)
 
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_json(request, state.plan.serving.max_body_bytes, _DECODER)
+    fields = await read_fields(state, request, _DECODER)
     turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
     return await respond(state, request, [turn.request], ChatAnswer(state, turn), is_streamed=bool(fields.stream))
 

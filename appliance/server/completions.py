@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
-from appliance.server.bodies import json_decoder, read_json
+from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.errors import ApiError, invalid
 from appliance.server.fields import CompletionFields, refuse_unbuilt
 from appliance.server.generation import request_id_of, respond
@@ -24,7 +24,7 @@ _DECODER = json_decoder(CompletionFields)
 
 async def create_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_json(request, state.plan.serving.max_body_bytes, _DECODER)
+    fields = await read_fields(state, request, _DECODER)
     state.check_model(fields.model)
     refuse_unbuilt(fields)
     prompts = await state.prompts.completion(

@@ -9,6 +9,8 @@ from starlette.responses import Response
 
 from appliance.plan.types import ServingPlan
 from appliance.server import chat, completions, health_routes, model_routes, token_routes
+from appliance.server.anthropic import routes as anthropic_routes
+from appliance.server.errors import ErrorShape
 from appliance.server.state import ServerState
 
 AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
@@ -24,10 +26,14 @@ class Route:
     apply: ApplyClass
     handler: Handler
     is_served: Callable[[ServingPlan], bool] = lambda serving: True
+    errors: ErrorShape = "openai"
 
 
-def _openai(serving: ServingPlan) -> bool:
-    return "openai" in serving.apis
+def _api(name: str) -> Callable[[ServingPlan], bool]:
+    return lambda serving: name in serving.apis
+
+
+_openai, _anthropic = _api("openai"), _api("anthropic")
 
 
 ROUTES: tuple[Route, ...] = (
@@ -35,6 +41,10 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
     Route("/v1/models", ("GET",), "key", "live", model_routes.list_models, _openai),
     Route("/v1/models/{model:path}", ("GET",), "key", "live", model_routes.get_model, _openai),
+    Route("/v1/messages", ("POST",), "key", "live", anthropic_routes.create_message, _anthropic, "anthropic"),
+    Route(
+        "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
+    ),
     Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
     Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
     Route("/version", ("GET",), "key", "live", health_routes.version),
@@ -47,3 +57,10 @@ ROUTES: tuple[Route, ...] = (
 )
 
 PUBLIC_PATHS = frozenset(route.path for route in ROUTES if route.auth == "public")
+
+_ANTHROPIC_PATHS = frozenset(route.path for route in ROUTES if route.errors == "anthropic")
+
+
+def error_shape(path: str) -> ErrorShape:
+    """Whose words an error on this path uses."""
+    return "anthropic" if path in _ANTHROPIC_PATHS else "openai"

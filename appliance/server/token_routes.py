@@ -8,7 +8,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.server.bodies import decode_body, json_decoder, read_body
+from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, ChatMessage
 from appliance.server.state import ServerState
@@ -37,7 +37,7 @@ _DETOKENIZE = json_decoder(DetokenizeFields)
 
 
 async def tokenize(state: ServerState, request: Request) -> Response:
-    fields = decode_body(await read_body(request, state.plan.serving.max_body_bytes), _TOKENIZE)
+    fields = await read_fields(state, request, _TOKENIZE)
     state.check_model(fields.model)
     if (fields.prompt is None) == (fields.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")
@@ -56,7 +56,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
 
 
 async def detokenize(state: ServerState, request: Request) -> Response:
-    fields = decode_body(await read_body(request, state.plan.serving.max_body_bytes), _DETOKENIZE)
+    fields = await read_fields(state, request, _DETOKENIZE)
     state.check_model(fields.model)
     for place, token_id in enumerate(fields.tokens):
         if not 0 <= token_id < 1 << 31:

@@ -1,6 +1,8 @@
 """One turn of a conversation, ready for the engine. Every chat dialect translates to ChatFields and ends here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, refuse_unbuilt
@@ -54,3 +56,12 @@ def _num_logprobs(fields: ChatFields) -> int | None:
             raise invalid("top_logprobs", "top_logprobs needs logprobs: true", "invalid_value")
         return None
     return fields.top_logprobs or 0
+
+
+def capped(turn: ChatTurn, max_tokens: int) -> ChatTurn:
+    """The turn with at most `max_tokens`. A context that leaves less ends it earlier, and the answer says so."""
+    sampling = turn.request.sampling
+    if sampling.max_tokens <= max_tokens:
+        return turn
+    sampling = msgspec.structs.replace(sampling, max_tokens=max_tokens)
+    return replace(turn, request=replace(turn.request, sampling=sampling))

@@ -16,6 +16,7 @@ import openai
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from appliance.engine.scripted import Reply, Script
+from appliance.plan.types import ServingPlan
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
 from tests.engine.plans import scripted_plan
 
@@ -25,6 +26,7 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+_DEFAULTED = [field.name for field in msgspec.structs.fields(ServingPlan) if not field.required]
 WORDS = ("he", "ll", "hell", "hello", "wo", "wor", "worl", "world")
 
 
@@ -69,14 +71,15 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         "max_model_len": 512,
         "num_blocks": 256,
         "served_names": ["scripted", "alias"],
+        "apis": ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo"],
         **changes,
     }
     restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`
-    role = settings.pop("response_role", "assistant")
+    serving = {name: settings.pop(name) for name in _DEFAULTED if name in settings}
     plan = scripted_plan(folder, script, **settings)
     plan = msgspec.structs.replace(
         plan,
-        serving=msgspec.structs.replace(plan.serving, response_role=role),
+        serving=msgspec.structs.replace(plan.serving, **serving),
         restart=msgspec.structs.replace(plan.restart, policy=restart),
         scheduler=msgspec.structs.replace(plan.scheduler, policy=order),
     )

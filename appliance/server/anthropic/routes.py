@@ -1,0 +1,49 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+import uuid
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.server.anthropic.answer import MessageAnswer
+from appliance.server.anthropic.conversation import chat_fields
+from appliance.server.anthropic.fields import MessagesFields, PromptFields, refuse_unbuilt
+from appliance.server.bodies import json_decoder, read_fields
+from appliance.server.errors import invalid
+from appliance.server.fields import ChatFields
+from appliance.server.generation import respond
+from appliance.server.state import ServerState
+from appliance.server.turn import capped, prepare_turn
+
+_MESSAGES = json_decoder(MessagesFields)
+_PROMPT = json_decoder(PromptFields)
+
+
+async def create_message(state: ServerState, request: Request) -> Response:
+    state.client.check_admission()
+    fields = await read_fields(state, request, _MESSAGES)
+    chat = _checked(state, fields)
+    if fields.max_tokens < 1:
+        raise invalid("max_tokens", f"max_tokens is {fields.max_tokens}; it must be at least 1", "invalid_value")
+    chat.temperature, chat.top_p, chat.top_k = fields.temperature, fields.top_p, fields.top_k
+    chat.stop = fields.stop_sequences
+    request_id = uuid.uuid4().hex
+    turn = capped(await prepare_turn(state, chat, request_id), fields.max_tokens)
+    answer = MessageAnswer(state, fields, turn)
+    response = await respond(state, request, [turn.request], answer, is_streamed=bool(fields.stream))
+    response.headers["request-id"] = f"req_{request_id}"
+    return response
+
+
+async def count_tokens(state: ServerState, request: Request) -> Response:
+    """What the prompt of the same message would have, template and all."""
+    fields = await read_fields(state, request, _PROMPT)
+    _, token_ids = await state.prompts.chat(_checked(state, fields))
+    return Response(orjson.dumps({"input_tokens": len(token_ids)}), media_type="application/json")
+
+
+def _checked(state: ServerState, fields: PromptFields) -> ChatFields:
+    state.check_model(fields.model)
+    refuse_unbuilt(fields)
+    return chat_fields(fields)
