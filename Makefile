@@ -15,6 +15,8 @@ BENCH_DIR ?= build/bench
 BIN := $(VENV)/bin
 APPLIANCE := $(BIN)/appliance
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# What pip does for a package it copies. Where Python may not write bytecode, each command would compile the sources.
+COMPILE := $(BIN)/python -m compileall -q appliance
 NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
 CONSTRAINTS := requirements/constraints-cpu.txt
 # The AVX-512 sources on emulated instructions, so that tests run their logic on any x86-64 machine.
@@ -65,11 +67,13 @@ bench: $(VENV)/.base
 # The base package needs no torch. -e keeps Python and profiles live; native sources are rebuilt when they change.
 $(VENV)/.base: pyproject.toml $(NATIVE) | $(BIN)/python
 	$(PIP) install --quiet $(PIP_ARGS) --editable .
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(NATIVE) $(CONSTRAINTS) | $(BIN)/python
 	$(PIP) install --quiet $(PIP_ARGS) "$$(sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))"
 	$(PIP) install --quiet $(PIP_ARGS) --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.base
 
 $(EMULATED): $(NATIVE)

@@ -17,6 +17,11 @@ def get(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def set_default(name: str, value: str) -> None:
+    """For this process and its children, unless it is set."""
+    os.environ.setdefault(name, value)
+
+
 def home() -> Path:
     return Path(os.environ.get("HOME") or Path.home())
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from appliance import __version__
+from appliance.base import environ
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"appliance {__version__}")
         return 0
     gc.set_threshold(50_000, 20, 20)  # a short verb makes many lasting objects; looking through them costs a tenth
+    environ.set_default("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search every installed package for them
     from appliance.cli.commands import build
 
     try:

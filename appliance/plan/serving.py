@@ -5,6 +5,7 @@ from typing import Any
 from appliance.plan.frontend import plan_front
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.types import RestartPlan, ServingPlan
+from appliance.spec.data import as_data
 
 
 def plan_serving(inputs: PlanInputs) -> ServingPlan:
@@ -62,16 +63,18 @@ def plan_restart(inputs: PlanInputs) -> RestartPlan:
 
 def plan_slo(inputs: PlanInputs) -> dict[str, float]:
     """Bounds in seconds by name, only those that are promised."""
-    return {name: bound for name, bound in inputs.spec.slo.model_dump().items() if bound is not None}
+    return {name: bound for name, bound in as_data(inputs.spec.slo).items() if bound is not None}
 
 
 def plan_batch(inputs: PlanInputs, max_num_seqs: int) -> dict[str, Any]:
     """The spec's fields; `max_concurrency` is a number."""
-    values = inputs.spec.batch.model_dump(mode="json", exclude={"metrics", "output_tmp_dir"})
+    values: dict[str, Any] = as_data(inputs.spec.batch)
+    del values["metrics"], values["output_tmp_dir"]
     if values["max_concurrency"] == "auto":
         values["max_concurrency"] = 2 * max_num_seqs
     return values
 
 
 def plan_bench(inputs: PlanInputs) -> dict[str, Any]:
-    return inputs.spec.bench.model_dump(mode="json")
+    values: dict[str, Any] = as_data(inputs.spec.bench)
+    return values

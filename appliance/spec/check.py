@@ -3,7 +3,7 @@
 import copy
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from appliance.base.diagnostics import Diagnostic
 from appliance.spec.deployment import API_VERSION, DeploymentSpec
@@ -12,6 +12,7 @@ from appliance.spec.paths import Path, format_path, value_at
 from appliance.spec.rules import check_rules
 from appliance.spec.shape import check_shape
 from appliance.spec.translate import MAX_DIAGNOSTICS, document_path, translate
+from appliance.spec.validate import validate
 
 _STAND_INS: dict[Path, Any] = {
     ("api_version",): API_VERSION,
@@ -26,28 +27,24 @@ def check(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
     """The spec when its types are right, and everything found. Takes `x-` keys out of the document's data."""
     if (wrong := check_shape(document)) is not None:
         return None, [wrong]
-    try:
-        spec = DeploymentSpec.model_validate(document.data)
-    except ValidationError as error:
-        found = translate(error.errors(include_url=False), document)
-        return None, found + _rules_on_the_rest(error, document)
+    spec, errors = validate(document.data)
+    if spec is None:
+        return None, translate(errors, document) + _rules_on_the_rest(errors, document)
     return spec, check_rules(spec)
 
 
-def _rules_on_the_rest(error: ValidationError, document: Document) -> list[Diagnostic]:
+def _rules_on_the_rest(errors: list[ErrorDetails], document: Document) -> list[Diagnostic]:
     """Rules that read nothing wrong, run on a copy without the wrong values."""
-    if error.error_count() > MAX_DIAGNOSTICS:
+    if len(errors) > MAX_DIAGNOSTICS:
         return []
     data = copy.deepcopy(document.data)
     guessed: set[str] = {found.path for found in document.diagnostics}
-    for each in error.errors(include_url=False):
+    for each in errors:
         path = _outside_lists(document_path(each, document.data))
         guessed.add(format_path(path))
         _prune(data, path)
-    try:
-        return check_rules(DeploymentSpec.model_validate(data), guessed)
-    except ValidationError:
-        return []  # a rest that is no spec has no rules; its types are reported already
+    spec, _ = validate(data)
+    return check_rules(spec, guessed) if spec is not None else []  # its types are reported already
 
 
 def _outside_lists(path: Path) -> Path:

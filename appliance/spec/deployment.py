@@ -23,10 +23,8 @@ from appliance.spec.sections.work import BatchSection, BenchSection
 API_VERSION = "appliance/v1"
 
 
-class DeploymentSpec(Section):
-    """What the user wrote; it may say `auto`. Sections that are None were not written and are off."""
-
-    doc: ClassVar[str] = "One deployment: a model, the machine it runs on, and how it is served."
+class Head(Section):
+    """The fields that are no sections."""
 
     api_version: Literal["appliance/v1"] = field(REQUIRED, "Version of this format.")
     kind: Literal["Deployment"] = field(REQUIRED, "What the file describes.")
@@ -41,6 +39,13 @@ class DeploymentSpec(Section):
         "a warning, or plan it and record it. The same for a field of a request that the server does not know: refuse "
         "the request, or leave the field out, say so in a response header, and under warn also in the log.",
     )
+
+
+class DeploymentSpec(Head):
+    """What the user wrote; it may say `auto`. Sections that are None were not written and are off."""
+
+    doc: ClassVar[str] = "One deployment: a model, the machine it runs on, and how it is served."
+
     model: ModelSection = field(REQUIRED, "The checkpoint.")
     loading: LoadingSection = field(LoadingSection, "How files are fetched and read.")
     hardware: HardwareSection = field(HardwareSection, "The machine.")

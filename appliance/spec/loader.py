@@ -13,6 +13,7 @@ from appliance.base.diagnostics import Diagnostic, Severity, has_errors, in_orde
 from appliance.base.errors import SpecError
 from appliance.spec import overrides as override_values
 from appliance.spec.check import check
+from appliance.spec.data import as_data
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.document import Document, Interpolate, build
 from appliance.spec.fields import FieldDoc, Section
@@ -90,7 +91,7 @@ class LoadedSpec:
 
     def resolved(self) -> dict[str, Any]:
         """The spec as JSON data with every default, secrets masked."""
-        data: dict[str, Any] = self.spec.model_dump(mode="json")
+        data: dict[str, Any] = as_data(self.spec)
         for path in self.secrets:
             _mask(data, parse_path(path))
         return data
@@ -98,7 +99,7 @@ class LoadedSpec:
     @property
     def sha256(self) -> str:
         """Digest of the spec with every default. Values from ${...} count, those of secret fields do not."""
-        return hashing.sha256_json(self.spec.model_dump(mode="json"))
+        return hashing.sha256_json(as_data(self.spec))
 
 
 def load_spec(

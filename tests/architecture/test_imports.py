@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.files import LLAMA, write_gguf
+
 ROOT = Path(__file__).resolve().parents[2]
 
 WALK = """
@@ -28,7 +30,10 @@ QUICK = """
 import json, sys
 from appliance.cli.app import main
 main(sys.argv[1:])
-slow = ("torch", "transformers", "fastapi", "uvicorn", "zmq", "httpx", "huggingface_hub", "rich")
+slow = ("torch", "transformers", "numpy", "fastapi", "uvicorn", "zmq", "httpx", "huggingface_hub", "rich",
+        "asyncio", "ssl", "http", "multiprocessing", "concurrent", "jinja2", "tokenizers", "gguf", "safetensors",
+        "pydantic_settings", "appliance.kernels", "appliance.layers", "appliance.engine", "appliance.text",
+        "appliance.service", "appliance.server", "appliance.deploy")
 print(json.dumps([name for name in slow if name in sys.modules]))
 """
 
@@ -43,6 +48,32 @@ def run(code: str, *arguments: str) -> str:
 
 def test_no_module_of_the_serving_path_imports_torch() -> None:
     assert json.loads(run(WALK, str(ROOT / "appliance"))) == {}
+
+
+SPEC = "api_version: appliance/v1\nkind: Deployment\nname: test\nmodel: {source: ./m.gguf}\n"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    write_gguf(tmp_path / "m.gguf", metadata=LLAMA | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a"]})
+    (tmp_path / "test.yaml").write_text(SPEC)
+    return tmp_path / "test.yaml"
+
+
+def test_planning_imports_only_what_it_needs(spec: Path) -> None:
+    assert json.loads(run(QUICK, "plan", str(spec))) == []
+
+
+def test_validating_builds_no_validator_for_sections_that_are_not_there(spec: Path) -> None:
+    code = """
+import json, sys
+from appliance.spec import load_spec
+from appliance.spec.deployment import DeploymentSpec
+from appliance.spec.sections.work import BenchSection
+load_spec(sys.argv[1]).sha256
+print(json.dumps([each.__pydantic_complete__ for each in (DeploymentSpec, BenchSection)]))
+"""
+    assert json.loads(run(code, str(spec))) == [False, False]
 
 
 @pytest.mark.parametrize(
