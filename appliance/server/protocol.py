@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -19,6 +20,7 @@ from appliance.server.errors import ApiError
 _log = logger("server")
 _LINGER_S = 2.0  # for the rest of a body nobody wants: closing at once could destroy the answer on its way
 _MAX_PIPELINED = 16
+_OF_UPGRADES = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _FRAMING_PER_BYTE = 8  # chunks of one byte cost five bytes of framing; more is no honest client
 
 
@@ -58,6 +60,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._has_begun = False  # a message, whose end has not come
         self._is_refused = False
+        self._is_offered_upgrade = False
         self._active: RequestResponseCycle | None = None  # the one whose answer is being made
         self._deadline: asyncio.TimerHandle | None = None  # of the head or the body
         self._deadline_is_body = False
@@ -83,21 +86,29 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
         else:
             self._framing_bytes += len(data)
-        try:
-            super().data_received(data)
-        except AttributeError:  # uvicorn's parser is None once the connection was lost inside the callback
-            if self.parser is not None:
-                raise
-            return
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if not self._is_refused:
             self._check_sizes()
             self._follow_message()
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Called when an upgrade was left alone; what follows on this connection would not be read."""
-        self._is_refused = True
-        if self.cycle is not None:
-            self.cycle.keep_alive = False
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse_without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(400, "this is not an HTTP/1.1 request")
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """An upgrade may be ignored, and clients that always offer HTTP/2 rely on it; the parser takes the body for
+        the other protocol, so the head is given to a new one without the offer."""
+        if self._is_refused:
+            return
+        kept = [(name, value) for name, value in self.headers if name not in _OF_UPGRADES]
+        lines = [b"%s %s HTTP/1.1" % (self.parser.get_method(), self.url), *(b"%s: %s" % each for each in kept)]
+        self.parser = httptools.HttpRequestParser(self)
+        self._parse(b"\r\n".join([*lines, b"connection: close", b"", rest]))
 
     def _check_sizes(self) -> None:
         if self._is_in_head:
@@ -134,7 +145,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(400, f"more than {_MAX_PIPELINED} requests wait on this connection")
         elif self.parser.should_upgrade() and self._get_upgrade() == b"websocket":
             self._refuse(426, "there are no WebSockets here")
-        if not self._is_refused:
+        elif self.parser.get_method() == b"CONNECT":
+            self._refuse(400, "this is no proxy")
+        self._is_offered_upgrade = self.parser.should_upgrade()
+        if not self._is_refused and not self._is_offered_upgrade:
             super().on_headers_complete()
             if self.pipeline:
                 self.flow.resume_reading()  # else a client that goes away would not be noticed
@@ -158,7 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._has_begun = False
         self._head_bytes = 0
-        if not self._is_refused:
+        if not self._is_refused and not self._is_offered_upgrade:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -182,9 +196,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_refused = True
         self.flow.resume_reading()
         self._replace_deadline(_LINGER_S, self.transport.close)
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "this is not an HTTP/1.1 request")
 
     def pause_writing(self) -> None:
         super().pause_writing()
