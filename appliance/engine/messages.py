@@ -29,6 +29,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
 
 
+class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer must look like. `engine.grammar` compiles it; `validate_constraint` bounds its size.
+
+    json_schema: `source` is a JSON Schema as text. regex: the whole answer matches it. choice: a JSON list of texts, of
+    which the answer is one. lark, gbnf: a context-free grammar in that notation. tags: structural tags as JSON
+    (TagRules), text in which tagged parts follow schemas.
+    """
+
+    kind: Literal["json_schema", "regex", "choice", "lark", "gbnf", "tags"]
+    source: str
+    field: str  # of the request, to blame in errors
+    whitespace: str | None = None  # a regex for the gaps in JSON; None is any JSON whitespace, "" is none
+    after: str | None = None  # the constraint begins behind this text, before which anything may be said
+
+
+class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary"):
+    """The spelling of every token, needed before the first request with a constraint. The first one holds."""
+
+    tokenizer: str  # a tokenizer.json
+    eos_token_ids: tuple[int, ...]
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Makes a client known: it gets boot events and heartbeats from now on. Any other message does the same."""
 
@@ -37,6 +59,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     request_id: str  # unique among the open requests of one client
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    constraint: Constraint | None = None
     eos_token_ids: tuple[int, ...] = ()
     priority: int = 0  # lower is sooner; only under the priority policy
     cache_salt: str | None = None
@@ -61,11 +84,11 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown"]
 
 
-EngineMessage = Hello | GenerateRequest | AbortRequest | UtilityRequest
+EngineMessage = Hello | Vocabulary | GenerateRequest | AbortRequest | UtilityRequest
 
 
 class FinishReason(enum.StrEnum):
-    STOP = "stop"  # end of sequence, or a stop token (see stop_token_id)
+    STOP = "stop"  # end of sequence, a stop token (see stop_token_id), or a constraint that is complete
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"

@@ -88,6 +88,12 @@ class Rows:
         self.forbidden.pop(row, None)
         self.prompt_logprobs.pop(row, None)
 
+    def append(self, row: int, tokens: list[int]) -> None:
+        """Tokens that were not sampled become the row's next."""
+        start = int(self.num_tokens[row])
+        self.token_ids[row, start : start + len(tokens)] = tokens
+        self.num_tokens[row] = start + len(tokens)
+
     def add_blocks(self, row: int, blocks: tuple[int, ...]) -> None:
         start = self.num_blocks[row]
         self.num_blocks[row] = end = start + len(blocks)
@@ -112,9 +118,13 @@ class Rows:
         self.mask_row[row] = NO_MASK
         if sampling.allowed_token_ids is None:
             return
-        if not len(self.mask_bits):
-            self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
+        self.open_mask(row)
         allowed = np.asarray(sampling.allowed_token_ids, np.int64)
         self.mask_bits[row] = 0
         np.bitwise_or.at(self.mask_bits[row], allowed // 32, np.uint32(1) << (allowed % 32).astype(np.uint32))
+
+    def open_mask(self, row: int) -> None:
+        """From now on the row's line of `mask_bits` says what may come next."""
+        if not len(self.mask_bits):
+            self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
         self.mask_row[row] = row

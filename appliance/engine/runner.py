@@ -3,6 +3,7 @@
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
 from appliance.engine.messages import ErrorKind, TokenLogprobs
 from appliance.engine.rows import Rows
@@ -26,12 +27,15 @@ class Runner:
         self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
+        self._grammars = GrammarMasks(self._rows)
 
     def run(self, plan: StepPlan) -> StepResult:
         """A row whose logits are unusable is reported in the result; any other failure raises."""
         self._update_rows(plan)
         inputs, wanted = self._inputs.build(plan)
+        self._grammars.begin([chunk.row for chunk in plan.chunks if chunk.sample])
         logits = self._executable.run(inputs)
+        self._grammars.finish()
         if not len(wanted.rows):
             return StepResult(plan.step, [])
         batch = self._batches.build(wanted)
@@ -39,13 +43,17 @@ class Runner:
         return self._result(plan, wanted, batch, sampled, logits)
 
     def close(self) -> None:
+        self._grammars.close()
         self._executable.close()
 
     def _update_rows(self, plan: StepPlan) -> None:
         for row in plan.freed_rows:
             self._rows.drop(row)
+            self._grammars.drop(row)
         for new in plan.new_rows:
             self._rows.put(new)
+            if new.grammar is not None:
+                self._grammars.put(new)
         for chunk in plan.chunks:
             if chunk.new_blocks:
                 self._rows.add_blocks(chunk.row, chunk.new_blocks)
@@ -64,6 +72,9 @@ class Runner:
         if count and tokens.min() < 0:
             for at in np.flatnonzero(tokens < 0).tolist():
                 errors[int(rows[at])] = _why_no_token(logits[at])
+        advance = self._grammars.advance(rows.tolist(), tokens.tolist())
+        for row, forced in advance.forced.items():
+            self._rows.append(row, forced)
         logprobs: dict[int, TokenLogprobs] = {}
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if sampled.logprobs is not None:
@@ -75,7 +86,15 @@ class Runner:
                     prompt_logprobs.setdefault(row, []).append(entry)
         for row in rows.tolist() if self._rows.prompt_logprobs else ():
             self._rows.prompt_logprobs.pop(row, None)  # the prompt is behind it
-        return StepResult(plan.step, tokens.tolist(), logprobs, prompt_logprobs, errors)
+        return StepResult(
+            plan.step,
+            tokens.tolist(),
+            logprobs,
+            prompt_logprobs,
+            errors | advance.errors,
+            advance.forced,
+            frozenset(advance.completed),
+        )
 
 
 def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:
@@ -89,5 +108,5 @@ def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs
 def _why_no_token(logits: np.ndarray) -> RowError:
     if np.isnan(logits).any():
         return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
-    reason = "no token may come next: allowed_token_ids, logit_bias, bad_words and min_tokens exclude all"
-    return RowError(ErrorKind.INVALID, reason)
+    limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
+    return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")

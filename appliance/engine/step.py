@@ -2,6 +2,7 @@
 
 import msgspec
 
+from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, SamplingParams, TokenLogprobs
 
 
@@ -16,6 +17,7 @@ class NewRow(msgspec.Struct, frozen=True):
     eos_token_ids: tuple[int, ...]
     seed: int
     prompt_logprobs: int | None  # wanted and not delivered yet
+    grammar: Grammar | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -55,7 +57,8 @@ class RowError(msgspec.Struct, frozen=True):
 class StepResult(msgspec.Struct, frozen=True):
     """What the model said. Dense for tokens, sparse for what few rows want.
 
-    token_ids holds one token for each chunk that samples, in the plan's order (undefined for rows in `errors`).
+    token_ids holds one token for each chunk that samples, in the plan's order (undefined for rows in `errors`). Behind
+    it come the row's `forced` tokens: what its grammar leaves no choice about, which no step needs to sample.
     """
 
     step: int
@@ -63,3 +66,5 @@ class StepResult(msgspec.Struct, frozen=True):
     logprobs: dict[int, TokenLogprobs] = {}  # row -> of the sampled token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # row -> of this chunk's prompt positions, from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
+    forced: dict[int, list[int]] = {}  # by row
+    completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more

@@ -46,6 +46,7 @@ class StepDraft:
                 eos_token_ids=message.eos_token_ids,
                 seed=sequence.seed,
                 prompt_logprobs=sequence.prompt_logprobs_left,
+                grammar=sequence.request.grammar,
             )
         )
 

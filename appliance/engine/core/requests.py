@@ -5,6 +5,7 @@ from random import Random
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.policy import Policy
 from appliance.engine.core.sequence import Request, Sequence
+from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, GenerateRequest
 
 _MASK = (1 << 64) - 1
@@ -38,10 +39,10 @@ class RequestFactory:
         self._random = Random(config.seed)
         self._next_order = 0
 
-    def create(self, client: bytes, message: GenerateRequest) -> Request:
+    def create(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> Request:
         """Raises Refusal."""
         self._check(message)
-        request = Request(client, message)
+        request = Request(client, message, grammar)
         sampling = message.sampling
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         first = self._next_order

@@ -10,13 +10,13 @@ from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.requests import Refusal, RequestFactory
 from appliance.engine.core.sequence import RequestKey, Sequence, Status
+from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import (
     EngineStats,
     ErrorKind,
     FinishReason,
     GenerateRequest,
     SequenceOutput,
-    TokenLogprobs,
 )
 from appliance.engine.step import RowError, StepPlan, StepResult
 
@@ -48,7 +48,7 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._books.requests)
 
-    def add(self, client: bytes, message: GenerateRequest) -> None:
+    def add(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
         """Raises Refusal when this request cannot be served; nothing else is affected."""
         books, limit = self._books, self.config.max_waiting
         if (client, message.request_id) in books.requests:
@@ -56,7 +56,7 @@ class Scheduler:
         waiting = books.num_waiting - len(books.free_rows)  # those that a free row will not take in the next step
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
-        books.open(self._factory.create(client, message))
+        books.open(self._factory.create(client, message, grammar))
         self._prompt_tokens += len(message.prompt_token_ids)
 
     def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
@@ -164,7 +164,7 @@ class Scheduler:
                     sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
                 if token is None:
                     continue
-                output = self._append(sequence, token, result.logprobs.get(chunk.row))
+                output = self._append(sequence, token, result)
             client = sequence.request.client
             if client in outputs:
                 outputs[client].append(output)
@@ -172,21 +172,22 @@ class Scheduler:
                 outputs[client] = [output]
         return outputs
 
-    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> SequenceOutput:
+    def _append(self, sequence: Sequence, token: int, result: StepResult) -> SequenceOutput:
         first = not sequence.has_output
-        sequence.tokens.append(token)
+        tokens, ending = _taken(sequence, token, result)
+        logprobs = result.logprobs.get(sequence.row)
         sequence.is_stored = True
-        self._generation_tokens += 1
+        self._generation_tokens += len(tokens)
         prompt_logprobs = None
         if sequence.prompt_logprobs_left is not None:
             prompt_logprobs, sequence.prompt_logprobs_left = sequence.prompt_logprobs, None
-        reason, stop_token = sequence.finish_reason() or (None, None)
+        reason, stop_token = ending or (None, None)
         if reason is not None:
             self._books.finish(sequence)
         return SequenceOutput(
             request_id=sequence.request.message.request_id,
             index=sequence.index,
-            token_ids=[token],
+            token_ids=tokens,
             logprobs=None if logprobs is None else [logprobs],
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=sequence.num_cached_tokens if first else 0,
@@ -224,3 +225,20 @@ class Scheduler:
     def check_invariants(self) -> None:
         """Raises AssertionError when the books do not balance. For tests: it visits everything."""
         self._books.check_invariants()
+
+
+def _taken(
+    sequence: Sequence, token: int, result: StepResult
+) -> tuple[list[int], tuple[FinishReason, int | None] | None]:
+    """Appends the sampled token and the forced ones, up to one that ends the sequence; also answers why it ends."""
+    tokens = [token]
+    sequence.tokens.append(token)
+    ending = sequence.finish_reason()
+    for forced in result.forced.get(sequence.row, ()):
+        if ending is not None:
+            return tokens, ending
+        tokens.append(forced)
+        sequence.tokens.append(forced)
+        ending = sequence.finish_reason()
+    is_open = ending is None or ending[0] is FinishReason.LENGTH
+    return tokens, (FinishReason.STOP, None) if is_open and sequence.row in result.completed else ending

@@ -4,6 +4,7 @@ import enum
 
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
+from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import FinishReason, GenerateRequest, TokenLogprobs
 
 RequestKey = tuple[bytes, str]  # (client, request id)
@@ -18,11 +19,12 @@ class Status(enum.Enum):
 class Request:
     """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
 
-    __slots__ = ("client", "message", "sequences")
+    __slots__ = ("client", "grammar", "message", "sequences")
 
-    def __init__(self, client: bytes, message: GenerateRequest) -> None:
+    def __init__(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
         self.client = client
         self.message = message
+        self.grammar = grammar
         self.sequences: list[Sequence] = []
 
     @property

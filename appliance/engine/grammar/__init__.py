@@ -1,0 +1,1 @@
+"""Structured output: constraints become grammars, and grammars become masks over the vocabulary."""

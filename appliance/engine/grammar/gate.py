@@ -1,0 +1,97 @@
+"""Where requests with a constraint wait until their grammar is compiled; only then the scheduler hears of them."""
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+from appliance.engine.core.requests import Refusal
+from appliance.engine.core.sequence import RequestKey
+from appliance.engine.grammar.compiler import BUDGET_S, GrammarCompiler, Outcome
+from appliance.engine.grammar.interface import Grammar, GrammarError
+from appliance.engine.messages import Constraint, ErrorKind, GenerateRequest
+
+Clock = Callable[[], float]
+Settled = tuple[bytes, GenerateRequest, Grammar | Refusal]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    client: bytes
+    message: GenerateRequest
+    constraint: Constraint
+    grammar_key: str
+    running: Future[Outcome]
+    deadline: float
+
+
+class GrammarGate:
+    def __init__(self, compiler: GrammarCompiler, clock: Clock = time.monotonic, budget_s: float = BUDGET_S) -> None:
+        self.compiler = compiler
+        self._clock = clock
+        self._budget_s = budget_s
+        self._waiting: dict[RequestKey, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def admit(self, client: bytes, message: GenerateRequest) -> Grammar | None:
+        """The request's grammar if it is there, else None: the request waits here. Raises Refusal."""
+        constraint = message.constraint
+        assert constraint is not None
+        if (client, message.request_id) in self._waiting:
+            raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
+        if not self.compiler.has_vocabulary:
+            raise Refusal(ErrorKind.INTERNAL, constraint.field, "no vocabulary has come before the constraint")
+        key = self.compiler.key(constraint)
+        if (outcome := self.compiler.kept(key)) is not None:
+            return _grammar(outcome, constraint)
+        if self.compiler.is_full:
+            raise Refusal(ErrorKind.OVERLOADED, None, "too many constraints are being compiled; try again later")
+        running = self.compiler.begin(key, constraint)
+        deadline = self._clock() + self._budget_s
+        self._waiting[client, message.request_id] = _Waiting(client, message, constraint, key, running, deadline)
+        return None
+
+    def settled(self) -> list[Settled]:
+        """Requests whose grammar is there, or will not be; they wait here no longer."""
+        done: list[Settled] = []
+        for key, waiting in list(self._waiting.items()):
+            outcome = self.compiler.collect(waiting.grammar_key, waiting.constraint)
+            if outcome is None and waiting.running.done():
+                outcome = waiting.running.result()
+            if outcome is None and self._clock() < waiting.deadline:
+                continue
+            del self._waiting[key]
+            done.append((waiting.client, waiting.message, self._answer(outcome, waiting.constraint)))
+        return done
+
+    def wait(self, seconds: float) -> None:
+        """Returns when something may have settled, or after that time."""
+        wait([waiting.running for waiting in self._waiting.values()], seconds, FIRST_COMPLETED)
+
+    def remove(self, keys: Iterable[RequestKey]) -> list[tuple[bytes, GenerateRequest]]:
+        """Ends requests that wait here. Unknown ones are ignored."""
+        removed = [self._waiting.pop(key) for key in keys if key in self._waiting]
+        return [(waiting.client, waiting.message) for waiting in removed]
+
+    def keys(self, client: bytes | None = None) -> list[RequestKey]:
+        """Of one client, or of all."""
+        return [key for key in self._waiting if client is None or key[0] == client]
+
+    def _answer(self, outcome: Outcome | None, constraint: Constraint) -> Grammar | Refusal:
+        if outcome is None:
+            reason = f"the constraint took longer than {self._budget_s:g} s to compile"
+            return Refusal(ErrorKind.INVALID, constraint.field, reason)
+        try:
+            return _grammar(outcome, constraint)
+        except Refusal as refusal:
+            return refusal
+
+
+def _grammar(outcome: Outcome, constraint: Constraint) -> Grammar:
+    """Raises Refusal."""
+    if isinstance(outcome, GrammarError):
+        field = constraint.field + outcome.path
+        raise Refusal(ErrorKind.INVALID, field, f"{field}: {outcome}")
+    return outcome

@@ -1,0 +1,172 @@
+"""The back-end on llguidance: grammars, matchers and masks are its Rust code; what it cannot do it refuses.
+
+Imported when the first constraint arrives, so that an engine without constraints neither loads nor pays for it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import llguidance
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from llguidance.gbnf_to_lark import any_to_lark
+
+from appliance.engine.grammar.interface import GrammarError, MatcherError
+from appliance.engine.grammar.locate import locate
+from appliance.engine.grammar.options import json_options, with_options
+from appliance.engine.grammar.tags import TagRules, quoted, tags_as_lark
+from appliance.engine.messages import Constraint, Vocabulary
+
+# A grammar or a step that needs more is refused: it costs milliseconds and some megabytes at most.
+LIMITS = llguidance.LLParserLimits(
+    max_items_in_row=2_000,
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=100_000,
+    step_max_items=20_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+_SHOWN = 300  # characters of a library's message
+
+
+class GuidanceBackend:
+    """Compiles constraints for one vocabulary. Safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
+        """vocab_size: of the model's logits. Raises GrammarError for a vocabulary whose spelling is not understood."""
+        try:
+            self._tokenizer = llguidance.LLTokenizer(
+                vocabulary.tokenizer, n_vocab=vocab_size, eos_token=list(vocabulary.eos_token_ids)
+            )
+        except ValueError as error:
+            raise GrammarError(f"the vocabulary of this model cannot be constrained: {_short(str(error))}") from error
+
+    def compile(self, constraint: Constraint) -> "GuidanceGrammar":
+        """Raises GrammarError. Works until the first mask is known, so that a grammar too heavy to start fails here."""
+        try:
+            return self._compile(constraint)
+        except RecursionError as error:
+            raise GrammarError("it is nested too deeply") from error
+
+    def _compile(self, constraint: Constraint) -> "GuidanceGrammar":
+        prelude = None if constraint.after is None else self._prelude(constraint.after)
+        matcher = self._matcher(grammar_text(constraint, prelude))
+        if matcher.is_error():
+            path = ""
+            if constraint.kind == "json_schema":
+                path = locate(msgspec.json.decode(constraint.source), self._is_bad_schema)
+            raise GrammarError(_short(matcher.get_error()), path)
+        return GuidanceGrammar(matcher)
+
+    def _is_bad_schema(self, schema: dict[str, Any]) -> bool:
+        return self._matcher(_encode({"json_schema": schema})).is_error()
+
+    def _matcher(self, text: str) -> llguidance.LLMatcher:
+        """At the beginning of a grammar; is_error() where there is none."""
+        matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        return matcher
+
+    def _prelude(self, end: str) -> str:
+        """Free text up to `end`, which may be one special token, as Lark rules."""
+        token_ids = self._tokenizer.tokenize_str(end, parse_special=True)
+        if len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0]):
+            return f"prelude: TEXT <[{token_ids[0]}]>\nTEXT: /(.|\\n)*/"
+        return f"prelude[lazy]: TEXT {quoted(end)}\nTEXT: /(.|\\n)*/"
+
+
+class GuidanceGrammar:
+    """A compiled grammar: a matcher at its beginning, copied for each sequence."""
+
+    def __init__(self, prototype: llguidance.LLMatcher) -> None:
+        self._prototype = prototype
+
+    def start(self) -> "GuidanceMatcher":
+        return GuidanceMatcher(self._prototype.deep_copy())
+
+
+class GuidanceMatcher:
+    """See interface.Matcher. An llguidance matcher raises nothing; once in error, it stays there."""
+
+    __slots__ = ("_matcher",)
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, row: npt.NDArray[np.uint32]) -> None:
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        self._check()
+
+    def consume(self, token_ids: Sequence[int]) -> None:
+        if token_ids and not self._matcher.consume_tokens(list(token_ids)):
+            self._check()
+            raise MatcherError("a token does not fit")
+
+    def forced(self) -> list[int]:
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced
+
+    @property
+    def is_complete(self) -> bool:
+        return self._matcher.is_stopped() and not self._matcher.is_error()
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._matcher.is_accepting()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise MatcherError(_short(self._matcher.get_error()))
+
+
+def grammar_text(constraint: Constraint, end_of_prelude: str | None = None) -> str:
+    """The constraint in the library's own notation, a list of grammars of which the first is the start.
+
+    `end_of_prelude` is the Lark form of constraint.after. Raises GrammarError.
+    """
+    grammar = _grammar(constraint)
+    if end_of_prelude is None:
+        return _encode(grammar)
+    return _encode({"lark_grammar": f"start: prelude @inside\n{end_of_prelude}\n"}, {"name": "inside"} | grammar)
+
+
+def _grammar(constraint: Constraint) -> dict[str, Any]:
+    match constraint.kind:
+        case "json_schema":
+            schema = msgspec.json.decode(constraint.source)
+            return {"json_schema": with_options(schema, json_options(constraint))}
+        case "regex":
+            found = msgspec.json.decode(llguidance.LLMatcher.grammar_from_regex(constraint.source))
+            return {"lark_grammar": found["grammars"][0]["lark_grammar"]}
+        case "choice":
+            choices = msgspec.json.decode(constraint.source, type=list[str])
+            return {"lark_grammar": f"start: CHOICE\nCHOICE: {' | '.join(map(quoted, choices))}\n"}
+        case "tags":
+            rules = msgspec.json.decode(constraint.source, type=TagRules)
+            return {"lark_grammar": tags_as_lark(rules, json_options(constraint))}
+        case "gbnf":
+            return {"lark_grammar": _from_gbnf(constraint.source)}
+        case "lark":
+            return {"lark_grammar": constraint.source}
+
+
+def _from_gbnf(source: str) -> str:
+    try:
+        lark: str = any_to_lark(source)
+    except Exception as error:  # the converter raises nothing finer
+        raise GrammarError(_short(str(error) or type(error).__name__)) from error
+    return lark
+
+
+def _encode(*grammars: dict[str, Any]) -> str:
+    return msgspec.json.encode({"grammars": grammars}).decode()
+
+
+def _short(reason: str) -> str:
+    """The library's message on one line, without what it quotes of the grammar."""
+    lines = reason.replace("<non-verbose/>", "").strip().splitlines()
+    text = " ".join(line.strip() for line in lines)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

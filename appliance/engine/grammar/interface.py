@@ -1,0 +1,47 @@
+"""What the engine needs of a grammar back-end. `guidance` is the one that is built in."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class GrammarError(Exception):
+    """A constraint cannot be used. `path` leads from the request's field to what is to blame: ".properties.a.not"."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.path = path
+
+
+class MatcherError(Exception):
+    """A matcher can go no further: its grammar became too complex on the way, or a token did not fit."""
+
+
+class Matcher(Protocol):
+    """Where one sequence stands in its grammar. For one thread at a time."""
+
+    def fill(self, row: npt.NDArray[np.uint32]) -> None:
+        """Sets the bits of the tokens that may come next (see SamplingBatch.mask_bits). Raises MatcherError."""
+
+    def consume(self, token_ids: Sequence[int]) -> None:
+        """Moves on. Raises MatcherError when a token does not fit."""
+
+    def forced(self) -> list[int]:
+        """The tokens that every answer goes on with, as masks would enforce them one by one; often none."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing but an end may come."""
+
+    @property
+    def is_accepting(self) -> bool:
+        """An end may come."""
+
+
+class Grammar(Protocol):
+    """A compiled constraint; many sequences may start from it."""
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning."""

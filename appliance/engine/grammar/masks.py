@@ -1,0 +1,145 @@
+"""The grammars of the runner's rows: masks are filled beside the model's step, tokens are taken in after it."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from appliance.engine.grammar.interface import Matcher, MatcherError
+from appliance.engine.messages import ErrorKind
+from appliance.engine.rows import Rows
+from appliance.engine.step import NewRow, RowError
+
+
+@dataclass(slots=True)
+class _Row:
+    """One constrained row.
+
+    ends: tokens that end the sequence, which the grammar need not know. closed: end tokens that ignore_eos takes away.
+    stops: stop tokens, allowed wherever an end is. allowed: allowed_token_ids as a mask.
+    """
+
+    matcher: Matcher
+    ends: frozenset[int]
+    closed: tuple[int, ...]
+    stops: tuple[int, ...]
+    may_force: bool
+    allowed: np.ndarray | None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Advance:
+    """What taking in a step's tokens led to, by row."""
+
+    forced: dict[int, list[int]] = field(default_factory=dict)
+    completed: set[int] = field(default_factory=set)
+    errors: dict[int, RowError] = field(default_factory=dict)
+
+
+class GrammarMasks:
+    """`begin` before the model runs, `finish` before sampling, `advance` after it. One thread fills, without the
+    interpreter's lock, while the model's step runs."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._by_row: dict[int, _Row] = {}
+        self._thread: ThreadPoolExecutor | None = None
+        self._filling: Future[None] | None = None
+
+    def put(self, new: NewRow) -> None:
+        """A row with a grammar starts, or goes on after preemption: what it said before is taken in again."""
+        assert new.grammar is not None
+        sampling, row = new.sampling, new.row
+        allowed = None if sampling.allowed_token_ids is None else self._rows.mask_bits[row].copy()
+        state = self._by_row[row] = _Row(
+            matcher=new.grammar.start(),
+            ends=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else {*new.eos_token_ids}),
+            closed=new.eos_token_ids if sampling.ignore_eos else (),
+            stops=sampling.stop_token_ids,
+            may_force=not (sampling.bad_words or sampling.logit_bias or sampling.logprobs is not None)
+            and sampling.allowed_token_ids is None,
+            allowed=allowed,
+        )
+        self._rows.open_mask(row)
+        try:
+            state.matcher.consume(new.token_ids[new.num_prompt_tokens :])
+        except MatcherError as error:
+            state.error = str(error)
+
+    def drop(self, row: int) -> None:
+        self._by_row.pop(row, None)
+
+    def begin(self, rows: list[int]) -> None:
+        """Starts to fill the masks of those of `rows` that have a grammar."""
+        if not self._by_row:
+            return
+        states = [(row, self._by_row[row]) for row in rows if row in self._by_row]
+        if states:
+            self._thread = self._thread or ThreadPoolExecutor(1, "engine-masks")
+            self._filling = self._thread.submit(self._fill, states)
+
+    def finish(self) -> None:
+        """Waits for the masks that `begin` asked for."""
+        if self._filling is not None:
+            filling, self._filling = self._filling, None
+            filling.result()
+
+    def advance(self, rows: list[int], tokens: list[int]) -> Advance:
+        """Takes in what was sampled for `rows`."""
+        result = Advance()
+        if not self._by_row:
+            return result
+        for row, token in zip(rows, tokens, strict=True):
+            state = self._by_row.get(row)
+            if state is None or token in state.ends:
+                continue
+            try:
+                self._advance(row, state, token, result)
+            except MatcherError as error:
+                result.errors[row] = _failed(str(error))
+        return result
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _advance(self, row: int, state: _Row, token: int, result: Advance) -> None:
+        if state.error is not None:
+            raise MatcherError(state.error)
+        if token < 0:
+            return
+        matcher = state.matcher
+        matcher.consume((token,))
+        if state.may_force and not matcher.is_complete:
+            room = self._rows.token_ids.shape[1] - int(self._rows.num_tokens[row])
+            if forced := matcher.forced()[: max(0, room)]:
+                matcher.consume(forced)
+                result.forced[row] = forced
+        if matcher.is_complete:
+            result.completed.add(row)
+
+    def _fill(self, states: list[tuple[int, _Row]]) -> None:
+        for row, state in states:
+            bits = self._rows.mask_bits[row]
+            if state.error is None:
+                try:
+                    self._fill_row(bits, state)
+                except MatcherError as error:
+                    state.error = str(error)
+            if state.error is not None:
+                bits[:] = 0
+
+    def _fill_row(self, bits: np.ndarray, state: _Row) -> None:
+        state.matcher.fill(bits)
+        for token in state.closed:
+            bits[token // 32] &= ~np.uint32(1 << token % 32)
+        if state.stops and state.matcher.is_accepting:
+            for token in state.stops:
+                bits[token // 32] |= np.uint32(1 << token % 32)
+        if state.allowed is not None:
+            bits &= state.allowed
+
+
+def _failed(reason: str) -> RowError:
+    return RowError(ErrorKind.INVALID, f"the constraint cannot be followed any further: {reason}")
