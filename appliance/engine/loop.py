@@ -88,14 +88,18 @@ class EngineLoop:
 
     def step(self) -> Events:
         """Runs one step if there is work. An exception leaves the loop unusable; then call `fail_all`."""
+        laps = self._runner.laps
+        laps.begin()
         plan = self._scheduler.schedule()
         if plan is None:
             return []
+        laps.lap("schedule")
         self.pulse.step, self.pulse.since = plan.step, self._clock()
         if self._before_step is not None:
             self._before_step(plan.step)
         result = self._runner.run(plan)
         events = self._events(self._scheduler.commit(plan, result))
+        laps.end(plan)
         self.pulse.since = 0.0
         return events
 
@@ -173,6 +177,10 @@ class EngineLoop:
                 return self.drained()
             case "shutdown":
                 self.stopped = True
+            case "start_profile":
+                self._runner.start_profile()
+            case "stop_profile":
+                value = self._runner.stop_profile()
         return [(client, UtilityResult(call_id=message.call_id, value=raw(value)))]
 
     def _events(self, outputs: Outputs) -> Events:

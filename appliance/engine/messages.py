@@ -78,10 +78,13 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
 
     boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: whether it was done (not while a block is used).
     drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
+    start_profile: true. stop_profile: an EngineProfile, or null when none was started.
     """
 
     call_id: str
-    method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown"]
+    method: Literal[
+        "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"
+    ]
 
 
 EngineMessage = Hello | Vocabulary | GenerateRequest | AbortRequest | UtilityRequest

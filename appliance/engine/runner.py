@@ -5,7 +5,9 @@ import numpy as np
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
+from appliance.engine.laps import Laps
 from appliance.engine.messages import ErrorKind, TokenLogprobs
+from appliance.engine.profiler import EngineProfile, StepProfiler
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.kernels.interface import Executable
@@ -23,6 +25,7 @@ class Runner:
         logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> None:
         self.vocab_size = vocab_size
+        self.laps = Laps()
         self._executable = executable
         self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
@@ -34,13 +37,28 @@ class Runner:
         self._update_rows(plan)
         inputs, wanted = self._inputs.build(plan)
         self._grammars.begin([chunk.row for chunk in plan.chunks if chunk.sample])
+        self.laps.lap("prepare")
         logits = self._executable.run(inputs)
+        self.laps.ran(inputs)
         self._grammars.finish()
         if not len(wanted.rows):
             return StepResult(plan.step, [])
         batch = self._batches.build(wanted)
+        self.laps.lap("prepare sampling")
         sampled = self._executable.sample(logits, batch)
-        return self._result(plan, wanted, batch, sampled, logits)
+        self.laps.lap("sample")
+        result = self._result(plan, wanted, batch, sampled, logits)
+        self.laps.lap("report")
+        return result
+
+    def start_profile(self) -> None:
+        """From now on until `stop_profile`; one that runs already starts anew."""
+        self.laps = StepProfiler(self._executable)
+
+    def stop_profile(self) -> EngineProfile | None:
+        """None when none was started."""
+        laps, self.laps = self.laps, Laps()
+        return laps.finish() if isinstance(laps, StepProfiler) else None
 
     def close(self) -> None:
         self._grammars.close()

@@ -13,6 +13,7 @@ import numpy as np
 
 from appliance.kernels.interface import StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, Float32Array, SampledBatch, SamplingBatch
+from appliance.kernels.work import OperatorWork
 
 NextToken = Callable[[list[int]], int]
 
@@ -92,6 +93,12 @@ class ScriptedExecutable:
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return argmax_sample(logits, batch)
+
+    def time_operators(self, seconds: np.ndarray | None) -> None:
+        """A script has no operators."""
+
+    def operator_work(self) -> tuple[OperatorWork, ...]:
+        return ()
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         blocks = self._cells.reshape(-1, self._block_size)

@@ -9,6 +9,7 @@ import numpy as np
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.operators import StepProgram
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.kernels.work import OperatorWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,13 @@ class Executable(Protocol):
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies whole KV blocks (source, destination) in every layer."""
+
+    def time_operators(self, seconds: np.ndarray | None) -> None:
+        """Adds the seconds of operator i to seconds[i] (f64, one an operator of the program) from the next step on;
+        None ends it."""
+
+    def operator_work(self) -> tuple[OperatorWork, ...]:
+        """What each operator of the program has to do at least; empty where nothing can be told."""
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:

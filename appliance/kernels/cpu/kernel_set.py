@@ -19,6 +19,7 @@ from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.kernels.work import OperatorWork, program_work
 
 
 class CpuKernelSet:
@@ -56,6 +57,8 @@ class CpuExecutable:
         self._run: Callable[..., int] = library.functions.appl_program_run
         self._limits = limits
         self._pool = create_pool(library, resources, limits.num_threads)
+        self._operators = program
+        self._operator_seconds: np.ndarray | None = None
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
         self._weights.read(weights, program)
@@ -116,6 +119,21 @@ class CpuExecutable:
             raise StepError(self._library.last_error())
 
     @property
+    def time_operators(self, seconds: np.ndarray | None) -> None:
+        self._operator_seconds = seconds  # kept alive: the program writes to it
+        address = None if seconds is None else seconds.ctypes.data
+        self._library.functions.appl_program_time_operators(self._program, address)
+
+    def operator_work(self) -> tuple[OperatorWork, ...]:
+        size_of = self._library.functions.appl_weight_bytes
+        kv_element_bytes = 4 if self._limits.kv_dtype == "f32" else 2
+        return program_work(
+            self._operators,
+            lambda name: int(size_of(self.matrix(name))),
+            kv_element_bytes,
+            int8_inputs=self._limits.quantize_activations,
+        )
+
     def memory_bytes(self) -> Mapping[str, int]:
         return {
             "weights": self._weights.size_bytes,

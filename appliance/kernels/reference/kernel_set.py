@@ -1,5 +1,6 @@
 """The oracle: an interpreter of step programs in plain torch, slow and obvious."""
 
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.kernels.work import OperatorWork, program_work
 
 KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -28,6 +30,7 @@ class ReferenceExecutable:
         limits: ExecutionLimits,
     ) -> None:
         self._program = program
+        self._seconds: np.ndarray | None = None
         self._weights: dict[str, torch.Tensor] = {}
         self._activation_groups: dict[str, int] = {}
         for name, weight in weights.items():
@@ -43,12 +46,21 @@ class ReferenceExecutable:
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> np.ndarray:
         step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, inputs)
-        for op in self._program.operators:
+        for index, op in enumerate(self._program.operators):
+            started = time.perf_counter()
             RUN[type(op)](op, step)
+            if self._seconds is not None:
+                self._seconds[index] += time.perf_counter() - started
         return step.slot(self._program.logits).numpy()
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return ReferenceSampler().sample(logits, batch)
+
+    def time_operators(self, seconds: np.ndarray | None) -> None:
+        self._seconds = seconds
+
+    def operator_work(self) -> tuple[OperatorWork, ...]:
+        return program_work(self._program, lambda name: self._weights[name].nbytes, 4, int8_inputs=False)
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:

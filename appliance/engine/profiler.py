@@ -1,0 +1,169 @@
+"""The step profiler: where the seconds of steps go, by phase of the loop and by operator of the model."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from appliance.engine.laps import Laps
+from appliance.engine.step import StepPlan
+from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.work import OperatorWork, StepCounts
+
+StepKind = Literal["decode", "prefill", "mixed"]
+
+
+class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """All operators of one label, summed over steps. bytes and operations: the least that they have to do."""
+
+    label: str
+    unit: str
+    seconds: float
+    bytes: int
+    operations: int
+
+
+class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one kind. Phases in seconds; "between" is the time since the step before."""
+
+    steps: int
+    tokens: int
+    sampled: int
+    phases: dict[str, float]
+    operators: tuple[OperatorProfile, ...]
+
+
+class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """threads: seconds on a CPU by thread; "native" has those that are not Python's."""
+
+    seconds: float
+    kinds: dict[str, StepsProfile]
+    threads: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of steps of one kind. seconds, bytes and operations by operator of the program."""
+
+    seconds: np.ndarray
+    bytes: np.ndarray
+    operations: np.ndarray
+    steps: int = 0
+    tokens: int = 0
+    sampled: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+class StepProfiler(Laps):
+    """Looks from its making until `finish`. Costs a few clock readings a step, and two an operator."""
+
+    def __init__(self, executable: Executable, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._executable = executable
+        self._clock = clock
+        self._work = executable.operator_work()
+        self._seconds = np.zeros(len(self._work))
+        self._kinds: dict[StepKind, _Sums] = {}
+        self._phases: dict[str, float] = {}
+        self._counts: StepCounts | None = None
+        self._threads = _thread_seconds()
+        self._started = self._last = clock()
+        executable.time_operators(self._seconds)
+
+    def begin(self) -> None:
+        self.lap("between")
+
+    def lap(self, phase: str) -> None:
+        now = self._clock()
+        self._phases[phase] = self._phases.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def ran(self, inputs: StepInputs) -> None:
+        self.lap("model")
+        self._counts = StepCounts(
+            tokens=len(inputs.token_ids),
+            sampled=len(inputs.sampled_rows),
+            query_lens=np.diff(inputs.query_start),
+            seq_lens=inputs.seq_lens.astype(np.int64),
+            positions=inputs.positions.astype(np.int64),
+        )
+        self._last = self._clock()  # the profiler's own work is nobody's
+
+    def end(self, plan: StepPlan) -> None:
+        self.lap("commit")
+        counts, self._counts = self._counts, None
+        assert counts is not None, "a step ends after its model ran"
+        sums = self._sums(_kind(plan))
+        sums.steps += 1
+        sums.tokens += counts.tokens
+        sums.sampled += counts.sampled
+        for phase, seconds in self._phases.items():
+            sums.phases[phase] = sums.phases.get(phase, 0.0) + seconds
+        sums.seconds += self._seconds
+        for index, work in enumerate(self._work):
+            sums.bytes[index] += counts.bytes_of(work)
+            sums.operations[index] += counts.operations_of(work)
+        self._phases.clear()
+        self._seconds[:] = 0
+        self._last = self._clock()
+
+    def finish(self) -> EngineProfile:
+        self._executable.time_operators(None)
+        threads = {name: seconds - self._threads.get(name, 0.0) for name, seconds in _thread_seconds().items()}
+        return EngineProfile(
+            seconds=self._clock() - self._started,
+            kinds={kind: _summary(sums, self._work) for kind, sums in self._kinds.items()},
+            threads=threads,
+        )
+
+    def _sums(self, kind: StepKind) -> _Sums:
+        if kind not in self._kinds:
+            count = len(self._work)
+            self._kinds[kind] = _Sums(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.int64))
+        return self._kinds[kind]
+
+
+def _kind(plan: StepPlan) -> StepKind:
+    decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+    if decodes == len(plan.chunks):
+        return "decode"
+    return "mixed" if decodes else "prefill"
+
+
+def _summary(sums: _Sums, work: tuple[OperatorWork, ...]) -> StepsProfile:
+    """Operators of one label become one, the slowest first."""
+    labels: dict[str, list[int]] = {}
+    for index, operator in enumerate(work):
+        labels.setdefault(operator.label, []).append(index)
+    operators = [
+        OperatorProfile(
+            label=label,
+            unit=work[at[0]].unit,
+            seconds=float(sums.seconds[at].sum()),
+            bytes=int(sums.bytes[at].sum()),
+            operations=int(sums.operations[at].sum()),
+        )
+        for label, at in labels.items()
+    ]
+    operators.sort(key=lambda operator: -operator.seconds)
+    return StepsProfile(
+        steps=sums.steps, tokens=sums.tokens, sampled=sums.sampled, phases=sums.phases, operators=tuple(operators)
+    )
+
+
+def _thread_seconds() -> dict[str, float]:
+    """On a CPU so far, by the name of the Python thread (proc(5), schedstat); empty where the kernel does not tell."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    seconds: dict[str, float] = {}
+    for task in Path("/proc/self/task").glob("*"):
+        try:
+            on_cpu = int((task / "schedstat").read_text().split()[0]) / 1e9
+        except (OSError, IndexError, ValueError):
+            continue  # it ended, or the kernel keeps no such figures
+        name = names.get(int(task.name), "native")
+        seconds[name] = seconds.get(name, 0.0) + on_cpu
+    return seconds

@@ -1,0 +1,104 @@
+"""What a step has to do at least, operator by operator: bytes to read and operations to compute."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from appliance.kernels.operators import Embed, Extent, Linear, Operator, PagedAttention, StepProgram
+
+Unit = Literal["f32", "bf16", "int8"]  # the arithmetic that an operator is bound by
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """Coefficients of one operator's work. A multiply and an add are two operations.
+
+    Activations are not counted: they are small, or in a cache. An operator without weights and cache has no floor.
+    """
+
+    label: str  # of what is alike in every layer: "linear o", "rms_norm"
+    unit: Unit = "f32"
+    weight_bytes: int = 0  # read once a step
+    row_bytes: int = 0  # a token: the embedding's row
+    key_bytes: int = 0  # a cached token that a sequence's queries see
+    row_operations: int = 0  # a row of `extent`
+    visit_operations: int = 0  # a pair of a query and a key that it sees
+    extent: Extent = Extent.TOKENS
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """The sizes of a step that work depends on: T tokens of S sequences, R rows of logits."""
+
+    tokens: int
+    sampled: int
+    query_lens: np.ndarray  # [S]
+    seq_lens: np.ndarray  # [S], in the cache after the step
+    positions: np.ndarray  # [T]
+
+    def keys(self, window: int | None) -> int:
+        """Cached tokens that at least one query of their sequence sees."""
+        seen = self.seq_lens if window is None else np.minimum(self.seq_lens, window + self.query_lens - 1)
+        return int(seen.sum())
+
+    def visits(self, window: int | None) -> int:
+        """Pairs of a query and a key that it sees."""
+        seen = self.positions + 1
+        return int((seen if window is None else np.minimum(seen, window)).sum())
+
+    def bytes_of(self, work: OperatorWork) -> int:
+        keys = work.key_bytes * self.keys(work.window) if work.key_bytes else 0
+        return work.weight_bytes + work.row_bytes * self.tokens + keys
+
+    def operations_of(self, work: OperatorWork) -> int:
+        rows = self.tokens if work.extent is Extent.TOKENS else self.sampled
+        visits = work.visit_operations * self.visits(work.window) if work.visit_operations else 0
+        return work.row_operations * rows + visits
+
+
+def program_work(
+    program: StepProgram, weight_bytes: Callable[[str], int], kv_element_bytes: int, *, int8_inputs: bool
+) -> tuple[OperatorWork, ...]:
+    """weight_bytes: of a matrix as it lies in memory, by name. int8_inputs: weights of 8 bits and less meet int8."""
+
+    def work(op: Operator) -> OperatorWork:
+        match op:
+            case Linear():
+                size, elements = weight_bytes(op.weight), op.x.width * op.out.width
+                return OperatorWork(
+                    label=f"linear {op.weight.rpartition('.')[2]}",
+                    unit=_unit(8 * size / elements, int8_inputs),
+                    weight_bytes=size,
+                    row_operations=2 * elements,
+                    extent=op.x.slot.extent,
+                )
+            case Embed():
+                return OperatorWork("embed", row_bytes=4 * op.out.width)
+            case PagedAttention():
+                return OperatorWork(
+                    label="attention" if op.window is None else "attention in a window",
+                    key_bytes=2 * op.num_kv_heads * op.head_dim * kv_element_bytes,
+                    visit_operations=4 * op.num_heads * op.head_dim,
+                    window=op.window,
+                )
+            case _:
+                return OperatorWork(_snake(type(op).__name__))
+
+    return tuple(work(op) for op in program.operators)
+
+
+def _unit(bits: float, int8_inputs: bool) -> Unit:
+    """Of a weight with this many bits an element, scales included."""
+    if bits >= 32:
+        return "f32"
+    if bits >= 16:
+        return "bf16"
+    return "int8" if int8_inputs else "f32"
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", name).lower()

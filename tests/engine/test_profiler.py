@@ -1,0 +1,82 @@
+"""The step profiler: on by call, off without a trace."""
+
+from pathlib import Path
+
+import msgspec
+
+from appliance.engine.boot import boot
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.laps import Laps
+from appliance.engine.loop import EngineLoop
+from appliance.engine.messages import UtilityRequest, UtilityResult
+from appliance.engine.profiler import EngineProfile
+from appliance.engine.runner import Runner
+from appliance.engine.validation import SamplingLimits
+
+from .plans import scripted_plan
+from .simulator import generate
+from .test_runner import configure
+from .tiny_program import VOCAB, tiny_executable
+
+PHASES = {"between", "schedule", "prepare", "model", "prepare sampling", "sample", "report", "commit"}
+
+
+def call(loop: EngineLoop, method: str) -> EngineProfile | None:
+    ((_, event),) = loop.handle(b"c", UtilityRequest(call_id="1", method=method))  # type: ignore[arg-type] # free
+    assert isinstance(event, UtilityResult)
+    value = msgspec.msgpack.decode(event.value)
+    return msgspec.convert(value, EngineProfile) if isinstance(value, dict) else None
+
+
+def run_out(loop: EngineLoop) -> None:
+    while loop.has_work:
+        loop.step()
+
+
+def real_loop() -> EngineLoop:
+    config = configure(max_num_batched_tokens=16)
+    return EngineLoop(Scheduler(config), Runner(tiny_executable(config), config, VOCAB), SamplingLimits(4, 4))
+
+
+def test_steps_are_told_apart_by_kind() -> None:
+    loop = real_loop()
+    call(loop, "start_profile")
+    loop.handle(b"c", generate("a", [1] * 10, 4))
+    loop.step()
+    loop.handle(b"c", generate("b", [2] * 8, 2))
+    run_out(loop)
+    profile = call(loop, "stop_profile")
+    assert profile is not None
+    kinds = {kind: (steps.steps, steps.tokens) for kind, steps in profile.kinds.items()}
+    assert kinds == {"prefill": (1, 10), "mixed": (1, 1 + 8), "decode": (2, 3)}
+    for steps in profile.kinds.values():
+        assert set(steps.phases) == PHASES
+        assert 0 < sum(operator.seconds for operator in steps.operators) <= steps.phases["model"]
+        assert {operator.label for operator in steps.operators} >= {"linear qkv", "attention", "rms_norm"}
+    assert sum(sum(steps.phases.values()) for steps in profile.kinds.values()) <= profile.seconds
+
+
+def test_work_adds_up_over_steps() -> None:
+    loop = real_loop()
+    call(loop, "start_profile")
+    loop.handle(b"c", generate("a", [1] * 4, 3))
+    run_out(loop)
+    profile = call(loop, "stop_profile")
+    assert profile is not None
+    decode = {operator.label: operator for operator in profile.kinds["decode"].operators}
+    assert decode["linear head"].operations == 2 * 2 * 32 * VOCAB
+    assert decode["linear head"].bytes == 2 * 4 * 32 * VOCAB
+    assert decode["attention"].operations == 4 * 32 * (5 + 6)
+
+
+def test_nothing_looks_when_it_is_off(tmp_path: Path) -> None:
+    loop = boot(scripted_plan(tmp_path), lambda phase: None)
+    assert type(loop._runner.laps) is Laps
+    assert call(loop, "stop_profile") is None
+    call(loop, "start_profile")
+    loop.handle(b"c", generate("r", [1], 3))
+    run_out(loop)
+    profile = call(loop, "stop_profile")
+    assert profile is not None
+    assert profile.kinds["decode"].operators == ()  # a script has none
+    assert type(loop._runner.laps) is Laps
