@@ -36,6 +36,26 @@ int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight
 void appl_weight_destroy(appl_weight* weight) { delete weight; }
 uint64_t appl_weight_bytes(const appl_weight* weight) { return weight->bytes(); }
 
+int32_t appl_weight_form_of(const appl_matrix* rows, int32_t num_rows, appl_packed_form* form) {
+  return appl::guarded([&] { *form = appl::form_of(*rows, num_rows); });
+}
+int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_weight** weight) {
+  return appl::guarded([&] { *weight = appl::reserve(*pool, *form); });
+}
+int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows) {
+  return appl::guarded([&] { appl::fill(*weight, first_row, *rows); });
+}
+
+int32_t appl_packed_version(void) { return APPL_PACKED_VERSION; }
+void appl_weight_form(const appl_weight* weight, appl_packed_form* form) { *form = appl::form_of(*weight); }
+const void* appl_weight_panels(const appl_weight* weight) { return weight->data; }
+int32_t appl_weight_adopt(const appl_packed_form* form, const void* panels, appl_weight** weight) {
+  return appl::guarded([&] { *weight = appl::adopt(*form, panels); });
+}
+int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum) {
+  return appl::guarded([&] { *sum = appl::checksum(pool, data, size_t(bytes)); });
+}
+
 uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim) {
   return appl::KvGeometry(*limits, num_kv_heads, head_dim).block_bytes() * uint64_t(limits->num_blocks);
 }
@@ -51,7 +71,7 @@ uint64_t appl_program_workspace_bytes(const appl_program* program) { return prog
 int32_t appl_program_run(appl_program* program, const appl_step* step) {
   return appl::guarded([&] { program->run(*step); });
 }
+void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }
 int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {
   return appl::guarded([&] { program->copy_blocks(pairs, num_pairs); });
 }
-void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }

@@ -15,16 +15,20 @@ float half_or_float(const void* values, bool are_f32, size_t index) {
                  : f16_to_float(static_cast<const uint16_t*>(values)[index]);
 }
 
+void check_groups(int layout, int columns, int group_size) {
+  require(group_size == columns || (group_size >= 8 && 256 % group_size == 0),
+          "group_size must divide 256 and be 8 or more, or be the number of columns");
+  require(columns % group_size == 0, "group_size does not divide the number of columns");
+  require(layout == APPL_INT8 || columns % 2 == 0, "an int4 weight has an odd number of columns");
+}
+
 void check(const appl_matrix& m) {
   require(m.layout >= APPL_F32 && m.layout <= APPL_INT4, "a weight has an unknown layout");
   require(m.rows > 0 && m.columns > 0, "a weight has no elements");
   require(m.data != nullptr, "a weight has no data");
   if (m.layout < APPL_INT8) return;
   require(m.scale != nullptr, "a quantized weight has no scale");
-  require(m.group_size == m.columns || (m.group_size >= 8 && 256 % m.group_size == 0),
-          "group_size must divide 256 and be 8 or more, or be the number of columns");
-  require(m.columns % m.group_size == 0, "group_size does not divide the number of columns");
-  require(m.layout == APPL_INT8 || m.columns % 2 == 0, "an int4 weight has an odd number of columns");
+  check_groups(m.layout, m.columns, m.group_size);
 }
 
 // True where every offset is -8 scales, as in formats with signed four-bit values: the zero point says it for free.
@@ -37,17 +41,33 @@ bool is_symmetric(const appl_matrix& m) {
   return true;
 }
 
-void describe_groups(const appl_matrix& m, appl_weight& w) {
-  const bool symmetric = is_symmetric(m);
-  w.padded_columns = int(round_up(size_t(m.columns), 8));
-  w.group_size = m.group_size == m.columns ? w.padded_columns : m.group_size;
+// The sizes that follow from a form. Everything that a file could claim is checked here.
+appl_weight describe(const appl_packed_form& form) {
+  require(form.layout >= APPL_F32 && form.layout <= APPL_INT4, "a weight has an unknown layout");
+  require(form.rows > 0 && form.columns > 0, "a weight has no elements");
+  appl_weight w{};
+  w.layout = appl_layout(form.layout);
+  w.rows = form.rows;
+  w.columns = form.columns;
+  w.num_panels = int((int64_t{form.rows} + kPanel - 1) / kPanel);
+  if (!w.is_quantized()) {
+    w.padded_columns = int(round_up(size_t(form.columns), form.layout == APPL_BF16 ? 2 : 1));
+    w.panel_bytes = size_t(w.padded_columns) * kPanel * (form.layout == APPL_F32 ? 4 : 2);
+    return w;
+  }
+  check_groups(form.layout, form.columns, form.group_size);
+  require(form.layout == APPL_INT8 ? form.zero_point == 128 : form.zero_point == 0 || form.zero_point == 8,
+          "a weight has an unknown zero point");
+  w.padded_columns = int(round_up(size_t(form.columns), 8));
+  w.group_size = form.group_size == form.columns ? w.padded_columns : form.group_size;
   w.num_groups = w.padded_columns / w.group_size;
-  w.zero_point = m.layout == APPL_INT8 ? 128 : symmetric ? 8 : 0;
-  w.scales_are_f32 = m.scales_are_f32 != 0;
-  w.has_offset = m.offset != nullptr && !symmetric;
+  w.zero_point = form.zero_point;
+  w.scales_are_f32 = form.scales_are_f32 != 0;
+  w.has_offset = form.has_offset != 0;
   w.header_bytes = size_t{kPanel} * (w.scales_are_f32 ? 4 : 2) * (w.has_offset ? 2 : 1);
-  w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel / (m.layout == APPL_INT8 ? 1 : 2);
+  w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel / (form.layout == APPL_INT8 ? 1 : 2);
   w.panel_bytes = w.block_bytes * size_t(w.num_groups);
+  return w;
 }
 
 // T is what moves at once: an element, or for bf16 a pair of columns. `columns` counts whole Ts of a row.
@@ -131,23 +151,68 @@ void pack_panel(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* 
 
 }  // namespace
 
-appl_weight* pack(appl_pool& pool, const appl_matrix& m) {
+appl_packed_form form_of(const appl_matrix& m, int num_rows) {
   check(m);
-  auto w = std::make_unique<appl_weight>();
-  w->layout = appl_layout(m.layout);
-  w->rows = m.rows;
-  w->columns = m.columns;
-  w->num_panels = (m.rows + kPanel - 1) / kPanel;
-  if (w->is_quantized()) {
-    describe_groups(m, *w);
-  } else {
-    w->padded_columns = int(round_up(size_t(m.columns), m.layout == APPL_BF16 ? 2 : 1));
-    w->panel_bytes = size_t(w->padded_columns) * kPanel * (m.layout == APPL_F32 ? 4 : 2);
-  }
+  const bool is_quantized = m.layout >= APPL_INT8, symmetric = is_symmetric(m);
+  appl_packed_form form{};
+  form.layout = m.layout;
+  form.rows = num_rows;
+  form.columns = m.columns;
+  form.group_size = is_quantized ? m.group_size : 0;
+  form.scales_are_f32 = is_quantized && m.scales_are_f32 != 0;
+  form.has_offset = is_quantized && m.offset != nullptr && !symmetric;
+  form.zero_point = m.layout == APPL_INT8 ? 128 : symmetric ? 8 : 0;
+  form.bytes = describe(form).bytes();
+  return form;
+}
+
+appl_packed_form form_of(const appl_weight& w) {
+  appl_packed_form form{};
+  form.layout = w.layout;
+  form.rows = w.rows;
+  form.columns = w.columns;
+  form.group_size = w.group_size == w.padded_columns ? w.columns : w.group_size;
+  if (!w.is_quantized()) form.group_size = 0;
+  form.scales_are_f32 = w.scales_are_f32;
+  form.has_offset = w.has_offset;
+  form.zero_point = w.zero_point;
+  form.bytes = w.bytes();
+  return form;
+}
+
+appl_weight* reserve(appl_pool& pool, const appl_packed_form& form) {
+  auto w = std::make_unique<appl_weight>(describe(form));
   w->data = pool.store.allocate(w->bytes());
+  return w.release();
+}
+
+void fill(appl_weight& w, int first_row, const appl_matrix& m) {
+  appl_packed_form form = form_of(m, w.rows), whole = form_of(w);
+  if (!w.has_offset && form.has_offset) throw Error(APPL_UNSUPPORTED, "these rows need offsets, and the weight has none");
+  form.has_offset = whole.has_offset;  // rows that could do without theirs keep them
+  form.zero_point = whole.zero_point;
+  require(std::memcmp(&form, &whole, sizeof(form)) == 0, "these rows have another form than their weight");
+  require(!w.has_offset || m.offset != nullptr, "these rows lack offsets");
+  require(first_row >= 0 && first_row % kPanel == 0 && int64_t{first_row} + m.rows <= w.rows,
+          "rows lie outside of their weight, or begin within a panel");
+  require(m.rows % kPanel == 0 || first_row + m.rows == w.rows, "rows end within a panel");
+  uint8_t* to = w.data + size_t(first_row / kPanel) * w.panel_bytes;
+  for (int panel = 0; panel * kPanel < m.rows; ++panel) pack_panel(m, w, panel, to + size_t(panel) * w.panel_bytes);
+}
+
+appl_weight* pack(appl_pool& pool, const appl_matrix& m) {
+  std::unique_ptr<appl_weight> w(reserve(pool, form_of(m, m.rows)));
   parallel_for(pool, w->num_panels, int64_t{kPanel} * m.columns, [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) pack_panel(m, *w, int(panel), w->data + size_t(panel) * w->panel_bytes);
   });
+  return w.release();
+}
+
+appl_weight* adopt(const appl_packed_form& form, const void* data) {
+  auto w = std::make_unique<appl_weight>(describe(form));
+  require(form.bytes == w->bytes(), "a packed weight has another size than its form");
+  require(data != nullptr && reinterpret_cast<uintptr_t>(data) % 64 == 0, "a packed weight is not aligned to 64 bytes");
+  w->data = static_cast<uint8_t*>(const_cast<void*>(data));
   return w.release();
 }
 

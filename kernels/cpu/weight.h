@@ -31,7 +31,7 @@ struct appl_weight {
   size_t header_bytes = 0;
   size_t block_bytes = 0;  // header and data of a group
 
-  uint8_t* data = nullptr;  // in the pool's store, which frees it
+  uint8_t* data = nullptr;  // in the pool's store, which frees it; or adopted, and then never written
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout == APPL_INT8 || layout == APPL_INT4; }
@@ -41,6 +41,21 @@ struct appl_weight {
 namespace appl {
 
 appl_weight* pack(appl_pool& pool, const appl_matrix& matrix);
+
+// A weight of this form with zeroed panels, and the packing of some of its rows: [first_row, first_row + rows.rows).
+appl_weight* reserve(appl_pool& pool, const appl_packed_form& form);
+void fill(appl_weight& weight, int first_row, const appl_matrix& rows);
+
+// The form that `rows`, taken alone, would be packed in; `num_rows` rows in all.
+appl_packed_form form_of(const appl_matrix& rows, int num_rows);
+appl_packed_form form_of(const appl_weight& weight);
+
+// A weight over panels that lie packed already. They are borrowed.
+appl_weight* adopt(const appl_packed_form& form, const void* data);
+
+// A digest of bytes that tells damaged ones from whole ones (it does not resist intent), at the speed of memory. Without
+// a pool it works on the calling thread.
+uint64_t checksum(appl_pool* pool, const void* data, size_t bytes);
 
 // Dequantizes row `row` into out[0 .. columns), times `scale`.
 void gather_row(const appl_weight& weight, int row, float scale, float* out);

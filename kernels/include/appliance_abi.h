@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+#define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
 #define APPL_ABI_VERSION 1
 #define APPL_EXPORT __attribute__((visibility("default")))
 
@@ -70,6 +71,17 @@ typedef struct {
   const void* scale;
   const void* offset; /* NULL for none */
 } appl_matrix;
+
+/* How a weight is packed: all that it takes to use panels that were packed before. */
+typedef struct {
+  int32_t layout, rows, columns;
+  int32_t group_size; /* as in appl_matrix */
+  int32_t scales_are_f32;
+  int32_t has_offset; /* stored; an offset of -8 scales is not */
+  int32_t zero_point;
+  int32_t reserved;
+  uint64_t bytes; /* of all panels; filled in, and checked where panels are given */
+} appl_packed_form;
 
 /* Columns of an activation buffer: row r starts at data + r * stride. */
 typedef struct {
@@ -227,6 +239,23 @@ APPL_EXPORT int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix,
 APPL_EXPORT void appl_weight_destroy(appl_weight* weight);
 APPL_EXPORT uint64_t appl_weight_bytes(const appl_weight* weight);
 
+/* The same in pieces: `form_of` says how some rows of a matrix of num_rows are packed, `reserve` makes room, and `fill`
+ * packs rows from first_row on, both multiples of 16 but at the end; pieces may be filled by several threads at once.
+ * APPL_UNSUPPORTED: the rows need offsets, and the form has none. */
+APPL_EXPORT int32_t appl_weight_form_of(const appl_matrix* rows, int32_t num_rows, appl_packed_form* form);
+APPL_EXPORT int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_weight** weight);
+APPL_EXPORT int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows);
+
+/* What is in a file and comes back: form and panels of a weight, and a weight over such panels, which are borrowed, only
+ * read, and aligned to 64 bytes. Panels of another packed version mean something else. */
+APPL_EXPORT int32_t appl_packed_version(void);
+APPL_EXPORT void appl_weight_form(const appl_weight* weight, appl_packed_form* form);
+APPL_EXPORT const void* appl_weight_panels(const appl_weight* weight);
+APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* panels, appl_weight** weight);
+
+/* Tells damaged bytes from whole ones, at the speed of memory; it does not resist intent. pool NULL: this thread alone. */
+APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
+
 /* Bytes of the keys (or the values) of one layer. */
 APPL_EXPORT uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
 
@@ -236,6 +265,8 @@ APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* op
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
+/* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
+APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);
 /* pairs: source and destination blocks, num_pairs times. */
 APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs);
 
@@ -249,5 +280,3 @@ APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double se
 }
 #endif
 #endif
-/* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
-APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);

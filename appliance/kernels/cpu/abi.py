@@ -17,6 +17,14 @@ class Matrix(Structure):
     ]
 
 
+class PackedForm(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size")),
+        *((name, c_int32) for name in ("scales_are_f32", "has_offset", "zero_point", "reserved")),
+        ("bytes", c_uint64),
+    ]
+
+
 class Span(Structure):
     _fields_ = [("data", c_void_p), *((name, c_int32) for name in ("stride", "width", "extent", "reserved"))]
 
@@ -216,6 +224,14 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_weight_pack": (c_int32, (c_void_p, POINTER(Matrix), POINTER(c_void_p))),
     "appl_weight_destroy": (None, (c_void_p,)),
     "appl_weight_bytes": (c_uint64, (c_void_p,)),
+    "appl_weight_form_of": (c_int32, (POINTER(Matrix), c_int32, POINTER(PackedForm))),
+    "appl_weight_reserve": (c_int32, (c_void_p, POINTER(PackedForm), POINTER(c_void_p))),
+    "appl_weight_fill": (c_int32, (c_void_p, c_int32, POINTER(Matrix))),
+    "appl_packed_version": (c_int32, ()),
+    "appl_weight_form": (None, (c_void_p, POINTER(PackedForm))),
+    "appl_weight_panels": (c_void_p, (c_void_p,)),
+    "appl_weight_adopt": (c_int32, (POINTER(PackedForm), c_void_p, POINTER(c_void_p))),
+    "appl_checksum": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(c_uint64))),
     "appl_kv_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
     "appl_program_create": (
         c_int32,
