@@ -1,0 +1,67 @@
+"""Parsers of tool calls and of reasoning: where each is, and how a chat template tells which one its model needs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """path: of the ToolFormat or ReasoningFormat, "module:NAME".
+
+    signs: texts of which all stand in the chat templates of models that need it; empty where no template tells.
+    """
+
+    name: str
+    path: str
+    signs: tuple[str, ...] = ()
+
+
+def _tools(name: str, *signs: str) -> Parser:
+    module = name.replace("-", "_")
+    return Parser(name, f"appliance.text.tools.{module}:{module.upper()}", signs)
+
+
+def _reasoning(name: str, *signs: str) -> Parser:
+    return Parser(name, f"appliance.text.reasoning.{name}:{name.upper()}", signs)
+
+
+# The first whose signs all stand in the template is chosen.
+TOOL_PARSERS: tuple[Parser, ...] = (
+    _tools("qwen3_coder", "<function=", "<parameter="),
+    _tools("glm45", "<arg_key>"),
+    _tools("kimi_k2", "<|tool_call_begin|>"),
+    _tools("deepseek_v3", "<\uff5ctool\u2581call\u2581begin\uff5c>"),
+    _tools("internlm", "<|action_start|>"),
+    _tools("llama4_pythonic", "<|python_start|>"),
+    _tools("llama3_json", "<|python_tag|>"),
+    _tools("mistral", "[TOOL_CALLS]"),
+    _tools("hunyuan_a13b", "<tool_calls>", "<answer>"),
+    _tools("jamba", "<tool_calls>"),
+    _tools("granite-20b-fc", "<function_call>"),
+    _tools("phi4_mini_json", "functools["),
+    _tools("granite", "<|tool_call|>"),
+    _tools("hermes", "<tool_call>"),
+    _tools("pythonic"),
+)
+
+REASONING_PARSERS: tuple[Parser, ...] = (
+    _reasoning("gpt_oss", "<|channel|>", "<|start|>"),
+    _reasoning("mistral", "[THINK]"),
+    _reasoning("granite", "Here is my thought process:"),
+    _reasoning("hunyuan_a13b", "<think>", "<answer>"),
+    _reasoning("glm45", "<think>", "[gMASK]"),
+    _reasoning("deepseek_r1", "</think>", "<\uff5cAssistant\uff5c>"),
+    _reasoning("qwen3", "<think>"),
+    _reasoning("step3"),
+)
+
+OLD_NAMES = {"GptOss": "gpt_oss", "deepseek_v31": "deepseek_v3", "qwen3_xml": "qwen3_coder"}
+
+
+def find_parser(table: tuple[Parser, ...], name: str) -> Parser | None:
+    """By its name, or by a name it had."""
+    name = OLD_NAMES.get(name, name)
+    return next((parser for parser in table if parser.name == name), None)
+
+
+def detect_parser(table: tuple[Parser, ...], template: str) -> Parser | None:
+    return next((parser for parser in table if parser.signs and all(sign in template for sign in parser.signs)), None)

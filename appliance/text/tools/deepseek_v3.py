@@ -1,0 +1,75 @@
+"""DeepSeek V3 and R1, and V3.1. Between `<calls begin>` and `<calls end>`, each call is
+
+V3:    <call begin>function<sep>name, a line break, the arguments in a fence of json, <call end>
+V3.1:  <call begin>name<sep>{...}<call end>
+"""
+
+import re
+
+from appliance.text.parsing.json_text import Malformed, json_value, literal
+from appliance.text.parsing.reader import Markers, Reader, Reading
+from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.writer import CallWriter
+
+_BAR, _GAP = "\uff5c", "\u2581"
+
+
+def _token(*words: str) -> str:
+    return f"<{_BAR}{_GAP.join(words)}{_BAR}>"
+
+
+CALLS_BEGIN, CALLS_END = _token("tool", "calls", "begin"), _token("tool", "calls", "end")
+CALL_BEGIN, CALL_END = _token("tool", "call", "begin"), _token("tool", "call", "end")
+SEPARATOR = _token("tool", "sep")
+
+_MARKERS = Markers(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END)
+_HEAD = Markers(SEPARATOR, "\n", "{")
+_LINE = re.compile(r"[^\n{]*")
+_FENCE = re.compile(r"[`a-z \r]*")
+_FENCE_END = re.compile(r"[` \t\r\n]*")
+
+
+def _script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading[None]:
+    while marker := (yield from writer.content_until(_MARKERS)):
+        if marker == CALLS_BEGIN:
+            yield from writer.attempt(_first_call(reader, writer), marker)
+        elif marker == CALL_BEGIN:
+            yield from writer.attempt(_call(reader, writer), marker)
+        elif not writer.is_after_call:
+            writer.content(marker)
+
+
+def _first_call(reader: Reader, writer: CallWriter) -> Reading[None]:
+    yield from reader.skip_space()
+    yield from literal(reader, CALL_BEGIN)
+    yield from _call(reader, writer)
+
+
+def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
+    head: list[str] = []
+    if (yield from reader.until(_HEAD, head.append)) != SEPARATOR:
+        raise Malformed
+    name = "".join(head).strip()
+    is_fenced = (yield from reader.skip_space()) != "{"
+    if is_fenced:
+        name = (yield from reader.joined_run(_LINE)).strip()
+        yield from reader.skip_space()
+        yield from reader.run(_FENCE, _ignore)
+    if (yield from reader.skip_space()) != "{" or not name:
+        raise Malformed
+    writer.start(name)
+    yield from json_value(reader, writer.arguments)
+    writer.done()
+    if is_fenced:
+        yield from reader.run(_FENCE_END, _ignore)
+
+
+def _ignore(_: str) -> None:
+    """Drops what it is given."""
+
+
+DEEPSEEK_V3 = ToolFormat(
+    name="deepseek_v3",
+    script=_script,
+    special_tokens=(CALLS_BEGIN, CALL_BEGIN, SEPARATOR, CALL_END, CALLS_END),
+)

@@ -1,0 +1,10 @@
+"""Granite 20B function calling: `<function_call> {"name": ..., "arguments": {...}}`, once a call."""
+
+from appliance.text.tools.format import ToolFormat
+from appliance.text.tools.json_calls import marked_calls
+
+GRANITE_20B_FC = ToolFormat(
+    name="granite-20b-fc",
+    script=marked_calls(("<function_call>",)),
+    special_tokens=("<function_call>",),
+)

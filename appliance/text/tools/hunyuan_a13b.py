@@ -1,0 +1,10 @@
+"""Hunyuan A13B: `<tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls>`."""
+
+from appliance.text.tools.format import ToolFormat
+from appliance.text.tools.json_calls import marked_calls
+
+HUNYUAN_A13B = ToolFormat(
+    name="hunyuan_a13b",
+    script=marked_calls(("<tool_calls>",), ("</tool_calls>",)),
+    special_tokens=("<tool_calls>", "</tool_calls>"),
+)

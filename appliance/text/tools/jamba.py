@@ -1,0 +1,10 @@
+"""Jamba 1.5: `<tool_calls>[{"name": ..., "arguments": {...}}, ...]</tool_calls>`."""
+
+from appliance.text.tools.format import ToolFormat
+from appliance.text.tools.json_calls import marked_calls
+
+JAMBA = ToolFormat(
+    name="jamba",
+    script=marked_calls(("<tool_calls>",), ("</tool_calls>",)),
+    special_tokens=("<tool_calls>", "</tool_calls>"),
+)

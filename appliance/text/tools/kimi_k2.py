@@ -1,0 +1,47 @@
+"""Kimi K2: between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`, each call is
+
+    <|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>
+
+where `functions.name:0` is the call's id.
+"""
+
+from appliance.text.parsing.json_text import Malformed, json_value, literal
+from appliance.text.parsing.reader import Markers, Reader, Reading
+from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.writer import CallWriter
+
+_CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+_MARKERS = Markers(_CALLS, _CALLS_END, _CALL, _CALL_END)
+_ID_END = Markers(_ARGUMENTS, "{", "\n")
+
+
+def _script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading[None]:
+    while marker := (yield from writer.content_until(_MARKERS)):
+        if marker == _CALLS:
+            yield from writer.attempt(_first_call(reader, writer), marker)
+        elif marker == _CALL:
+            yield from writer.attempt(_call(reader, writer), marker)
+        elif not writer.is_after_call:
+            writer.content(marker)
+
+
+def _first_call(reader: Reader, writer: CallWriter) -> Reading[None]:
+    yield from reader.skip_space()
+    yield from literal(reader, _CALL)
+    yield from _call(reader, writer)
+
+
+def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
+    pieces: list[str] = []
+    end = yield from reader.until(_ID_END, pieces.append)
+    call_id = "".join(pieces).strip()
+    name = call_id.removeprefix("functions.").rpartition(":")[0] or call_id
+    if end != _ARGUMENTS or not name or (yield from reader.skip_space()) != "{":
+        raise Malformed
+    writer.start(name, call_id)
+    yield from json_value(reader, writer.arguments)
+    writer.done()
+
+
+KIMI_K2 = ToolFormat(name="kimi_k2", script=_script, special_tokens=(_CALLS, _CALLS_END, _CALL, _ARGUMENTS, _CALL_END))

@@ -1,0 +1,106 @@
+"""Where a format's script writes what it finds, and the rule for calls that are malformed.
+
+The rule. A call starts once its name is known and its arguments have begun. What is malformed before that is content,
+from the call's first marker on. After that, arguments are given on as they come; where they stop being JSON the call
+ends, marked incomplete, and what follows is content. So nothing is lost and nothing said is taken back. The markers
+around calls are layout and not shown; neither is white space beside calls, except between two pieces of content.
+"""
+
+from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event
+from appliance.text.parsing.json_text import Malformed, Truncated
+from appliance.text.parsing.reader import Markers, Reader, Reading
+
+_WHITE = " \t\r\n"
+
+
+class CallWriter:
+    """Collects the events of one sequence."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._events: list[Event] = []
+        self._space: list[str] = []  # after content, or before any: shown when more content follows
+        self._has_content = False
+        self._num_calls = 0
+        self._is_open = False  # a call has started and is not done
+        self._is_after_call = False
+
+    @property
+    def is_after_call(self) -> bool:
+        """Only white space has come since a call."""
+        return self._is_after_call
+
+    def content(self, text: str) -> None:
+        if self._is_after_call and not self._has_content:
+            text = text.lstrip(_WHITE)
+        shown = text.rstrip(_WHITE)
+        if shown:
+            self._is_after_call, self._has_content = False, True
+            self._events.append(ContentDelta("".join(self._space) + shown))
+            self._space.clear()
+        if len(shown) < len(text):
+            self._space.append(text[len(shown) :])
+
+    def start(self, name: str, id: str | None = None) -> None:
+        """A call begins; it can no longer become content."""
+        self._reader.take_record()
+        if not self._has_content:
+            self._space.clear()
+        self._events.append(CallStarted(self._num_calls, name, id))
+        self._is_open = True
+
+    def arguments(self, text: str) -> None:
+        """More JSON text of the call that is open."""
+        if text:
+            self._events.append(ArgumentsDelta(self._num_calls, text))
+
+    def done(self) -> None:
+        """The call's arguments are complete."""
+        self._end_call(is_complete=True)
+        self.settle()
+
+    def settle(self) -> None:
+        """What was read belongs to the call that is done; what is malformed from here on is content."""
+        self._reader.record()
+
+    def whole(self, name: str, arguments: str, id: str | None = None) -> None:
+        """A call that was read at once."""
+        self.start(name, id)
+        self.arguments(arguments)
+        self.done()
+
+    def content_until(self, markers: Markers) -> Reading[str]:
+        """Passes content on up to a marker and answers it; "" at the end of the text."""
+        return (yield from self._reader.until(markers, self.content))
+
+    def attempt(self, body: Reading[None], opening: str = "") -> Reading[None]:
+        """Reads calls by `body`, which raises Malformed where the text is none. opening: the marker before them."""
+        self._reader.record(opening)
+        try:
+            yield from body
+        except Malformed as problem:
+            if self._is_open:
+                if isinstance(problem, Truncated):
+                    self.arguments(problem.rest)
+                self._end_call(is_complete=False)
+                self.content("" if isinstance(problem, Truncated) else problem.rest)
+            else:
+                self.content(self._reader.take_record())
+        else:
+            self._reader.take_record()
+
+    def finish(self) -> None:
+        """The end of the text: white space at the end of content is content."""
+        if self._space and not self._is_after_call:
+            self._events.append(ContentDelta("".join(self._space)))
+            self._space.clear()
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _end_call(self, *, is_complete: bool) -> None:
+        self._events.append(CallDone(self._num_calls, is_complete))
+        self._num_calls += 1
+        self._is_open = False
+        self._is_after_call = True
