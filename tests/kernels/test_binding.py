@@ -115,6 +115,26 @@ def test_steps_out_of_bounds_are_refused(native: CpuKernelSet, field: str, value
         executable.run(step)
 
 
+@pytest.mark.parametrize("strides", [(0, 4), (4, 4), (-4000, 4), (12, 4)])
+def test_the_stride_of_a_single_row_means_nothing(native: CpuKernelSet, strides: tuple[int, int]) -> None:
+    """numpy leaves it open: a transposed or broadcast array has any."""
+    graph = Graph()
+    x = graph.given(np.ones((4, 32), np.float32))
+    executable = native.bind(graph.program(x), graph.weights, [KvCacheShape(1, 16)], limits(8, block_size=8))
+    step = batch_step([[0, 1, 2]], [6], [[5, 6]], 8)
+    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (1, 2), strides)
+    assert executable.run(step).shape == (3, 32)
+
+
+def test_the_stride_within_a_column_means_nothing(native: CpuKernelSet) -> None:
+    graph = Graph()
+    x = graph.given(np.ones((4, 32), np.float32))
+    executable = native.bind(graph.program(x), graph.weights, [KvCacheShape(1, 16)], limits(8))
+    step = batch_step([[0], [1]], [0, 0], [[5], [6]], 16)
+    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (2, 1), (4, 400))
+    assert executable.run(step).shape == (2, 32)
+
+
 def test_wrong_element_types_are_refused(native: CpuKernelSet) -> None:
     graph = Graph()
     executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, (), limits())

@@ -148,7 +148,7 @@ class Driver:
         table = np.asarray(sequence.blocks, np.int32)
         slots = table[at // size] * size + at % size
         tokens, positions, slots, starts, lengths, rows = _int32(token_ids, at, slots, [0, n], [n], at)
-        inputs = StepInputs(tokens, positions, slots, starts, lengths, table.reshape(1, -1).copy(), rows)
+        inputs = StepInputs(tokens, positions, slots, starts, lengths, table.reshape(1, -1), rows)
         return self.executable.run(inputs).copy()
 
     def greedy(self, token_ids: Sequence[int], count: int) -> list[int]:

@@ -11,7 +11,7 @@ from appliance.kernels import operators as ops
 from appliance.kernels.arena import plan_arena
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library, load_level
-from appliance.kernels.cpu.memory import MappedMemory
+from appliance.kernels.cpu.memory import MappedMemory, has_gaps, row_stride
 from appliance.kernels.cpu.records import encode, matrix_names
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.weights import BoundWeights
@@ -56,9 +56,9 @@ class CpuExecutable:
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
         self._limits = limits
-        self._pool = create_pool(library, resources, limits.num_threads)
         self._operators = program
         self._operator_seconds: np.ndarray | None = None
+        self._pool = create_pool(library, resources, limits.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
         self._weights.read(weights, program)
@@ -96,7 +96,7 @@ class CpuExecutable:
         step.num_tokens = inputs.token_ids.shape[0]
         step.num_seqs = inputs.seq_lens.shape[0]
         step.num_sampled = inputs.sampled_rows.shape[0]
-        step.block_table_stride = inputs.block_tables.strides[0] // 4 if step.num_seqs else 0
+        step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
         _check_step(inputs)
         step.token_ids = inputs.token_ids.ctypes.data
         step.positions = inputs.positions.ctypes.data
@@ -118,7 +118,6 @@ class CpuExecutable:
         if self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array)) != 0:
             raise StepError(self._library.last_error())
 
-    @property
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._operator_seconds = seconds  # kept alive: the program writes to it
         address = None if seconds is None else seconds.ctypes.data
@@ -134,6 +133,7 @@ class CpuExecutable:
             int8_inputs=self._limits.quantize_activations,
         )
 
+    @property
     def memory_bytes(self) -> Mapping[str, int]:
         return {
             "weights": self._weights.size_bytes,
@@ -207,7 +207,7 @@ def _check_step(inputs: StepInputs) -> None:
         raise StepError("the arrays of a step differ in length")
     for name in abi.STEP_ARRAYS:
         array = getattr(inputs, name)
-        if array.dtype != np.int32 or (array.size > 1 and array.strides[-1] != 4):
+        if array.dtype != np.int32 or has_gaps(array):
             raise StepError(f"{name} is not an array of int32 without gaps")
 
 

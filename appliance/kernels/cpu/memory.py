@@ -1,4 +1,4 @@
-"""Anonymous memory that costs nothing until it is touched."""
+"""Memory that costs nothing until it is touched, and how arrays lie in memory."""
 
 import ctypes
 import mmap
@@ -18,3 +18,13 @@ class MappedMemory:
     def floats(self, offset: int, count: int) -> np.ndarray:
         """A view of `count` f32 numbers that keeps the mapping alive."""
         return np.frombuffer(self._map, np.float32, count, offset)
+
+
+def row_stride(array: np.ndarray) -> int:
+    """Elements from a row of a matrix to the next. Of fewer than two rows numpy may say anything: they have none."""
+    return array.strides[0] // array.itemsize if array.shape[0] > 1 else array.shape[1]
+
+
+def has_gaps(array: np.ndarray) -> bool:
+    """Whether the elements of the innermost dimension do not follow each other."""
+    return array.shape[-1] > 1 and array.strides[-1] != array.itemsize

@@ -6,6 +6,7 @@ import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
+from appliance.kernels.cpu.memory import row_stride
 from appliance.kernels.errors import StepError
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
 
@@ -23,9 +24,9 @@ class NativeSampler:
         call = abi.Sampling(
             num_rows=num_rows,
             vocab_size=vocab_size,
-            logits_stride=logits.strides[0] // 4,
-            token_table_stride=batch.token_table.strides[0] // 4,
-            mask_stride=batch.mask_bits.strides[0] // 4,
+            logits_stride=row_stride(logits),
+            token_table_stride=row_stride(batch.token_table),
+            mask_stride=row_stride(batch.mask_bits),
             raw_logprobs=batch.logprobs_mode.startswith("raw"),
             normalize=batch.logprobs_mode.endswith("logprobs"),
             logits=logits.ctypes.data,
