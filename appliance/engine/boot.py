@@ -9,6 +9,9 @@ from pathlib import Path
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.grammar.backends import backend_loader
+from appliance.engine.grammar.compiler import GrammarCompiler
+from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase
 from appliance.engine.runner import Runner
@@ -40,7 +43,8 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         seconds=phases.seconds, memory_bytes=dict(backend.executable.memory_bytes), num_blocks=config.num_blocks
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
-    return EngineLoop(scheduler, runner, limits, boot_report=raw(report))
+    grammars = GrammarGate(GrammarCompiler(backend_loader(plan.serving.structured.backend, backend.vocab_size)))
+    return EngineLoop(scheduler, runner, limits, boot_report=raw(report), grammars=grammars)
 
 
 class Phases:

@@ -11,6 +11,8 @@ import msgspec
 
 from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Outputs, Scheduler
+from appliance.engine.core.sequence import RequestKey
+from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.messages import (
     AbortRequest,
     EngineEvent,
@@ -23,10 +25,13 @@ from appliance.engine.messages import (
     SequenceOutput,
     UtilityRequest,
     UtilityResult,
+    Vocabulary,
 )
 from appliance.engine.runner import Runner
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
+
+GRAMMAR_WAIT_S = 0.005  # between two looks at what came in, when only grammars are being compiled
 
 Events = list[tuple[bytes, EngineEvent]]  # (client, event)
 Clock = Callable[[], float]
@@ -51,6 +56,7 @@ class EngineLoop:
         runner: Runner,
         limits: SamplingLimits,
         *,
+        grammars: GrammarGate | None = None,
         boot_report: msgspec.Raw | None = None,
         clock: Clock = time.monotonic,
         before_step: Callable[[int], None] | None = None,
@@ -60,6 +66,7 @@ class EngineLoop:
         self._scheduler = scheduler
         self._runner = runner
         self._limits = limits
+        self._grammars = closed_gate() if grammars is None else grammars
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
@@ -67,7 +74,7 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._grammars)
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
         """Takes one message in, between steps."""
@@ -76,7 +83,10 @@ class EngineLoop:
                 return self._generate(client, message)
             case AbortRequest():
                 keys = [(client, request_id) for request_id in message.request_ids]
-                return self._events(self._scheduler.abort(keys, message.index))
+                return self._abort(keys, message.index)
+            case Vocabulary():
+                self._grammars.compiler.use(message)
+                return []
             case UtilityRequest():
                 return self._utility(client, message)
             case Hello():
@@ -84,21 +94,24 @@ class EngineLoop:
 
     def forget_client(self, client: bytes) -> None:
         """Ends what a client that went away had asked for."""
-        self._scheduler.abort(self._scheduler.open_requests(client))
+        self._abort(self._open_requests(client))
 
     def step(self) -> Events:
         """Runs one step if there is work. An exception leaves the loop unusable; then call `fail_all`."""
         laps = self._runner.laps
         laps.begin()
+        events = self._admit_settled() if self._grammars else []
         plan = self._scheduler.schedule()
         if plan is None:
-            return []
+            if self._grammars and not events:
+                self._grammars.wait(GRAMMAR_WAIT_S)
+            return events
         laps.lap("schedule")
         self.pulse.step, self.pulse.since = plan.step, self._clock()
         if self._before_step is not None:
             self._before_step(plan.step)
         result = self._runner.run(plan)
-        events = self._events(self._scheduler.commit(plan, result))
+        events += self._events(self._scheduler.commit(plan, result))
         laps.end(plan)
         self.pulse.since = 0.0
         return events
@@ -117,7 +130,7 @@ class EngineLoop:
 
     def fail_all(self, reason: str, kind: ErrorKind) -> Events:
         """Fails every open sequence with the same reason, and clears the books."""
-        events = self._events(self._scheduler.abort(self._scheduler.open_requests()))
+        events = self._abort(self._open_requests())
         for _, event in events:
             assert isinstance(event, OutputBatch)
             event.outputs[:] = [
@@ -135,6 +148,7 @@ class EngineLoop:
         return []
 
     def close(self) -> None:
+        self._grammars.compiler.close()
         self._runner.close()
 
     def _generate(self, client: bytes, message: GenerateRequest) -> Events:
@@ -142,12 +156,41 @@ class EngineLoop:
             if self._draining is not None:
                 raise Refusal(ErrorKind.UNAVAILABLE, None, "the engine is shutting down and takes no new requests")
             validate_request(message, self._runner.vocab_size, self._limits)
-            self._scheduler.add(client, message)
+            if message.constraint is None:
+                self._scheduler.add(client, message)
+            elif (grammar := self._grammars.admit(client, message)) is not None:
+                self._scheduler.add(client, message, grammar)
         except InvalidSamplingError as error:
             return self._refused(client, message, ErrorKind.INVALID, error.field, str(error))
         except Refusal as refusal:
             return self._refused(client, message, refusal.kind, refusal.field, str(refusal))
         return []
+
+    def _admit_settled(self) -> Events:
+        """Hands over the requests whose grammar is compiled, and refuses those whose grammar cannot be."""
+        events: Events = []
+        for client, message, outcome in self._grammars.settled():
+            try:
+                if isinstance(outcome, Refusal):
+                    raise outcome
+                self._scheduler.add(client, message, outcome)
+            except Refusal as refusal:
+                events += self._refused(client, message, refusal.kind, refusal.field, str(refusal))
+        return events
+
+    def _open_requests(self, client: bytes | None = None) -> list[RequestKey]:
+        return self._scheduler.open_requests(client) + self._grammars.keys(client)
+
+    def _abort(self, keys: list[RequestKey], index: int | None = None) -> Events:
+        """Ends requests, or one sequence of each; a request that waits for its grammar has no sequences yet."""
+        outputs = self._scheduler.abort(keys, index)
+        for client, message in self._grammars.remove(keys) if index is None else ():
+            aborted = [
+                SequenceOutput(request_id=message.request_id, index=place, finish_reason=FinishReason.ABORT)
+                for place in range(message.sampling.n)
+            ]
+            outputs.setdefault(client, []).extend(aborted)
+        return self._events(outputs)
 
     def _refused(
         self, client: bytes, message: GenerateRequest, kind: ErrorKind, field: str | None, reason: str

@@ -29,6 +29,7 @@ from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
 from appliance.plan.precision import plan_precision
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
+from appliance.plan.structured import plan_structured
 from appliance.plan.types import CachePlan, EnginePlan
 from appliance.spec import LoadedSpec
 
@@ -106,7 +107,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         scheduler=scheduler,
         parallel=parallel,
         restart=plan_restart(inputs),
-        serving=plan_serving(inputs),
+        serving=plan_serving(inputs, plan_structured(inputs, ledger)),
         slo=plan_slo(inputs),
         batch=plan_batch(inputs, scheduler.max_num_seqs),
         bench=plan_bench(inputs),

@@ -4,11 +4,11 @@ from typing import Any
 
 from appliance.plan.frontend import plan_front
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.types import RestartPlan, ServingPlan
+from appliance.plan.types import RestartPlan, ServingPlan, StructuredPlan
 from appliance.spec.data import as_data
 
 
-def plan_serving(inputs: PlanInputs) -> ServingPlan:
+def plan_serving(inputs: PlanInputs, structured: StructuredPlan) -> ServingPlan:
     spec = inputs.spec
     http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
     logs, store = spec.observability.logs, spec.endpoints.store
@@ -36,6 +36,7 @@ def plan_serving(inputs: PlanInputs) -> ServingPlan:
         max_log_len=logs.max_log_len,
         metrics=spec.observability.metrics.enabled,
         response_role=spec.model.response_role,
+        structured=structured,
         front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
         tokenizer_info=http.enable_tokenizer_info_endpoint,

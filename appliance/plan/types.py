@@ -179,6 +179,14 @@ class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
     isolate_caches: bool = False  # no key sees what another key's prompts left in the prefix cache
 
 
+class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Structured output: how constraints of requests are read where these do not say."""
+
+    backend: Literal["guidance"] | None = "guidance"  # None refuses every constraint
+    any_whitespace: bool = True  # JSON may have whitespace between its parts
+    additional_properties: bool = True  # a schema without additionalProperties allows them
+
+
 class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Read by the front ends; a change here is live and leaves the engine hash alone."""
 
@@ -205,6 +213,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_log_len: int | None
     metrics: bool
     response_role: str = "assistant"
+    structured: StructuredPlan = StructuredPlan()
     front: FrontPlan = FrontPlan()
     trust_request_chat_template: bool = False
     tokenizer_info: bool = False

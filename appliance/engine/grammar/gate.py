@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from appliance.engine.core.requests import Refusal
 from appliance.engine.core.sequence import RequestKey
+from appliance.engine.grammar.backends import backend_loader
 from appliance.engine.grammar.compiler import BUDGET_S, GrammarCompiler, Outcome
 from appliance.engine.grammar.interface import Grammar, GrammarError
 from appliance.engine.messages import Constraint, ErrorKind, GenerateRequest
@@ -87,6 +88,11 @@ class GrammarGate:
             return _grammar(outcome, constraint)
         except Refusal as refusal:
             return refusal
+
+
+def closed_gate() -> GrammarGate:
+    """Refuses every constraint."""
+    return GrammarGate(GrammarCompiler(backend_loader(None, 0)))
 
 
 def _grammar(outcome: Outcome, constraint: Constraint) -> Grammar:

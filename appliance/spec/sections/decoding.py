@@ -17,22 +17,26 @@ class DecodingSection(Section):
         "auto",
         "Back-end of structured output.",
         auto="for each request, by what it asks and the back-end can",
-        built_values=("auto", "none"),
+        built_values=("auto", "none", "guidance"),
+        apply="live",
         vllm="guided_decoding_backend",
     )
     disable_fallback: bool = field(
-        False, "No second back-end when the first fails.", built=False, vllm="guided_decoding_disable_fallback"
+        False,
+        "No second back-end when the first fails. With one back-end there is none.",
+        apply="live",
+        vllm="guided_decoding_disable_fallback",
     )
     disable_any_whitespace: bool = field(
         False,
         "No free whitespace in structured JSON; guidance and xgrammar only.",
-        built=False,
+        apply="live",
         vllm="guided_decoding_disable_any_whitespace",
     )
     disable_additional_properties: bool = field(
         False,
         "Schemas without additionalProperties allow none; guidance only.",
-        built=False,
+        apply="live",
         vllm="guided_decoding_disable_additional_properties",
     )
     tool_parser: Auto[Text] = field(

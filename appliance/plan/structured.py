@@ -1,0 +1,27 @@
+"""Pass `structured`: the back-end of structured output, and how it reads schemas."""
+
+from typing import Final, Literal
+
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.types import StructuredPlan
+
+BACKEND: Final = "guidance"  # llguidance; other names were refused as not built
+
+
+def plan_structured(inputs: PlanInputs, ledger: Ledger) -> StructuredPlan:
+    decoding = inputs.spec.decoding
+    backend: Literal["guidance"] | None
+    path, spec_path = "serving.structured.backend", "decoding.structured_output"
+    if inputs.spec.model.skip_tokenizer_init:
+        backend = ledger.decide(path, None, "spec", "constraints are over text, and model.skip_tokenizer_init is true")
+    elif decoding.structured_output == AUTO:
+        why = "the one back-end of this version; it compiles at the first request that has a constraint"
+        backend = ledger.decide(path, BACKEND, "computed", why)
+    else:
+        backend = ledger.take(path, spec_path, BACKEND if decoding.structured_output == BACKEND else None)
+    return StructuredPlan(
+        backend=backend,
+        any_whitespace=not decoding.disable_any_whitespace,
+        additional_properties=not decoding.disable_additional_properties,
+    )
