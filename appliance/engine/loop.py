@@ -111,6 +111,7 @@ class EngineLoop:
         if self._before_step is not None:
             self._before_step(plan.step)
         result = self._runner.run(plan)
+        self._scheduler.learn(plan, self._clock() - self.pulse.since)
         events += self._events(self._scheduler.commit(plan, result))
         laps.end(plan)
         self.pulse.since = 0.0

@@ -82,9 +82,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     """
 
     call_id: str
-    method: Literal[
-        "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"
-    ]
+    method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"]
 
 
 EngineMessage = Hello | Vocabulary | GenerateRequest | AbortRequest | UtilityRequest

@@ -5,6 +5,9 @@ from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.types import SchedulerPlan
 
+DEFAULT_STEP_S = 0.25  # four pieces of text a second are still a flow
+STEP_SHARE = 0.8
+
 
 def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> SchedulerPlan:
     spec, defaults = inputs.spec.scheduler, inputs.profile.defaults
@@ -21,7 +24,21 @@ def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) 
         max_long_partial_prefills=spec.max_long_partial_prefills,
         long_prefill_token_threshold=spec.long_prefill_token_threshold,
         max_waiting=spec.max_waiting,
+        target_step_s=_target_step_s(inputs, chunked, ledger),
     )
+
+
+def _target_step_s(inputs: PlanInputs, chunked: bool, ledger: Ledger) -> float | None:
+    """How long a step may last while tokens are being generated: it is what their readers wait."""
+    path = "scheduler.target_step_s"
+    if not chunked:
+        return ledger.decide(path, None, "computed", "without chunked prefill a prompt cannot be cut")
+    slo = inputs.spec.slo
+    bounds = [each for each in (slo.itl_p50, slo.itl_p90, slo.itl_p95, slo.itl_p99) if each is not None]
+    if not bounds:
+        return ledger.decide(path, DEFAULT_STEP_S, "default", "no bound on the time between tokens in the spec's slo")
+    reason = f"{STEP_SHARE:.0%} of the tightest slo.itl bound; the rest is the way to the client"
+    return ledger.decide(path, round(STEP_SHARE * min(bounds), 4), "computed", reason)
 
 
 def _number(inputs: PlanInputs, name: str, default: int, ledger: Ledger) -> int:

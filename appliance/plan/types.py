@@ -121,6 +121,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_long_partial_prefills: int
     long_prefill_token_threshold: int
     max_waiting: int | None  # more are refused with 429
+    target_step_s: float | None = None  # of a step that decodes: prompts beside it are cut to that; None: they are not
 
 
 class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):

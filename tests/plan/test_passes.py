@@ -169,6 +169,14 @@ def test_overrides_are_named_as_sources() -> None:
     assert decision(plan(load()), "scheduler.max_num_seqs").source == "profile"
 
 
+def test_steps_are_cut_to_the_promised_time_between_tokens() -> None:
+    assert plan(load()).scheduler.target_step_s == 0.25
+    promised = plan(load(MODEL, "slo.itl_p95=100ms", "slo.itl_p99=1s"))
+    assert promised.scheduler.target_step_s == pytest.approx(0.08)
+    assert decision(promised, "scheduler.target_step_s").source == "computed"
+    assert plan(load(MODEL, "scheduler.chunked_prefill=false")).scheduler.target_step_s is None
+
+
 def test_serving_changes_leave_the_engine_hash_alone() -> None:
     base = plan(load())
     for text in ("endpoints: {http: {port: 9000}}\n", "slo: {ttft_p95: 2s}\n", "restart: {max_restarts: 1}\n"):

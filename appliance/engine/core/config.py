@@ -24,6 +24,7 @@ class SchedulerConfig:
     prefix_caching: bool = True
     hash_algorithm: Literal["sha256", "builtin"] = "builtin"
     max_waiting: int | None = None
+    target_step_s: float | None = None  # how long a step with decodes should last; None: as long as it takes
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,5 +63,6 @@ class SchedulerConfig:
             prefix_caching=plan.cache.prefix_caching,
             hash_algorithm=plan.cache.hash_algorithm,
             max_waiting=scheduler.max_waiting,
+            target_step_s=scheduler.target_step_s,
             seed=plan.model.seed,
         )

@@ -8,12 +8,14 @@ class StepDraft:
     """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
 
     __slots__ = (
-        "block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials", "shares",
+        "block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials",
+        "num_tokens", "shares",
     )  # fmt: skip
 
     def __init__(self, budget: int, logits: int) -> None:
         self.budget = budget
         self.logits = logits
+        self.num_tokens = 0
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
         self.num_long_partials = 0
@@ -30,6 +32,7 @@ class StepDraft:
         sample = end == len(sequence.tokens)
         self.chunks.append(Chunk(sequence.row, start, length, write_start or start, new_blocks, sample))
         sequence.num_computed = end
+        self.num_tokens += length
         self.budget -= length
         self.logits -= length if sequence.prompt_logprobs_left is not None else sample
 
@@ -50,12 +53,12 @@ class StepDraft:
             )
         )
 
-    def plan(self, step: int, freed_rows: tuple[int, ...], budget: int) -> StepPlan:
+    def plan(self, step: int, freed_rows: tuple[int, ...]) -> StepPlan:
         return StepPlan(
             step=step,
             freed_rows=freed_rows,
             new_rows=tuple(self.new_rows),
             block_copies=tuple(self.block_copies),
             chunks=tuple(self.chunks),
-            num_tokens=budget - self.budget,
+            num_tokens=self.num_tokens,
         )

@@ -6,6 +6,7 @@ from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.draft import StepDraft
+from appliance.engine.core.pace import Pace
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.requests import Refusal, RequestFactory
@@ -38,6 +39,7 @@ class Scheduler:
         self._factory = RequestFactory(config, POLICIES[config.policy])
         self._rules = PrefillRules(config)
         self._admission = Admission(self._books, self._rules)
+        self._pace = Pace(config.target_step_s)
         self._num_steps = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
@@ -85,13 +87,14 @@ class Scheduler:
             self._admission.make_way()
         step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
         prefills = self._schedule_decodes(step)
+        self._keep_pace(step)
         self._schedule_prefills(step, prefills)
         self._register(step)
         self._admission.admit(step, prefills)
         if not step.chunks:
             return None
         self._num_steps += 1
-        return step.plan(self._num_steps, self._books.take_freed_rows(), self.config.max_num_batched_tokens)
+        return step.plan(self._num_steps, self._books.take_freed_rows())
 
     def _schedule_decodes(self, step: StepDraft) -> list[Sequence]:
         """Takes every running sequence with one token left to compute. Returns the others, in policy order."""
@@ -117,6 +120,12 @@ class Scheduler:
                 new_blocks = self.kv.grow(sequence, known)
             step.append(sequence, 1, new_blocks)
         return prefills
+
+    def _keep_pace(self, step: StepDraft) -> None:
+        """Leaves prompts as many tokens as let the step end in time for the sequences that decode."""
+        if self.config.chunked_prefill:
+            room = self._pace.prompt_tokens(len(step.chunks))
+            step.budget = step.budget if room is None else min(step.budget, room)
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
@@ -146,6 +155,11 @@ class Scheduler:
             sequence = by_row[chunk.row]
             if sequence is not None and sequence.num_computed // block_size > sequence.num_registered:
                 self.kv.register(sequence)
+
+    def learn(self, plan: StepPlan, seconds: float) -> None:
+        """Takes in how long a step took; the next ones are sized by it."""
+        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        self._pace.learn(decodes, plan.num_tokens - decodes, seconds)
 
     # A result
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import StringConstraints
 
-from appliance.spec.fields import Section, field
+from appliance.spec.fields import ApplyClass, Section, field
 from appliance.spec.scalars import Duration, HttpUrl, NonNegativeInt, PositiveInt, Text, Words
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -65,8 +65,8 @@ class ObservabilitySection(Section):
     profiler_dir: Text | None = field(None, "Where profiles are written.", built=False, vllm="torch_profiler_dir")
 
 
-def _bound(what: str, percent: int) -> Duration | None:
-    bound: Duration | None = field(None, f"{what}: {percent} of 100 are no slower.", apply="live")
+def _bound(what: str, percent: int, apply: ApplyClass = "live") -> Duration | None:
+    bound: Duration | None = field(None, f"{what}: {percent} of 100 are no slower.", apply=apply)
     return bound
 
 
@@ -79,10 +79,10 @@ class SloSection(Section):
     ttft_p90: Duration | None = _bound("Time to the first token", 90)
     ttft_p95: Duration | None = _bound("Time to the first token", 95)
     ttft_p99: Duration | None = _bound("Time to the first token", 99)
-    itl_p50: Duration | None = _bound("Time between two tokens", 50)
-    itl_p90: Duration | None = _bound("Time between two tokens", 90)
-    itl_p95: Duration | None = _bound("Time between two tokens", 95)
-    itl_p99: Duration | None = _bound("Time between two tokens", 99)
+    itl_p50: Duration | None = _bound("Time between two tokens", 50, "restart")
+    itl_p90: Duration | None = _bound("Time between two tokens", 90, "restart")
+    itl_p95: Duration | None = _bound("Time between two tokens", 95, "restart")
+    itl_p99: Duration | None = _bound("Time between two tokens", 99, "restart")
     tpot_p50: Duration | None = _bound("Mean time an output token of a request", 50)
     tpot_p90: Duration | None = _bound("Mean time an output token of a request", 90)
     tpot_p95: Duration | None = _bound("Mean time an output token of a request", 95)

@@ -1,0 +1,52 @@
+"""How many prompt tokens a step may take beside decodes, so that it ends in time: a cost model learnt from steps.
+
+A step of d decodes and p prompt tokens is taken to last decode(d) + p * per_token seconds. Both are moving averages of
+what steps took: decode(d) by the power of two above d, from steps without prompts; per_token from the rest of steps
+with prompts, so it follows the growing context of a long prompt. Nobody waits for tokens of a step without decodes:
+such a step takes what fits.
+"""
+
+WEIGHT = 0.25  # of the newest step in a moving average
+MAX_CHANGE = 2.0  # of a figure by one step: one that was held up by other work says little
+MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
+MIN_TOKENS = 16  # prompt tokens a step: fewer cost nearly as much
+
+
+class Pace:
+    """`target_s`: how long a step with decodes should last; None bounds nothing."""
+
+    def __init__(self, target_s: float | None) -> None:
+        self._target_s = target_s
+        self._decode_s: dict[int, float] = {}
+        self._token_s: float | None = None
+
+    def learn(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
+        """Takes in how long a step took."""
+        if num_prompt_tokens == 0:
+            size = num_decodes.bit_length()
+            self._decode_s[size] = _follow(self._decode_s.get(size), seconds)
+        elif num_prompt_tokens >= MIN_TOKENS or self._token_s is None:
+            rest = max(0.0, seconds - self.decode_seconds(num_decodes))
+            self._token_s = _follow(self._token_s, rest / num_prompt_tokens)
+
+    def prompt_tokens(self, num_decodes: int) -> int | None:
+        """What a step with so many decodes may take of prompts; None when that is not bounded, or not known yet."""
+        if self._target_s is None or num_decodes == 0 or not self._token_s:
+            return None
+        decode_s = self.decode_seconds(num_decodes)
+        seconds = max(self._target_s - decode_s, MIN_SHARE * max(self._target_s, decode_s))
+        return max(MIN_TOKENS, int(seconds / self._token_s))
+
+    def decode_seconds(self, num_decodes: int) -> float:
+        """Of a step of decodes alone; that of the nearest number of decodes that was seen, 0 when none was."""
+        if num_decodes == 0 or not self._decode_s:
+            return 0.0
+        size = num_decodes.bit_length()
+        return self._decode_s[min(self._decode_s, key=lambda seen: (abs(seen - size), seen))]
+
+
+def _follow(average: float | None, value: float) -> float:
+    if average is None or average == 0.0:
+        return value
+    bounded = min(max(value, average / MAX_CHANGE), average * MAX_CHANGE)
+    return average + WEIGHT * (bounded - average)

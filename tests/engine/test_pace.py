@@ -1,0 +1,113 @@
+"""The cost model of steps, on a simulated machine: time is an argument."""
+
+import random
+
+import pytest
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.pace import MIN_TOKENS, Pace
+from appliance.engine.core.scheduler import Scheduler
+
+from .simulator import Harness, generate
+
+
+def machine(decodes: int, prompt_tokens: int) -> float:
+    """Reads weights once; then each token costs, a prompt's less than its own pass would."""
+    return 0.020 + 0.001 * decodes + 0.004 * prompt_tokens
+
+
+def test_nothing_is_bounded_without_a_target_without_decodes_or_before_a_step() -> None:
+    assert Pace(0.2).prompt_tokens(3) is None
+    taught = Pace(0.2)
+    taught.learn(0, 512, machine(0, 512))
+    assert taught.prompt_tokens(0) is None
+    untargeted = Pace(None)
+    untargeted.learn(0, 512, machine(0, 512))
+    assert untargeted.prompt_tokens(3) is None
+
+
+def test_steps_come_to_last_the_target() -> None:
+    pace = Pace(0.2)
+    pace.learn(0, 512, machine(0, 512))
+    for _ in range(20):
+        pace.learn(8, 0, machine(8, 0))
+    for _ in range(20):
+        tokens = pace.prompt_tokens(8)
+        assert tokens is not None
+        seconds = machine(8, tokens)
+        pace.learn(8, tokens, seconds)
+    assert seconds == pytest.approx(0.2, rel=0.05)
+
+
+def test_a_step_that_was_held_up_changes_little() -> None:
+    pace = Pace(0.2)
+    for _ in range(10):
+        pace.learn(1, 0, machine(1, 0))
+        pace.learn(1, 40, machine(1, 40))
+    before = pace.prompt_tokens(1)
+    pace.learn(1, 40, 100 * machine(1, 40))
+    after = pace.prompt_tokens(1)
+    assert before is not None
+    assert after is not None
+    assert before * 0.75 <= after <= before
+
+
+def test_prompts_go_on_when_decodes_alone_miss_the_target() -> None:
+    pace = Pace(0.1)
+    for _ in range(10):
+        pace.learn(64, 0, 0.4)
+        pace.learn(0, 100, 0.1)
+    assert pace.prompt_tokens(64) == pytest.approx(0.25 * 0.4 / 0.001, abs=1)
+    for _ in range(30):
+        pace.learn(64, 0, 0.00001)
+        pace.learn(0, 100, 1000.0)
+    assert pace.prompt_tokens(64) == MIN_TOKENS
+
+
+def test_decodes_are_known_by_their_number() -> None:
+    pace = Pace(0.2)
+    pace.learn(2, 0, 0.01)
+    pace.learn(60, 0, 0.1)
+    assert [pace.decode_seconds(count) for count in (0, 1, 3, 5, 33, 500)] == [0.0, 0.01, 0.01, 0.01, 0.1, 0.1]
+
+
+def test_a_long_prompt_keeps_the_others_flowing() -> None:
+    """Traffic on a simulated clock: each step with decodes ends near the target, and the long prompt ends too."""
+    config = SchedulerConfig(
+        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=512,
+        max_num_sampled=8, target_step_s=0.2,
+    )  # fmt: skip
+    run = Harness(Scheduler(config))
+    draw = random.Random(3)
+    for name in "abc":
+        run.scheduler.add(b"", generate(name, [draw.randrange(90) for _ in range(40)], 200))
+    times: list[float] = []
+
+    def step() -> None:
+        assert run.step()
+        plan = run.steps[-1]
+        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        times.append(machine(decodes, plan.num_tokens - decodes))
+        run.scheduler.learn(plan, times[-1])
+
+    for _ in range(5):
+        step()
+    run.scheduler.add(b"", generate("long", [draw.randrange(90) for _ in range(2000)], 5))
+    while ("long", 0) not in run.outputs:
+        step()
+    assert max(times[5:]) <= 0.25
+    assert len(times) < 5 + 2000 / 30
+
+
+def test_without_a_target_a_step_takes_what_fits() -> None:
+    config = SchedulerConfig(
+        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=512,
+        max_num_sampled=8,
+    )  # fmt: skip
+    run = Harness(Scheduler(config))
+    run.scheduler.add(b"", generate("a", [1], 50))
+    run.step()
+    run.scheduler.learn(run.steps[-1], 10.0)
+    run.scheduler.add(b"", generate("long", [2] * 2000, 5))
+    run.step()
+    assert run.steps[-1].num_tokens == 512
