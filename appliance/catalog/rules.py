@@ -101,6 +101,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("endpoints/public", "endpoints", "public_needs_keys", "A public address needs keys."),
         ("endpoints/socket", "endpoints", "socket_hides_port", "A Unix socket makes host and port meaningless."),
         ("endpoints/keys", "endpoints", "keys_differ", "Keys differ."),
+        ("endpoints/key-rules", "endpoints", "key_rules_can_hold", "The rules of a key fit what is served."),
         ("endpoints/tls", "endpoints", "certificate_has_a_key", "TLS files are complete."),
         ("endpoints/cors", "endpoints", "credentials_need_origins", "Credentials need listed origins."),
         ("endpoints/root-path", "endpoints", "root_path_is_a_path", "root_path is a path."),

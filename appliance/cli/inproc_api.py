@@ -8,7 +8,7 @@ from starlette.types import ASGIApp
 
 from appliance.base.environ import cache_dir
 from appliance.engine.messages import BootPhase
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import EnginePlan, FrontPlan
 from appliance.server.app import make_app
 from appliance.server.state import make_state
 from appliance.service.health import EngineState, Health
@@ -23,7 +23,8 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
 
     Raises what loading raises (ApplianceError, ValueError).
     """
-    plan = msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, key_hashes={}))
+    serving = msgspec.structs.replace(plan.serving, key_hashes={}, front=FrontPlan())
+    plan = msgspec.structs.replace(plan, serving=serving)
     metrics = ServiceMetrics(plan.model.served_names[0])
     text = load_text_side(plan, cache_dir())
     engine = InProcessEngine(plan, text, announce=announce, metrics=metrics)

@@ -167,7 +167,7 @@ def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_
         started_at=time.time(),
         url=base_url(plan.serving.host, plan.serving.port),
         served_name=plan.model.served_names[0],
-        needs_key=bool(plan.serving.key_hashes),
+        needs_key=bool(plan.serving.key_hashes or plan.serving.front.keys_file),
         engine_sha256=plan.engine_sha256,
         serving_sha256=plan.serving_sha256,
         spec_file=spec_file,

@@ -49,8 +49,9 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
 
 
 def _keys(plan: EnginePlan) -> str:
-    count = len(plan.serving.key_hashes)
-    return f"{count} API key{'s' * (count != 1)}" if count else "no API keys"
+    count, file = len(plan.serving.key_hashes), plan.serving.front.keys_file
+    named = [f"{count} API key{'s' * (count != 1)}"] * bool(count) + [f"the API keys of {file}"] * bool(file)
+    return " and ".join(named) or "no API keys"
 
 
 def _weights(plan: EnginePlan) -> list[str]:

@@ -89,5 +89,6 @@ def not_in_this_version(param: str, what: str | None = None) -> ApiError:
 def as_api_error(error: RequestFailedError | InvalidSamplingError) -> ApiError:
     if isinstance(error, InvalidSamplingError):
         return invalid(error.field, str(error), "invalid_value")
-    code = {ErrorKind.OVERLOADED: "overloaded", ErrorKind.UNAVAILABLE: "unavailable"}.get(error.kind)
-    return ApiError(_STATUS[error.kind], str(error), param=error.field, code=code)
+    code = error.code or {ErrorKind.OVERLOADED: "overloaded", ErrorKind.UNAVAILABLE: "unavailable"}.get(error.kind)
+    headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
+    return ApiError(_STATUS[error.kind], str(error), param=error.field, code=code, headers=headers)

@@ -1,11 +1,9 @@
 """What every request passes before its route: host, keys, draining, request ids, counts. Plain ASGI, for speed."""
 
-from collections.abc import Iterable, Mapping
-
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from appliance.base.hashing import key_matches
+from appliance.server.callers import CALLER
 from appliance.server.errors import ApiError
 from appliance.server.hosts import HostRule
 from appliance.server.routes import PUBLIC_PATHS, ROUTES, error_shape
@@ -22,7 +20,6 @@ class Gate:
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
         self._state = state
-        self._hashes = tuple(state.plan.serving.key_hashes.values())
         self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
         self._echoes_request_id = state.plan.serving.request_id_headers
 
@@ -32,25 +29,29 @@ class Gate:
             return
         path, headers = _route_path(scope), Headers(scope=scope)
         watched = self._watched(send, path, headers)
-        refusal = self._refusal(scope, path, headers)
-        if refusal is not None:
+        try:
+            self._check(scope, path, headers)
+        except ApiError as refusal:
             await refusal.response(error_shape(path))(scope, receive, watched)
         else:
             await self._app(scope, receive, watched)
 
-    def _refusal(self, scope: Scope, path: str, headers: Headers) -> ApiError | None:
-        try:
-            self._hosts.check(scope, is_public=path in PUBLIC_PATHS)
-        except ApiError as refusal:
-            return refusal
-        if path in PUBLIC_PATHS:
-            return None
-        if self._hashes and not _has_key(headers, self._hashes):
-            message = "a valid API key is needed: Authorization: Bearer <key>, or x-api-key"
-            return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+    def _check(self, scope: Scope, path: str, headers: Headers) -> None:
+        """Raises ApiError for what may not enter; else the caller is known to everything behind."""
+        is_public = path in PUBLIC_PATHS
+        self._hosts.check(scope, is_public=is_public)
+        if is_public:
+            return
+        if not self._state.keys.is_open:
+            caller = self._state.keys.find(headers)
+            if caller is None:
+                message = "a valid API key is needed: Authorization: Bearer <key>, or x-api-key"
+                raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            CALLER.set(caller)
+            if scope["method"] == "POST":
+                caller.count_request()
         if self._state.is_draining:
-            return ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
-        return None
+            raise ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
 
     def _watched(self, send: Send, path: str, request_headers: Headers) -> Send:
         route = _route_label(path)
@@ -64,12 +65,6 @@ class Gate:
             await send(message)
 
         return watched
-
-
-def _has_key(headers: Mapping[str, str], hashes: Iterable[str]) -> bool:
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    key = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-    return bool(key) and any(key_matches(key, stored) for stored in hashes)
 
 
 def _route_path(scope: Scope) -> str:

@@ -7,11 +7,15 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.server.callers import CALLER
 from appliance.server.state import ServerState
 
 
 async def list_models(state: ServerState, request: Request) -> Response:
-    models = [_card(state, name) for name in state.plan.model.served_names]
+    """Those that the caller may use."""
+    caller = CALLER.get()
+    names = [name for name in state.plan.model.served_names if caller is None or caller.may_use(name)]
+    models = [_card(state, name) for name in names]
     return _json({"object": "list", "data": models})
 
 

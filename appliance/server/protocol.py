@@ -61,6 +61,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._has_begun = False  # a message, whose end has not come
         self._is_refused = False
         self._is_offered_upgrade = False
+        self._is_lingering = False  # answered, and the body still comes
         self._active: RequestResponseCycle | None = None  # the one whose answer is being made
         self._deadline: asyncio.TimerHandle | None = None  # of the head or the body
         self._deadline_is_body = False
@@ -119,6 +120,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _follow_message(self) -> None:
         """Keeps the deadline of what is awaited: a head, a body, or nothing (then uvicorn's idle time rules)."""
+        if self._is_lingering:
+            return
         if not self._has_begun:
             self._clear_deadline()
         elif self._deadline is None or self._deadline_is_body == self._is_in_head:
@@ -174,6 +177,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         if not self._is_refused and not self._is_offered_upgrade:
             super().on_message_complete()
+        if self._is_lingering:
+            self._end_lingering()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -193,9 +198,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self._unset_keepalive_if_required()
-        self._is_refused = True
+        self._is_lingering = True
         self.flow.resume_reading()
         self._replace_deadline(_LINGER_S, self.transport.close)
+
+    def _end_lingering(self) -> None:
+        """The unwanted body has ended after all."""
+        self._is_lingering = False
+        self._clear_deadline()
+        if self.cycle.keep_alive:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -24,6 +24,7 @@ from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
+from appliance.server.callers import CallerPolicy
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
@@ -83,7 +84,9 @@ class _Server:
         self._status.write("listening", host=host, port=port, url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
         scheduler = self._plan.scheduler
-        client = EngineClient(AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting), metrics)
+        limits = AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting)
+        policy = CallerPolicy(isolates_caches=self._plan.serving.front.isolate_caches)
+        client = EngineClient(limits, metrics, policy=policy)
         with _socket_folder() as sockets:
             paths = EnginePaths(self._plan_path.resolve(), sockets)
             supervisor = Supervisor(

@@ -4,7 +4,9 @@ import time
 from dataclasses import dataclass, field
 
 from appliance.plan.types import EnginePlan
+from appliance.server.callers import CALLER
 from appliance.server.errors import ApiError
+from appliance.server.keys import KeyRing
 from appliance.server.prompts import PromptMaker
 from appliance.server.sampling import SamplingRules
 from appliance.service.client import EngineClient
@@ -26,6 +28,7 @@ class ServerState:
     sampling: SamplingRules
     metrics: ServiceMetrics
     health: Health
+    keys: KeyRing
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
     is_draining: bool = False
@@ -35,16 +38,19 @@ class ServerState:
         return self.plan.model.served_names[0]
 
     def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not served here."""
+        """Raises ApiError 404 for a model that is not served here, 403 for one that the caller may not use."""
         if name is not None and name not in self.plan.model.served_names:
             served = ", ".join(self.plan.model.served_names)
             message = f"the model {name[:_SHOWN_NAME]!r} does not exist; served here: {served}"
             raise ApiError(404, message, param="model", code="model_not_found")
+        if (caller := CALLER.get()) is not None:
+            caller.check_model(name or self.model_name)
 
 
 def make_state(
     plan: EnginePlan, client: EngineClient, metrics: ServiceMetrics, health: Health, tokenizer: Tokenizer
 ) -> ServerState:
-    """Raises ChatTemplateError when the planned chat template has a syntax error."""
+    """Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys."""
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
-    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health)
+    keys = KeyRing(plan.serving, metrics)
+    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys)

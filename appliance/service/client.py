@@ -24,6 +24,7 @@ from appliance.engine.messages import (
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
 from appliance.service.metrics import RequestRecord, ServiceMetrics
+from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
 from appliance.service.requests import TextRequest
 from appliance.service.sequence_text import SequenceText
 from appliance.service.streams import OutputStream
@@ -46,6 +47,7 @@ class _Group:
     """Requests that share a stream."""
 
     num_unfinished: int
+    meter: Meter
     keys: list[str] = field(default_factory=list)
 
 
@@ -67,6 +69,7 @@ class EngineClient:
         limits: AdmissionLimits,
         metrics: ServiceMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
+        policy: RequestPolicy | None = None,
     ) -> None:
         self.stats: EngineStats | None = None
         self.closed_reason: str | None = "the engine is starting"  # None while requests are taken
@@ -74,7 +77,9 @@ class EngineClient:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
+        self._policy = policy or OpenPolicy()
         self._link: EngineLink | None = None
+        self._knows_vocabulary = False  # the engine behind the link
         self._open: dict[str, _OpenRequest] = {}
         self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
         self._ids = itertools.count()
@@ -84,12 +89,19 @@ class EngineClient:
     def num_open_requests(self) -> int:
         return len(self._open)
 
+    @property
+    def text(self) -> TextSide:
+        """What `use_text` was given."""
+        assert self._text is not None
+        return self._text
+
     def use_text(self, text: TextSide) -> None:
         """Needed before the first `generate`; not in the constructor, for an engine may load while a tokenizer does."""
         self._text = text
 
     def attach(self, link: EngineLink | None) -> None:
         self._link = link
+        self._knows_vocabulary = False
 
     def check_admission(self) -> None:
         """Raises RequestFailedError (unavailable, overloaded) when nothing more can be taken now."""
@@ -108,10 +120,11 @@ class EngineClient:
         failures come from the stream.
         """
         self.check_admission()
-        group = _Group(len(requests))
+        admitted, meter = self._policy.admit(requests)
+        group = _Group(len(admitted), meter)
         stream = OutputStream(lambda: self._end_group(group, "abort"))
         first_index = 0
-        for request in requests:
+        for request in admitted:
             self._start(request, stream, group, first_index)
             first_index += request.sampling.n
         return stream
@@ -166,11 +179,15 @@ class EngineClient:
         self._open[key] = _OpenRequest(stream, group, sequences, record, sampling.n, first_index)
         group.keys.append(key)
         self.num_open_sequences += sampling.n
+        if request.constraint is not None and not self._knows_vocabulary:
+            self._knows_vocabulary = True
+            self._link.send(self._text.vocabulary())
         self._link.send(
             GenerateRequest(
                 request_id=key,
                 prompt_token_ids=request.prompt_token_ids,
                 sampling=sampling,
+                constraint=request.constraint,
                 eos_token_ids=self._text.eos_token_ids,
                 priority=request.priority,
                 cache_salt=request.cache_salt,
@@ -192,6 +209,7 @@ class EngineClient:
         shown = sequence.advance(output)
         shown.index += opened.first_index
         opened.record.advance(self._metrics, self._clock(), len(shown.token_ids))
+        opened.group.meter.add(len(shown.token_ids))
         opened.stream.put(shown)
         if sequence.finished:
             if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on
@@ -204,6 +222,7 @@ class EngineClient:
         self._close(output.request_id, reason)
         opened.group.num_unfinished -= 1
         if opened.group.num_unfinished == 0:
+            opened.group.meter.close()
             opened.stream.complete()
 
     def _fail(self, opened: _OpenRequest, failure: RequestFailedError) -> None:
@@ -215,6 +234,8 @@ class EngineClient:
         still_open = [key for key in group.keys if key in self._open]
         for key in still_open:
             self._close(key, reason)
+        if still_open:
+            group.meter.close()
         self._send_abort(still_open)
 
     def _close(self, key: str, reason: str) -> None:

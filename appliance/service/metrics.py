@@ -60,6 +60,9 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_params_n", "The parameter n", "request_params_n", _N),
     _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
     Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
+    Metric("key_requests", "counter", "Requests by API key", None, ("key",)),
+    Metric("key_tokens", "counter", "Tokens by API key, of prompts and of answers", None, ("key", "kind")),
+    Metric("key_refusals", "counter", "Requests refused by the rules of their API key", None, ("key", "reason")),
     Metric("http_requests", "counter", "HTTP answers by route and status", None, ("route", "status")),
 )
 
@@ -162,6 +165,16 @@ class ServiceMetrics:
 
     def answered(self, route: str, status: int) -> None:
         self._figures["http_requests"].add(1, route, str(status))
+
+    def key_used(self, key: str, kind: str, amount: int) -> None:
+        """`kind`: requests, prompt_tokens or generation_tokens. `key` is a name of the plan or of its file of keys."""
+        if kind == "requests":
+            self._figures["key_requests"].add(amount, key)
+        else:
+            self._figures["key_tokens"].add(amount, key, kind.removesuffix("_tokens"))
+
+    def key_refused(self, key: str, reason: str) -> None:
+        self._figures["key_refusals"].add(1, key, reason)
 
     def observe(self, name: str, value: float) -> None:
         self._figures[name].observe(value)

@@ -10,7 +10,11 @@ from appliance.cli.app import main
 from appliance.cli.commands import build
 from appliance.cli.commands.verb import guarded
 
-GROUPS = {"bench": ("latency", "throughput", "serve", "compare", "report"), "profile": ("list", "show")}
+GROUPS = {
+    "bench": ("latency", "throughput", "serve", "compare", "report"),
+    "keys": ("new", "revoke", "list"),
+    "profile": ("list", "show"),
+}
 VERBS = (
     *("validate", "explain", "schema", "init", "plan", "pull", "doctor", "apply", "status", "logs", "down"),
     *("batch", "chat", "complete"),

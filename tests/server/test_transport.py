@@ -145,7 +145,8 @@ def test_absolute_form_is_routed_by_its_path(strict: Server) -> None:
     ("host", "status"),
     [
         ("127.0.0.1:1", 200), ("LOCALHOST", 200), ("a.good.example:80", 200), ("localhost.", 200),
-        ("evil.example", 403), ("good.example", 403), ("evilgood.example", 403), ("127.0.0.1.evil.example", 403), ("[::1]", 403),
+        ("evil.example", 403), ("good.example", 403), ("evilgood.example", 403), ("127.0.0.1.evil.example", 403),
+        ("[::1]", 403),
     ],
 )  # fmt: skip
 def test_only_our_own_names(strict: Server, host: str, status: int) -> None:

@@ -6,11 +6,12 @@ from itertools import pairwise
 from appliance.base.diagnostics import Severity
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings, repeated
+from appliance.spec.sections.endpoints import AuthSection
 
 
 def public_needs_keys(spec: DeploymentSpec) -> Findings:
     http, auth = spec.endpoints.http, spec.endpoints.auth
-    if http.uds is None and not is_loopback(http.host) and not auth.keys and not auth.allow_public_without_keys:
+    if http.uds is None and not is_loopback(http.host) and not _has_keys(auth) and not auth.allow_public_without_keys:
         yield Finding(
             path="endpoints.http.host",
             value=http.host,
@@ -18,6 +19,10 @@ def public_needs_keys(spec: DeploymentSpec) -> Findings:
             allowed="a loopback address, unless endpoints.auth.keys is there",
             hint="list keys in endpoints.auth.keys, or say endpoints.auth.allow_public_without_keys: true",
         )
+
+
+def _has_keys(auth: AuthSection) -> bool:
+    return bool(auth.keys) or auth.keys_file is not None
 
 
 def is_loopback(host: str) -> bool:
@@ -49,6 +54,35 @@ def keys_differ(spec: DeploymentSpec) -> Findings:
     for index, _ in repeated(key.hash for key in keys):
         path = f"endpoints.auth.keys[{index}].hash"
         yield Finding(path=path, message="this key is listed twice", hint="give each name a key of its own")
+
+
+def key_rules_can_hold(spec: DeploymentSpec) -> Findings:
+    auth, served = spec.endpoints.auth, spec.model.served_names
+    for index, key in enumerate(auth.keys):
+        path = f"endpoints.auth.keys[{index}]"
+        for name in key.models or ():
+            if served and name not in served:
+                yield Finding(
+                    path=f"{path}.models",
+                    value=name,
+                    message=f"the key {key.name!r} may use {name!r}, which is not served",
+                    allowed=", ".join(served),
+                    hint="name it in model.served_names, or remove it here",
+                )
+        if key.priority and spec.scheduler.policy != "priority":
+            yield Finding(
+                path=f"{path}.priority",
+                value=key.priority,
+                message=f"the policy {spec.scheduler.policy} knows no priorities",
+                hint="write scheduler.policy: priority",
+            )
+    if auth.isolate_caches and not _has_keys(auth):
+        yield Finding(
+            path="endpoints.auth.isolate_caches",
+            value=True,
+            message="caches are isolated by key, and there are no keys",
+            hint="list keys in endpoints.auth.keys, or remove isolate_caches",
+        )
 
 
 def certificate_has_a_key(spec: DeploymentSpec) -> Findings:

@@ -60,13 +60,13 @@ class KeySection(Section):
 
     name: Name = field(REQUIRED, "Whose key it is; appears in logs and metrics.", apply="live")
     hash: KeyHash = field(REQUIRED, "sha256:<hex> of the key; `appliance keys new` makes both.", apply="live")
-    models: list[ModelName] | None = field(None, "Served names it may use. null is all.", built=False, apply="live")
-    requests_per_minute: PositiveInt | None = field(None, "Most requests a minute.", built=False, apply="live")
+    models: list[ModelName] | None = field(None, "Served names it may use. null is all.", apply="live")
+    requests_per_minute: PositiveInt | None = field(None, "Most requests a minute.", apply="live")
     tokens_per_minute: PositiveInt | None = field(
-        None, "Most tokens a minute, of prompts and answers together.", built=False, apply="live"
+        None, "Most tokens a minute, of prompts and answers together.", apply="live"
     )
-    max_concurrency: PositiveInt | None = field(None, "Most requests open at once.", built=False, apply="live")
-    priority: int = field(0, "Added to the priority of its requests; lower is sooner.", built=False, apply="live")
+    max_concurrency: PositiveInt | None = field(None, "Most requests open at once.", apply="live")
+    priority: int = field(0, "Added to the priority of its requests; lower is sooner.", apply="live")
 
 
 class AuthSection(Section):
@@ -76,16 +76,10 @@ class AuthSection(Section):
 
     keys: list[KeySection] = field([], "API keys.", apply="live", vllm="api_key")
     keys_file: Text | None = field(
-        None,
-        "A JSON file with more keys, as `appliance keys new --file` writes it; read again when it changes.",
-        built=False,
-        apply="live",
+        None, "JSON file with more keys, as `appliance keys new --file` writes it; read when it changes.", apply="live"
     )
     isolate_caches: bool = field(
-        False,
-        "No key gains from, or can measure, what another key left in the prefix cache.",
-        built=False,
-        apply="live",
+        False, "No key gains from, or can measure, what another key left in the prefix cache.", apply="live"
     )
     allow_public_without_keys: bool = field(
         False, "I know that anyone who reaches this address may use the model.", apply="live"

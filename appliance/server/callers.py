@@ -1,0 +1,143 @@
+"""Who calls: the holder of an API key, its rules, and what it has used."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+
+from appliance.base.hashing import sha256_hex
+from appliance.engine.messages import ErrorKind
+from appliance.plan.types import KeyPlan
+from appliance.server.errors import ApiError
+from appliance.service.errors import RequestFailedError
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.policy import Meter, OpenPolicy
+from appliance.service.requests import TextRequest
+
+_OPEN = OpenPolicy()
+
+
+class Bucket:
+    """A minute's allowance that fills steadily. What runs may overdraw it; then nothing starts until it is paid."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._level = float(per_minute)
+        self._filled_at = clock()
+
+    def wait_s(self, least: float) -> float:
+        """Seconds until there are `least`; 0 now."""
+        now = self._clock()
+        self._level = min(self._per_minute, self._level + (now - self._filled_at) * self._per_minute / 60)
+        self._filled_at = now
+        return max(0.0, (least - self._level) * 60 / self._per_minute)
+
+    def take(self, amount: float) -> None:
+        self._level -= amount
+
+
+class Caller:
+    """One key's holder. Lives as long as its key and rules stay the same."""
+
+    def __init__(
+        self, name: str, rules: KeyPlan, metrics: ServiceMetrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.rules = rules
+        self.num_open = 0
+        self._metrics = metrics
+        self._requests = Bucket(rules.requests_per_minute, clock) if rules.requests_per_minute else None
+        self._tokens = Bucket(rules.tokens_per_minute, clock) if rules.tokens_per_minute else None
+
+    def count_request(self) -> None:
+        """Raises ApiError 429 when the minute's requests are used up."""
+        wait = self._requests.wait_s(1.0) if self._requests else 0.0
+        if wait:
+            raise self._refused("requests", f"{self.rules.requests_per_minute} requests a minute", wait)
+        if self._requests:
+            self._requests.take(1.0)
+        self._metrics.key_used(self.name, "requests", 1)
+
+    def check_model(self, name: str) -> None:
+        """Raises ApiError 403 for a model that the key may not use."""
+        if not self.may_use(name):
+            self._metrics.key_refused(self.name, "model")
+            message = f"the key {self.name!r} may not use this model"
+            raise ApiError(403, message, param="model", code="model_not_allowed")
+
+    def may_use(self, model: str) -> bool:
+        return self.rules.models is None or model in self.rules.models
+
+    def check_room(self) -> None:
+        """Raises ApiError 429 when as many requests are open as may be, or the minute's tokens are used up."""
+        most = self.rules.max_concurrency
+        if most is not None and self.num_open >= most:
+            raise self._refused("concurrency", f"{most} requests at once", 1.0)
+        wait = self._tokens.wait_s(1.0) if self._tokens else 0.0
+        if wait:
+            raise self._refused("tokens", f"{self.rules.tokens_per_minute} tokens a minute", wait)
+
+    def charge(self, kind: str, num_tokens: int) -> None:
+        if self._tokens:
+            self._tokens.take(num_tokens)
+        self._metrics.key_used(self.name, kind, num_tokens)
+
+    def _refused(self, reason: str, what: str, wait_s: float) -> ApiError:
+        self._metrics.key_refused(self.name, reason)
+        message = f"the key {self.name!r} may have {what}; try again later"
+        headers = {"Retry-After": str(math.ceil(wait_s))}
+        return ApiError(429, message, code="rate_limit_exceeded", headers=headers)
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Of the request that is handled; None where no keys are planned. Tasks that a handler starts inherit it."""
+
+
+def owner() -> str:
+    """To whom what is stored now belongs: the key's name, or "" where there are no keys."""
+    caller = CALLER.get()
+    return caller.name if caller is not None else ""
+
+
+class CallerPolicy:
+    """The rules of the caller's key, for every request that reaches the engine client."""
+
+    def __init__(self, *, isolates_caches: bool) -> None:
+        self._isolates_caches = isolates_caches
+
+    def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:
+        """Raises RequestFailedError, overloaded."""
+        caller = CALLER.get()
+        if caller is None:
+            return requests, _OPEN
+        try:
+            caller.check_room()
+        except ApiError as refusal:
+            wait_s = int(refusal.headers["Retry-After"])
+            raise RequestFailedError(
+                ErrorKind.OVERLOADED, refusal.message, code=refusal.code, retry_after_s=wait_s
+            ) from refusal
+        caller.charge("prompt_tokens", sum(len(request.prompt_token_ids) for request in requests))
+        return [self._ruled(request, caller) for request in requests], _CallerMeter(caller)
+
+    def _ruled(self, request: TextRequest, caller: Caller) -> TextRequest:
+        salt, priority = request.cache_salt, request.priority
+        if self._isolates_caches:
+            salt = sha256_hex(f"{caller.name}\n{salt or ''}".encode("utf-8", "surrogatepass"))
+        if caller.rules.priority:
+            priority = caller.rules.priority + max(0, priority)  # a request may wait longer than its key, never less
+        return replace(request, cache_salt=salt, priority=priority)
+
+
+class _CallerMeter:
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        caller.num_open += 1
+
+    def add(self, num_tokens: int) -> None:
+        self._caller.charge("generation_tokens", num_tokens)
+
+    def close(self) -> None:
+        self._caller.num_open -= 1

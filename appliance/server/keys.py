@@ -1,0 +1,98 @@
+"""The API keys of a server: from the plan, and from a file that is read again when it changes."""
+
+import hmac
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from appliance.base.errors import ApplianceError
+from appliance.base.hashing import key_hash
+from appliance.base.log import fields, logger
+from appliance.plan.key_file import KeyEntry, read_key_file
+from appliance.plan.types import KeyPlan, ServingPlan
+from appliance.server.callers import Caller
+from appliance.service.metrics import ServiceMetrics
+
+_log = logger("server")
+
+_Signature = tuple[int, int, int]
+
+
+class KeyRing:
+    """Finds the caller of a request. A key that was taken out of the file opens nothing from then on."""
+
+    def __init__(self, serving: ServingPlan, metrics: ServiceMetrics) -> None:
+        """Raises ApplianceError when the file of keys cannot be read, or names a planned key again."""
+        self._planned = [
+            _entry(name, stored, serving.front.key_rules.get(name, KeyPlan()))
+            for name, stored in serving.key_hashes.items()
+        ]
+        self._file = Path(serving.front.keys_file) if serving.front.keys_file else None
+        self._metrics = metrics
+        self._signature: _Signature | None = None
+        self._callers: dict[str, tuple[KeyEntry, Caller]] = {}
+        if self._file is not None:
+            self._signature = _signature(self._file)
+        self._take(self._read())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is asked for: none are planned, and there is no file of them."""
+        return not self._planned and self._file is None
+
+    def find(self, headers: Mapping[str, str]) -> Caller | None:
+        """The holder of the key in `Authorization: Bearer KEY` or `x-api-key: KEY`.
+
+        Every stored hash is compared in constant time, whichever fits.
+        """
+        self._follow_file()
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not key:
+            return None
+        hashed, found = key_hash(key), None
+        for entry, caller in self._callers.values():
+            if hmac.compare_digest(hashed, entry.hash):
+                found = caller
+        return found
+
+    def _follow_file(self) -> None:
+        if self._file is None or (signature := _signature(self._file)) == self._signature:
+            return
+        self._signature = signature
+        try:
+            self._take(self._read())
+            _log.info("keys were read again", extra=fields(count=len(self._callers)))
+        except ApplianceError as error:
+            _log.error("keys cannot be read again; the ones before hold", extra=fields(reason=str(error)))
+
+    def _read(self) -> list[KeyEntry]:
+        added = read_key_file(self._file) if self._file is not None else []
+        taken = {entry.name for entry in self._planned} & {entry.name for entry in added}
+        if taken:
+            raise ApplianceError(f"{self._file}: the plan has a key named {min(taken)!r} already")
+        return [*self._planned, *added]
+
+    def _take(self, entries: list[KeyEntry]) -> None:
+        """Callers whose key stayed as it was keep their counts."""
+        before = self._callers
+        self._callers = {
+            entry.name: before[entry.name]
+            if entry.name in before and before[entry.name][0] == entry
+            else (entry, Caller(entry.name, entry, self._metrics))
+            for entry in entries
+        }
+
+
+def _entry(name: str, stored: str, rules: KeyPlan) -> KeyEntry:
+    return msgspec.convert({"name": name, "hash": stored, **msgspec.to_builtins(rules)}, KeyEntry)
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,36 @@
+"""What stands before the engine besides its own limits: who may start what, and who is charged for it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from appliance.service.requests import TextRequest
+
+
+class Meter(Protocol):
+    """Follows one group of admitted requests."""
+
+    def add(self, num_tokens: int) -> None:
+        """Tokens were generated."""
+
+    def close(self) -> None:
+        """The group has ended. Called once."""
+
+
+class RequestPolicy(Protocol):
+    """Every request of every API passes it, in `EngineClient.generate`."""
+
+    def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:
+        """The requests as they will run. Raises RequestFailedError for those that may not."""
+
+
+class OpenPolicy:
+    """Admits everything as it is and counts nothing."""
+
+    def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:
+        return requests, self
+
+    def add(self, num_tokens: int) -> None:
+        """Nobody is charged."""
+
+    def close(self) -> None:
+        """Nothing is held."""
