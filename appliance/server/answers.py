@@ -61,7 +61,7 @@ class Tally:
             "completion_tokens": self.num_completion_tokens,
         }
         if self.with_details:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.num_cached_tokens}
+            usage["prompt_tokens_details"] = {"cached_tokens": min(self.num_cached_tokens, self.num_prompt_tokens)}
         return usage
 
 
@@ -123,9 +123,10 @@ class EventWriter:
         choice = self._plain_start(output.index) + orjson.dumps(text) + self._after_text + b"," + orjson.dumps(rest)[1:]
         return choice + b"]" + self._usage() + b"}\n\n"
 
-    def choice(self, index: int, rest: bytes) -> bytes:
-        """An event whose choice has `rest` (fields as JSON, with no braces) after its index."""
-        return self._start + b'[{"index":%d,%s}]' % (index, rest) + self._usage() + b"}\n\n"
+    def choice(self, index: int, rest: bytes, more: dict[str, Any] | None = None) -> bytes:
+        """An event whose choice has `rest` (fields as JSON, with no braces) after its index, and `more` beside it."""
+        tail = b"," + orjson.dumps(more)[1:-1] if more else b""
+        return self._start + b'[{"index":%d,%s}]' % (index, rest) + self._usage() + tail + b"}\n\n"
 
     def ending(self) -> bytes:
         """The usage where it was asked for, and the end."""

@@ -12,6 +12,7 @@ from appliance.server.errors import ApiError
 from appliance.server.fields import ChatFields
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import LogprobFormatter
+from appliance.server.search import Search
 from appliance.server.state import ServerState
 from appliance.server.turn import ChatTurn, prepare_turn
 from appliance.service.requests import TextOutput
@@ -22,8 +23,13 @@ _DECODER = json_decoder(ChatFields)
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
     fields = await read_fields(state, request, _DECODER)
+    search = Search.of(state, fields)
     turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
-    return await respond(state, request, [turn.request], ChatAnswer(state, turn), is_streamed=bool(fields.stream))
+    requests = [turn.request]
+    answer = search.chosen(ChatAnswer(state, turn), requests)
+    beams = search.beams(state, fields, requests)
+    sampled = search.sampled(requests)
+    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
 
 
 class ChatAnswer:
@@ -47,6 +53,9 @@ class ChatAnswer:
         self._writer = EventWriter(start, b',"delta":{"content":', b"}", rule, self.tally)
         self._texts = [[self._prefix] for _ in range(self._n)]
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(self._n)]
+        self._returns_token_ids = bool(fields.return_token_ids)
+        self._prompt_token_ids = request.prompt_token_ids
+        self._token_ids: list[list[int]] = [[] for _ in range(self._n)]
         self._ends: list[TextOutput | None] = [None] * self._n
         self._prompt_logprobs: list[dict[str, Any] | None] | None = None
 
@@ -54,15 +63,17 @@ class ChatAnswer:
         content = orjson.dumps(self._prefix)
         delta = b'"delta":{"role":%s,"content":%s}' % (orjson.dumps(self._role), content)
         first = delta + b',"logprobs":null,"finish_reason":null'
-        return b"".join(self._writer.choice(index, first) for index in range(self._n))
+        more = {"prompt_token_ids": self._prompt_token_ids} if self._returns_token_ids else None
+        return b"".join(self._writer.choice(index, first, more) for index in range(self._n))
 
     def event(self, output: TextOutput) -> bytes:
         self.tally.note(output)
         logprobs = self._content_logprobs(output)
         delta = self._readers[output.index].push(output)
-        if not delta.content and logprobs is None and output.finish_reason is None:
+        extra = {"token_ids": output.token_ids} if self._returns_token_ids else None
+        if not delta.content and logprobs is None and output.finish_reason is None and not extra:
             return b""
-        return self._writer.event(output, delta.content, None if logprobs is None else {"content": logprobs})
+        return self._writer.event(output, delta.content, None if logprobs is None else {"content": logprobs}, extra)
 
     def ending(self) -> bytes:
         return self._writer.ending()
@@ -73,6 +84,7 @@ class ChatAnswer:
     def add(self, output: TextOutput) -> None:
         self.tally.note(output)
         self._texts[output.index].append(self._readers[output.index].push(output).content)
+        self._token_ids[output.index] += output.token_ids
         self._logprobs[output.index] += self._content_logprobs(output) or []
         if output.prompt_logprobs is not None:
             self._prompt_logprobs = self._formatter.prompt(output.prompt_logprobs)
@@ -84,16 +96,19 @@ class ChatAnswer:
         body = {**self._head.fields("chat.completion"), "choices": choices, "usage": self.tally.usage()}
         if self._prompt_logprobs is not None:
             body["prompt_logprobs"] = self._prompt_logprobs
+        if self._returns_token_ids:
+            body["prompt_token_ids"] = self._prompt_token_ids
         return orjson.dumps(body)
 
     def _choice(self, index: int, end: TextOutput | None) -> dict[str, Any]:
-        return {
+        choice = {
             "index": index,
             "message": {"role": self._role, "content": "".join(self._texts[index])},
             "logprobs": {"content": self._logprobs[index]} if self._num_top is not None else None,
             "finish_reason": end.finish_reason if end else None,
             "stop_reason": end.stop_reason if end else None,
         }
+        return {**choice, "token_ids": self._token_ids[index]} if self._returns_token_ids else choice
 
     def _content_logprobs(self, output: TextOutput) -> list[dict[str, Any]] | None:
         if self._num_top is None or not output.logprobs:

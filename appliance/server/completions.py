@@ -6,6 +6,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.engine.messages import Constraint
 from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.errors import ApiError, invalid
@@ -14,6 +15,7 @@ from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import CompletionLogprobs, LogprobFormatter
 from appliance.server.prompts import Prompt
 from appliance.server.sampling import LengthWish, text_options
+from appliance.server.search import Search
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 
@@ -27,9 +29,8 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     fields = await read_fields(state, request, _DECODER)
     state.check_model(fields.model)
     refuse_unbuilt(fields)
-    prompts = await state.prompts.completion(
-        fields.prompt, add_special_tokens=fields.add_special_tokens, truncate=fields.truncate_prompt_tokens
-    )
+    search = Search.of(state, fields)
+    prompts = await state.prompts.completion(fields)
     request_id = request_id_of(request, state, fields)
     requests = [_text_request(state, fields, request_id, token_ids) for _, token_ids in prompts]
     if (asked := len(requests) * requests[0].sampling.n) > MAX_SEQUENCES:
@@ -53,6 +54,8 @@ def _text_request(state: ServerState, fields: CompletionFields, request_id: str,
         sampling=rules.params(fields, max_tokens, fields.logprobs, prompt_logprobs),
         text=text_options(fields),
         priority=rules.check_priority(fields),
+    if fields.use_beam_search and (_is_scoring(fields) or (fields.echo and fields.logprobs is not None)):
+        raise invalid("echo", "the log-probabilities of a prompt have no use in beam search", "invalid_value")
         cache_salt=fields.cache_salt,
     )
 
@@ -82,6 +85,7 @@ class CompletionAnswer:
         self, state: ServerState, fields: CompletionFields, prompts: list[Prompt], requests: list[TextRequest]
     ) -> None:
         serving = state.plan.serving
+        self.token_ids: list[int] = []
         self.tally = Tally(sum(len(token_ids) for _, token_ids in prompts), serving.prompt_tokens_details)
         self._head = Head.new("cmpl", requests[0].request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
@@ -104,16 +108,21 @@ class CompletionAnswer:
 
     def event(self, output: TextOutput) -> bytes:
         text, logprobs = self._piece(output)
-        if not text and logprobs is None and output.finish_reason is None:
-            return b""
-        extra = None
+        extra: dict[str, Any] = {}
         if self._fields.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            extra = {"prompt_logprobs": self._formatter.prompt(output.prompt_logprobs)}
+            extra["prompt_logprobs"] = self._formatter.prompt(output.prompt_logprobs)
+        if self._fields.return_token_ids:
+            extra["token_ids"] = output.token_ids
+            if is_first:
+                extra["prompt_token_ids"] = self._choices[output.index].prompt[1]
+        if not text and logprobs is None and output.finish_reason is None and not extra:
+            return b""
         return self._writer.event(output, text, logprobs, extra)
 
     def ending(self) -> bytes:
         return self._writer.ending()
 
+        is_first = not self._choices[output.index].has_begun
     def failure(self, error: ApiError) -> bytes:
         return openai_failure(error)
 
@@ -132,6 +141,7 @@ class CompletionAnswer:
 
     def _new_choice(self, state: ServerState, prompt: Prompt) -> _Choice:
         text, token_ids = prompt
+        choice.token_ids += output.token_ids
         echo_text = None
         if self._fields.echo:
             echo_text = text if text is not None else state.tokenizer.decode(token_ids)
@@ -177,3 +187,5 @@ class CompletionAnswer:
 def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
     return {name: [value for piece in pieces for value in piece[name]] for name in names}
+        if self._fields.return_token_ids:
+            whole |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt[1]}

@@ -3,11 +3,11 @@
 Types are strict: no text where a number belongs. None always means "as if absent".
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from appliance.server.errors import not_in_this_version
+from appliance.server.errors import invalid, not_in_this_version
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -53,16 +53,19 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     user: str | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
-    store: bool | None = None  # see UNBUILT: only false
+    store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
-    # Known, and refused while they are not built; see UNBUILT.
+    # How the sequences are chosen; see server.search.
     best_of: int | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
-    early_stopping: Any = None
+    early_stopping: bool | Literal["never"] | None = None
+    return_token_ids: bool | None = None
+
+    # Known, and refused while they are not built; see UNBUILT.
     response_format: Any = None
     guided_json: Any = None
     guided_regex: Any = None
@@ -83,7 +86,7 @@ class CompletionFields(GenerationFields, kw_only=True, forbid_unknown_fields=Tru
     logprobs: int | None = None
     echo: bool | None = False
     add_special_tokens: bool = True
-    suffix: Any = None
+    suffix: str | None = None
     prompt_embeds: Any = None
 
 
@@ -120,7 +123,7 @@ class ChatFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
     documents: list[dict[str, str]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    chat_template: Any = None
+    chat_template: str | None = None
     tools: Any = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None  # nothing to call in parallel
@@ -141,9 +144,6 @@ _NOTHING: tuple[Any, ...] = (None, [], {}, False)
 
 # Field -> values that ask for nothing. Any other value is refused.
 UNBUILT: dict[str, tuple[Any, ...]] = {
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1.0),
-    "early_stopping": (None, False),
     "response_format": (None, {"type": "text"}),
     "guided_json": (None,),
     "guided_regex": (None,),
@@ -152,12 +152,9 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
     "guided_decoding_backend": (None,),
     "guided_whitespace_pattern": (None,),
     "structured_outputs": (None,),
-    "logits_processors": _NOTHING,
     "kv_transfer_params": _NOTHING,
     "vllm_xargs": _NOTHING,
-    "suffix": (None, ""),
     "prompt_embeds": _NOTHING,
-    "chat_template": (None,),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
@@ -170,7 +167,6 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
     "web_search_options": (None,),
     "moderation": (None,),
     "mm_processor_kwargs": _NOTHING,
-    "store": (None, False),
 }
 
 _UNBUILT_OF_MESSAGES = ("audio", "tool_calls", "tool_call_id", "function_call")
@@ -181,8 +177,9 @@ def refuse_unbuilt(fields: GenerationFields) -> None:
     for name, neutral in UNBUILT.items():
         if getattr(fields, name, None) not in neutral:
             raise not_in_this_version(name)
-    if fields.best_of is not None and fields.best_of != (fields.n or 1):
-        raise not_in_this_version("best_of", "best_of other than n")
+    if fields.logits_processors:
+        message = "no logits processor of a request is allowed here: decoding.logits_processor_pattern is not set"
+        raise invalid("logits_processors", message, "not_allowed")
 
 
 def refuse_unbuilt_message(message: ChatMessage, place: int) -> None:

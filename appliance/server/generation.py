@@ -15,6 +15,7 @@ from appliance.server.answers import Answer
 from appliance.server.errors import as_api_error, invalid
 from appliance.server.fields import GenerationFields
 from appliance.server.state import ServerState
+from appliance.service.beam_search import BeamStream
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.streams import OutputStream, merged
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 _log = logger("server")
+
+AnswerSource = OutputStream | BeamStream
 _MAX_REQUEST_ID = 128
 _EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -45,11 +48,20 @@ def request_id_of(request: Request, state: ServerState, fields: GenerationFields
 
 
 async def respond(
-    state: ServerState, request: Request, requests: Sequence[TextRequest], answer: Answer, *, is_streamed: bool
+    state: ServerState,
+    request: Request,
+    requests: Sequence[TextRequest],
+    answer: Answer,
+    *,
+    is_streamed: bool,
+    beams: BeamStream | None = None,
 ) -> Response:
-    """Waits for the first output before it answers, so that what fails before it still gets its own status."""
+    """Waits for the first output before it answers, so that what fails before it still gets its own status.
+
+    `beams` answers the requests in the engine's place.
+    """
     _log_requests(state, requests)
-    stream = state.client.generate(*requests)
+    stream = state.client.generate(*requests) if beams is None else beams
     state.load += 1
     try:
         async with _closed_on_disconnect(request.receive, stream):
@@ -69,7 +81,7 @@ async def respond(
 class _EventStream(Response):
     """Server-sent events, one write for all that has come. It counts as load while it runs."""
 
-    def __init__(self, state: ServerState, stream: OutputStream, answer: Answer, first: list[TextOutput]) -> None:
+    def __init__(self, state: ServerState, stream: AnswerSource, answer: Answer, first: list[TextOutput]) -> None:
         super().__init__()
         self.raw_headers = list(_EVENT_STREAM)
         self._state = state
@@ -103,7 +115,7 @@ class _EventStream(Response):
 
 
 @asynccontextmanager
-async def _closed_on_disconnect(receive: "Receive", stream: OutputStream) -> "AsyncIterator[None]":
+async def _closed_on_disconnect(receive: "Receive", stream: AnswerSource) -> "AsyncIterator[None]":
     """Ends the stream, and so the iteration over it, when the client goes away."""
 
     async def watch() -> None:

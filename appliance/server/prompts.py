@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from appliance.catalog.templates import ContentFormat, detect_content_format
 from appliance.plan.types import EnginePlan
 from appliance.server.errors import invalid, not_in_this_version
-from appliance.server.fields import ChatFields, ChatMessage, refuse_unbuilt_message
+from appliance.server.fields import ChatFields, ChatMessage, CompletionFields, refuse_unbuilt_message
 from appliance.text.errors import ChatTemplateError
+from appliance.text.infill import encode_infill, infill_format
 from appliance.text.template import RESERVED_NAMES, ChatTemplate
 from appliance.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 20_000  # about a millisecond of tokenization
 MAX_PROMPTS = 1024
 MAX_MESSAGES = 10_000
+MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own template
 _ROLES = ("system", "developer", "user", "assistant")
 
 T = TypeVar("T")
@@ -30,22 +33,42 @@ class PromptMaker:
         self._content_format = plan.model.chat_template_content_format
         source = plan.model.chat_template
         self._template = ChatTemplate(source, tokenizer.identity.special_tokens) if source else None
+        self._trusts_templates = plan.serving.trust_request_chat_template
+        self._infill = infill_format(tokenizer)
 
-    async def completion(
-        self, prompt: str | Sequence[str | int | list[int]], *, add_special_tokens: bool, truncate: int | None
-    ) -> list[Prompt]:
+    async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""
-        given = _split(prompt)
+        given, suffix = _split(fields.prompt), fields.suffix
         if len(given) > MAX_PROMPTS:
             raise invalid("prompt", f"prompt has {len(given)} prompts; {MAX_PROMPTS} are allowed", "invalid_value")
         prompts: list[Prompt] = []
         for each in given:
-            if isinstance(each, str):
-                token_ids = await self._encode(each, add_special_tokens)
-                prompts.append((each, token_ids))
+            if suffix:
+                prompts.append((each if isinstance(each, str) else None, await self._encode_infill(each, fields)))
+            elif isinstance(each, str):
+                prompts.append((each, await self._encode(each, fields.add_special_tokens)))
             else:
                 prompts.append((None, each))
+        truncate = fields.truncate_prompt_tokens
         return [(text, self._checked(token_ids, truncate, "prompt")) for text, token_ids in prompts]
+
+    async def _encode_infill(self, prefix: str | list[int], fields: CompletionFields) -> list[int]:
+        infill, suffix = self._infill, fields.suffix or ""
+        if infill is None:
+            message = "this model has no tokens for filling in, so it takes no suffix"
+            raise invalid("suffix", message, "unsupported_parameter")
+        if not isinstance(prefix, str):
+            raise invalid("suffix", "suffix needs a prompt that is text, not token ids", "invalid_value")
+        if fields.truncate_prompt_tokens is not None:
+            raise invalid("truncate_prompt_tokens", "a prompt with a suffix cannot be truncated", "invalid_value")
+        if fields.echo and fields.logprobs is not None:
+            raise invalid("echo", "echo with logprobs has no meaning with a suffix", "invalid_value")
+
+        def encode() -> list[int]:
+            add_special_tokens = fields.add_special_tokens
+            return encode_infill(self._tokenizer, infill, prefix, suffix, add_special_tokens=add_special_tokens)
+
+        return await _here_or_in_thread(encode, len(prefix) + len(suffix))
 
     async def chat(self, fields: ChatFields) -> Prompt:
         """The rendered conversation. Raises ApiError 400, also when the model has no chat template."""
@@ -54,14 +77,16 @@ class PromptMaker:
         return text, self._checked(token_ids, fields.truncate_prompt_tokens, "messages")
 
     async def render(self, fields: ChatFields) -> str:
-        template = self._template
+        template, content_format = self._template, self._content_format
+        if fields.chat_template is not None:
+            template, content_format = await self._request_template(fields.chat_template)
         if template is None:
             raise invalid(
                 "messages",
                 "this model has no chat template, so it cannot chat; use /v1/completions, or set model.chat_template",
                 "no_chat_template",
             )
-        messages = _messages(fields.messages, as_parts=self._content_format == "openai")
+        messages = _messages(fields.messages, as_parts=content_format == "openai")
         _check_variables(fields)
 
         def render() -> str:
@@ -77,6 +102,20 @@ class PromptMaker:
             return await _here_or_in_thread(render, _size(fields.messages))
         except ChatTemplateError as error:
             raise invalid("messages", str(error), "chat_template_failed") from error
+
+    async def _request_template(self, source: str) -> tuple[ChatTemplate, ContentFormat]:
+        """A template of the request's own, in the same sandbox."""
+        if not self._trusts_templates:
+            message = "this server takes no chat templates from requests (model.trust_request_chat_template)"
+            raise invalid("chat_template", message, "not_allowed")
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            message = f"chat_template has {len(source)} characters; {MAX_TEMPLATE_CHARACTERS} are allowed"
+            raise invalid("chat_template", message, "invalid_value")
+        try:
+            template = await asyncio.to_thread(ChatTemplate, source, self._tokenizer.identity.special_tokens)
+        except ChatTemplateError as error:
+            raise invalid("chat_template", str(error), "invalid_value") from error
+        return template, detect_content_format(source)
 
     async def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         def encode() -> list[int]:

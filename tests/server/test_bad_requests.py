@@ -36,7 +36,9 @@ WRONG_VALUES = [
     ("allowed_token_ids", []), ("allowed_token_ids", [10**8]), ("bad_words", [""]), ("bad_words", ["x"] * 10_000),
     ("prompt_logprobs", -2), ("prompt_logprobs", 10**6), ("priority", 3), ("priority", 10**20),
     ("stream", "yes"), ("stream_options", {"no_such": True}), ("stream_options", 3), ("model", 5),
-    ("request_id", "two\nlines"), ("request_id", "x" * 1000), ("cache_salt", 7), ("best_of", 5),
+    ("request_id", "two\nlines"), ("request_id", "x" * 1000), ("cache_salt", 7), ("best_of", 0),
+    ("best_of", 1000), ("length_penalty", 2.0), ("early_stopping", True), ("early_stopping", "maybe"),
+    ("use_beam_search", "yes"), ("logits_processors", ["a.b"]), ("return_token_ids", 1),
     ("no_such_field", 1), ("", 1),
 ]  # fmt: skip
 WRONG_CHAT = [
@@ -101,7 +103,7 @@ def test_wrong_prompts(http: httpx.Client, prompt: Any) -> None:
 
 @pytest.mark.parametrize("field", sorted(UNBUILT))
 def test_what_is_not_built_is_refused_by_name(http: httpx.Client, field: str) -> None:
-    value = True if field in ("use_beam_search", "store") else 2.5 if field == "length_penalty" else ["something"]
+    value = ["something"]
     seen = 0
     for path, fields in (("/v1/chat/completions", ChatFields), ("/v1/completions", CompletionFields)):
         if field in fields.__struct_fields__:
