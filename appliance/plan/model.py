@@ -1,9 +1,9 @@
 """Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
 
-import re
-from typing import Any, Literal
+from typing import Any
 
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
+from appliance.catalog.templates import ContentFormat, detect_content_format
 from appliance.plan.context import ContextRequest, config_overrides
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -18,7 +18,6 @@ SAMPLING_NAMES = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-_PARTS_LOOP = re.compile(r"\bfor\s+\w+\s+in\s+(?:\w+\s*(?:\.\s*content\b|\[\s*['\"]content['\"]\s*\])|content\b)")
 
 
 def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
@@ -77,12 +76,11 @@ def _chat_template(inputs: PlanInputs, ledger: Ledger) -> str | None:
     return inputs.model.tokenizer.chat_template
 
 
-def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) -> Literal["string", "openai"]:
+def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) -> ContentFormat:
     wanted, path = inputs.spec.model.chat_template_content_format, "model.chat_template_content_format"
     if wanted != "auto":
         return ledger.take(path, path, wanted)
-    loops = template is not None and _PARTS_LOOP.search(template) is not None
-    if loops:
+    if template is not None and detect_content_format(template) == "openai":
         return ledger.decide(path, "openai", "model", "the template walks over the parts of a message's content")
     return ledger.decide(path, "string", "model", "the template takes a message's content as text")
 

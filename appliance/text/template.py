@@ -1,17 +1,15 @@
 """Chat templates: a conversation to the text a model was trained on."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 
 from appliance.text.errors import ChatTemplateError
 from appliance.text.template_sandbox import BoundedEnvironment, render_bounded
 
-ContentFormat = Literal["string", "openai"]
 Message = Mapping[str, Any]
 RESERVED_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_PROBE = "content-format-probe"
 
 
 class ChatTemplate:
@@ -54,20 +52,6 @@ class ChatTemplate:
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template failed on these messages: {error}") from error
         return _cut_after_final_message(text, messages) if continue_final_message else text
-
-
-def detect_content_format(source: str) -> ContentFormat:
-    """Which form of message content a template reads, found by rendering both forms of one message.
-
-    "openai" when a list of parts comes out as its text; "string" otherwise, also for a broken template.
-    """
-    try:
-        template = ChatTemplate(source)
-        rendered = template.render([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
-    except ChatTemplateError:
-        return "string"
-    is_text = _PROBE in rendered and "'text'" not in rendered and '"text"' not in rendered
-    return "openai" if is_text else "string"
 
 
 def choose_template(templates: Mapping[str, str], name: str | None = None) -> str | None:
