@@ -17,6 +17,7 @@ from appliance.server.prompts import Prompt
 from appliance.server.sampling import LengthWish, text_options
 from appliance.server.search import Search
 from appliance.server.state import ServerState
+from appliance.server.structured import constraint_of
 from appliance.service.requests import TextOutput, TextRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -32,7 +33,8 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     search = Search.of(state, fields)
     prompts = await state.prompts.completion(fields)
     request_id = request_id_of(request, state, fields)
-    requests = [_text_request(state, fields, request_id, token_ids) for _, token_ids in prompts]
+    constraint = constraint_of(fields, state.plan.serving.structured)
+    requests = [_text_request(state, fields, request_id, token_ids, constraint) for _, token_ids in prompts]
     if (asked := len(requests) * requests[0].sampling.n) > MAX_SEQUENCES:
         message = f"prompts times n are {asked} sequences; {MAX_SEQUENCES} are allowed in one request"
         raise invalid("n", message, "invalid_value")
@@ -40,7 +42,13 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     return await respond(state, request, requests, answer, is_streamed=bool(fields.stream))
 
 
-def _text_request(state: ServerState, fields: CompletionFields, request_id: str, token_ids: list[int]) -> TextRequest:
+def _text_request(
+    state: ServerState,
+    fields: CompletionFields,
+    request_id: str,
+    token_ids: list[int],
+    constraint: Constraint | None,
+) -> TextRequest:
     rules = state.sampling
     asked = 1 if _is_scoring(fields) else fields.max_tokens
     prompt_logprobs = fields.prompt_logprobs
@@ -52,6 +60,7 @@ def _text_request(state: ServerState, fields: CompletionFields, request_id: str,
         request_id=request_id,
         prompt_token_ids=token_ids,
         sampling=rules.params(fields, max_tokens, fields.logprobs, prompt_logprobs),
+        constraint=constraint,
         text=text_options(fields),
         priority=rules.check_priority(fields),
     if fields.use_beam_search and (_is_scoring(fields) or (fields.echo and fields.logprobs is not None)):

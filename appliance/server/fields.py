@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.server.errors import invalid, not_in_this_version
+from appliance.server.structured_fields import ResponseFormat, StructuredOutputs
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +59,16 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
+    # What the answer must look like; see server.structured.
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_decoding_backend: str | None = None
+    guided_whitespace_pattern: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+
     # How the sequences are chosen; see server.search.
     best_of: int | None = None
     use_beam_search: bool | None = None
@@ -66,14 +77,6 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     return_token_ids: bool | None = None
 
     # Known, and refused while they are not built; see UNBUILT.
-    response_format: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
-    structured_outputs: Any = None
     logits_processors: Any = None
     kv_transfer_params: Any = None
     vllm_xargs: Any = None
@@ -144,14 +147,6 @@ _NOTHING: tuple[Any, ...] = (None, [], {}, False)
 
 # Field -> values that ask for nothing. Any other value is refused.
 UNBUILT: dict[str, tuple[Any, ...]] = {
-    "response_format": (None, {"type": "text"}),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "guided_decoding_backend": (None,),
-    "guided_whitespace_pattern": (None,),
-    "structured_outputs": (None,),
     "kv_transfer_params": _NOTHING,
     "vllm_xargs": _NOTHING,
     "prompt_embeds": _NOTHING,

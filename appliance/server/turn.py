@@ -9,6 +9,7 @@ from appliance.server.fields import ChatFields, refuse_unbuilt
 from appliance.server.message import MessageReader
 from appliance.server.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
+from appliance.server.structured import constraint_of
 from appliance.service.requests import TextRequest
 
 
@@ -36,6 +37,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         request_id=request_id,
         prompt_token_ids=token_ids,
         sampling=sampling,
+        constraint=constraint_of(fields, state.plan.serving.structured),
         text=text_options(fields),
         priority=state.sampling.check_priority(fields),
         cache_salt=fields.cache_salt,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from appliance.engine.messages import SamplingParams, TokenLogprobs
+from appliance.engine.messages import Constraint, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class TextRequest:
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    constraint: Constraint | None = None
     text: TextOptions = field(default_factory=TextOptions)
     priority: int = 0
     cache_salt: str | None = None

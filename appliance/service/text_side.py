@@ -7,6 +7,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.read import read_model_facts
+from appliance.engine.messages import Vocabulary
 from appliance.plan.types import EnginePlan
 from appliance.text.loading import load_tokenizer
 from appliance.text.tokenizer import Tokenizer
@@ -24,6 +25,10 @@ class _ScriptEnd(msgspec.Struct):
 class TextSide:
     tokenizer: Tokenizer
     eos_token_ids: tuple[int, ...]
+
+    def vocabulary(self) -> Vocabulary:
+        """What an engine must know of text before its first constraint."""
+        return Vocabulary(tokenizer=self.tokenizer.backend.to_str(), eos_token_ids=self.eos_token_ids)
 
 
 def load_text_side(plan: EnginePlan, cache: Path | None) -> TextSide:

@@ -84,7 +84,7 @@ class _Search:
         return None
 
     def _keyword(self, node: dict[str, Any]) -> str:
-        for name in node:
+        for name in sorted(node, key="type".__eq__):  # a type is seldom to blame alone
             if name not in _ANNOTATIONS and not self._fails({key: node[key] for key in node if key != name}):
                 return member("", name)
         return ""
