@@ -26,6 +26,7 @@ def _reasoning(name: str, *signs: str) -> Parser:
 
 # The first whose signs all stand in the template is chosen.
 TOOL_PARSERS: tuple[Parser, ...] = (
+    _tools("gpt_oss", "<|channel|>", "<|start|>"),
     _tools("qwen3_coder", "<function=", "<parameter="),
     _tools("glm45", "<arg_key>"),
     _tools("kimi_k2", "<|tool_call_begin|>"),

@@ -61,6 +61,12 @@ class Reader:
         self.push("")
         self._ended = True
 
+    def take_rest(self) -> str:
+        """What came and is not consumed."""
+        rest = self._text[self._at :]
+        self._go(len(self._text))
+        return rest
+
     def record(self, first: str = "") -> None:
         """Remembers what is consumed from here on; `first` counts as the beginning of it."""
         self._record, self._record_from = [first], self._at

@@ -6,7 +6,7 @@ ends, marked incomplete, and what follows is content. So nothing is lost and not
 around calls are layout and not shown; neither is white space beside calls, except between two pieces of content.
 """
 
-from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event
+from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, ReasoningDelta
 from appliance.text.parsing.json_text import Malformed, Truncated
 from appliance.text.parsing.reader import Markers, Reader, Reading
 
@@ -40,6 +40,11 @@ class CallWriter:
             self._space.clear()
         if len(shown) < len(text):
             self._space.append(text[len(shown) :])
+
+    def reasoning(self, text: str) -> None:
+        """For formats that frame reasoning as well as calls."""
+        if text:
+            self._events.append(ReasoningDelta(text))
 
     def start(self, name: str, id: str | None = None) -> None:
         """A call begins; it can no longer become content."""

@@ -4,12 +4,13 @@ import importlib
 
 from appliance.catalog.parsers import TOOL_PARSERS, find_parser
 from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, merge_events
-from appliance.text.tools.format import ToolContext, ToolFormat, ToolParser
+from appliance.text.parsing.script import ScriptParser
+from appliance.text.tools.format import ToolContext, ToolFormat
 
 from .cases import SCHEMAS
 
 
-def new_parser(name: str) -> ToolParser:
+def new_parser(name: str) -> ScriptParser:
     entry = find_parser(TOOL_PARSERS, name)
     assert entry is not None
     module, attribute = entry.path.split(":")

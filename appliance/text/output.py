@@ -1,0 +1,105 @@
+"""A model's whole output format: reasoning first, tool calls in what is left."""
+
+import importlib
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from appliance.base.errors import ApplianceError
+from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, OutputParser
+from appliance.text.reasoning.format import ReasoningFormat
+from appliance.text.tools.format import ToolContext, ToolFormat
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """What a model writes. A reasoning format without a script is read by the tool format of its name.
+
+    reads_all: that tool format, which is used whether or not a request has tools.
+    """
+
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
+    reads_all: ToolFormat | None = None
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        """Those that parsers need to see."""
+        formats = (self.tools, self.reasoning, self.reads_all)
+        return frozenset(token for form in formats if form is not None for token in form.special_tokens)
+
+    def new_parser(self, prompt: str, context: ToolContext, forced: ToolFormat | None = None) -> OutputParser | None:
+        """For one sequence; None when there is nothing to look for. forced: reads what a grammar holds the model to."""
+        if self.reads_all is not None:
+            stages: list[OutputParser] = [self.reads_all.new_parser(context)]
+        elif self.reasoning is not None:
+            stages = [self.reasoning.new_parser(self.reasoning.is_open_after(prompt))]
+        else:
+            stages = []
+        if forced is not None:
+            stages.append(forced.new_parser(context))
+        elif self.tools is not None and context.may_call and self.reads_all is None:
+            stages.append(self.tools.new_parser(context))
+        if len(stages) < 2:
+            return stages[0] if stages else None
+        return _Chain(*stages)
+
+
+def load_output_format(tools: str | None, reasoning: str | None) -> OutputFormat:
+    """By import path, "module:NAME". Raises ApplianceError for one that is not there, or is something else."""
+    tool_format = load_format(tools, ToolFormat) if tools else None
+    reasoning_format = load_format(reasoning, ReasoningFormat) if reasoning else None
+    if reasoning_format is not None and reasoning_format.script is None:
+        assert reasoning_format.tool_format is not None
+        return OutputFormat(tool_format, reasoning_format, reasoning_format.tool_format)
+    if tool_format is not None and tool_format.reads_reasoning:
+        return OutputFormat(tool_format, None, tool_format)
+    return OutputFormat(tool_format, reasoning_format)
+
+
+def load_format(path: str, kind: type[T]) -> T:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ApplianceError(f"the parser {path!r} cannot be loaded: {error}", hint="write module:NAME") from error
+    if not isinstance(found, kind):
+        raise ApplianceError(f"the parser {path!r} is no {kind.__name__}", hint="see docs/guides/tools.md")
+    return found
+
+
+class _Chain:
+    """Two parsers: the second reads the content of the first. Calls are numbered through."""
+
+    def __init__(self, first: OutputParser, second: OutputParser) -> None:
+        self._first = first
+        self._second = second
+        self._num_first_calls = 0
+
+    def feed(self, text: str) -> list[Event]:
+        return self._passed_on(self._first.feed(text))
+
+    def finish(self) -> list[Event]:
+        return self._passed_on(self._first.finish()) + self._numbered(self._second.finish())
+
+    def _passed_on(self, events: list[Event]) -> list[Event]:
+        passed: list[Event] = []
+        for event in events:
+            if isinstance(event, ContentDelta):
+                passed += self._numbered(self._second.feed(event.text))
+            else:
+                self._num_first_calls += isinstance(event, CallStarted)
+                passed.append(event)
+        return passed
+
+    def _numbered(self, events: list[Event]) -> list[Event]:
+        if not self._num_first_calls:
+            return events
+        shift = self._num_first_calls
+        return [
+            replace(event, index=event.index + shift)
+            if isinstance(event, CallStarted | ArgumentsDelta | CallDone)
+            else event
+            for event in events
+        ]

@@ -1,0 +1,13 @@
+"""DeepSeek R1 and its distillations, V3.1: `<think>...</think>`, whose start the prompt may hold or omit."""
+
+from appliance.text.reasoning.format import ReasoningFormat
+from appliance.text.reasoning.framed import framed
+
+DEEPSEEK_R1 = ReasoningFormat(
+    name="deepseek_r1",
+    script=framed(("<think>",), ("</think>",)),
+    start="<think>",
+    end="</think>",
+    begins_open=True,
+    special_tokens=("<think>", "</think>"),
+)
