@@ -35,11 +35,13 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     request_id = request_id_of(request, state, fields)
     constraint = constraint_of(fields, state.plan.serving.structured)
     requests = [_text_request(state, fields, request_id, token_ids, constraint) for _, token_ids in prompts]
-    if (asked := len(requests) * requests[0].sampling.n) > MAX_SEQUENCES:
+    if (asked := len(requests) * search.width) > MAX_SEQUENCES:
         message = f"prompts times n are {asked} sequences; {MAX_SEQUENCES} are allowed in one request"
         raise invalid("n", message, "invalid_value")
-    answer = CompletionAnswer(state, fields, prompts, requests)
-    return await respond(state, request, requests, answer, is_streamed=bool(fields.stream))
+    answer = search.chosen(CompletionAnswer(state, fields, prompts, requests), requests)
+    beams = search.beams(state, fields, requests)
+    sampled = search.sampled(requests)
+    return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
 
 
 def _text_request(
@@ -52,6 +54,8 @@ def _text_request(
     rules = state.sampling
     asked = 1 if _is_scoring(fields) else fields.max_tokens
     prompt_logprobs = fields.prompt_logprobs
+    if fields.use_beam_search and (_is_scoring(fields) or (fields.echo and fields.logprobs is not None)):
+        raise invalid("echo", "the log-probabilities of a prompt have no use in beam search", "invalid_value")
     if fields.echo and fields.logprobs is not None:
         prompt_logprobs = max(fields.logprobs, prompt_logprobs or 0)
     wish = LengthWish(asked=asked, field="max_tokens", prompt_field="prompt", default=DEFAULT_MAX_TOKENS)
@@ -63,8 +67,6 @@ def _text_request(
         constraint=constraint,
         text=text_options(fields),
         priority=rules.check_priority(fields),
-    if fields.use_beam_search and (_is_scoring(fields) or (fields.echo and fields.logprobs is not None)):
-        raise invalid("echo", "the log-probabilities of a prompt have no use in beam search", "invalid_value")
         cache_salt=fields.cache_salt,
     )
 
@@ -83,6 +85,7 @@ class _Choice:
         self.logprobs = logprobs
         self.has_begun = False
         self.texts: list[str] = []
+        self.token_ids: list[int] = []
         self.pieces: list[dict[str, Any]] = []
         self.end: TextOutput | None = None
 
@@ -94,7 +97,6 @@ class CompletionAnswer:
         self, state: ServerState, fields: CompletionFields, prompts: list[Prompt], requests: list[TextRequest]
     ) -> None:
         serving = state.plan.serving
-        self.token_ids: list[int] = []
         self.tally = Tally(sum(len(token_ids) for _, token_ids in prompts), serving.prompt_tokens_details)
         self._head = Head.new("cmpl", requests[0].request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
@@ -116,6 +118,7 @@ class CompletionAnswer:
         return b""
 
     def event(self, output: TextOutput) -> bytes:
+        is_first = not self._choices[output.index].has_begun
         text, logprobs = self._piece(output)
         extra: dict[str, Any] = {}
         if self._fields.prompt_logprobs is not None and output.prompt_logprobs is not None:
@@ -131,7 +134,6 @@ class CompletionAnswer:
     def ending(self) -> bytes:
         return self._writer.ending()
 
-        is_first = not self._choices[output.index].has_begun
     def failure(self, error: ApiError) -> bytes:
         return openai_failure(error)
 
@@ -139,6 +141,7 @@ class CompletionAnswer:
         choice = self._choices[output.index]
         text, logprobs = self._piece(output)
         choice.texts.append(text)
+        choice.token_ids += output.token_ids
         if logprobs is not None:
             choice.pieces.append(logprobs)
         if output.finish_reason is not None:
@@ -150,7 +153,6 @@ class CompletionAnswer:
 
     def _new_choice(self, state: ServerState, prompt: Prompt) -> _Choice:
         text, token_ids = prompt
-        choice.token_ids += output.token_ids
         echo_text = None
         if self._fields.echo:
             echo_text = text if text is not None else state.tokenizer.decode(token_ids)
@@ -190,11 +192,11 @@ class CompletionAnswer:
         }
         if self._fields.prompt_logprobs is not None:
             whole["prompt_logprobs"] = self._formatter.prompt(self._raw_prompt_logprobs.get(index // self._n, []))
+        if self._fields.return_token_ids:
+            whole |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt[1]}
         return whole
 
 
 def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
     return {name: [value for piece in pieces for value in piece[name]] for name in names}
-        if self._fields.return_token_ids:
-            whole |= {"token_ids": choice.token_ids, "prompt_token_ids": choice.prompt[1]}
