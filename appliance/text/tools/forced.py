@@ -7,7 +7,7 @@ from typing import Any
 
 from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Reader, Reading
-from appliance.text.tools.format import Script, ToolContext, ToolFormat
+from appliance.text.tools.format import ToolContext, ToolFormat
 from appliance.text.tools.json_calls import call_array
 from appliance.text.tools.writer import CallWriter
 
