@@ -4,11 +4,11 @@ from typing import Any
 
 from appliance.plan.frontend import plan_front
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.types import RestartPlan, ServingPlan, StructuredPlan
+from appliance.plan.types import ParsersPlan, RestartPlan, ServingPlan, StructuredPlan
 from appliance.spec.data import as_data
 
 
-def plan_serving(inputs: PlanInputs, structured: StructuredPlan) -> ServingPlan:
+def plan_serving(inputs: PlanInputs, structured: StructuredPlan, parsers: ParsersPlan) -> ServingPlan:
     spec = inputs.spec
     http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
     logs, store = spec.observability.logs, spec.endpoints.store
@@ -37,6 +37,7 @@ def plan_serving(inputs: PlanInputs, structured: StructuredPlan) -> ServingPlan:
         metrics=spec.observability.metrics.enabled,
         response_role=spec.model.response_role,
         structured=structured,
+        parsers=parsers,
         front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
         tokenizer_info=http.enable_tokenizer_info_endpoint,

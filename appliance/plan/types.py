@@ -188,6 +188,15 @@ class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
     additional_properties: bool = True  # a schema without additionalProperties allows them
 
 
+class ParsersPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How answers are read. Paths are "module:NAME" of a ToolFormat and a ReasoningFormat; None is none."""
+
+    tools: str | None = None
+    reasoning: str | None = None
+    auto_tool_choice: bool = False  # the model may decide to call
+    exclude_tools_when_none: bool = False  # a request that forbids calls gets no tools into its prompt
+
+
 class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Read by the front ends; a change here is live and leaves the engine hash alone."""
 
@@ -215,6 +224,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool
     response_role: str = "assistant"
     structured: StructuredPlan = StructuredPlan()
+    parsers: ParsersPlan = ParsersPlan()
     front: FrontPlan = FrontPlan()
     trust_request_chat_template: bool = False
     tokenizer_info: bool = False

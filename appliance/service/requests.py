@@ -7,11 +7,15 @@ from appliance.engine.messages import Constraint, SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How tokens become text, and which text ends a sequence."""
+    """How tokens become text, and which text ends a sequence.
+
+    kept_special_tokens: those that are shown although special tokens are skipped, for parsers that read the text.
+    """
 
     stop: tuple[str, ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    kept_special_tokens: frozenset[str] = frozenset()
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
 

@@ -19,6 +19,7 @@ class SequenceText:
             request.prompt_token_ids,
             skip_special_tokens=options.skip_special_tokens,
             spaces_between_special_tokens=options.spaces_between_special_tokens,
+            kept=options.kept_special_tokens,
         )
         self._scan = StopScan(stops, include=options.include_stop_str_in_output) if stops else None
         self._min_tokens = request.sampling.min_tokens

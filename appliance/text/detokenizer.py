@@ -1,7 +1,7 @@
 """Token ids to text, as they come. A character is held back until all its bytes are there."""
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Protocol
 
 from tokenizers.decoders import DecodeStream
@@ -22,17 +22,27 @@ class Detokenizer(Protocol):
 
 
 def make_detokenizer(
-    tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool, spaces_between_special_tokens: bool
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    *,
+    skip_special_tokens: bool,
+    spaces_between_special_tokens: bool,
+    kept: Set[str] = frozenset(),
 ) -> Detokenizer:
-    """spaces_between_special_tokens matters only to vocabularies whose decoder puts spaces between tokens."""
+    """kept: special tokens that are shown all the same.
+
+    spaces_between_special_tokens matters only to vocabularies whose decoder puts spaces between tokens.
+    """
+    skipped = _skipped(tokenizer, kept) if skip_special_tokens else frozenset[int]()
     if tokenizer.is_bytewise:
-        return ByteDetokenizer(tokenizer, tokenizer.special_ids if skip_special_tokens else ())
-    return StreamDetokenizer(
-        tokenizer,
-        prompt,
-        skip_special_tokens=skip_special_tokens,
-        join_special_tokens=not spaces_between_special_tokens,
-    )
+        return ByteDetokenizer(tokenizer, skipped)
+    return StreamDetokenizer(tokenizer, prompt, skipped, join_special_tokens=not spaces_between_special_tokens)
+
+
+def _skipped(tokenizer: Tokenizer, kept: Set[str]) -> frozenset[int]:
+    if not kept:
+        return tokenizer.special_ids
+    return tokenizer.special_ids - {token_id for token_id, text in tokenizer.added_tokens.items() if text in kept}
 
 
 class ByteDetokenizer:
@@ -56,22 +66,25 @@ class StreamDetokenizer:
     """For every other vocabulary: the library's stream, started on the end of the prompt."""
 
     def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int], *, skip_special_tokens: bool, join_special_tokens: bool
+        self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: frozenset[int], *, join_special_tokens: bool
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
-        self._join_special_tokens = join_special_tokens and not skip_special_tokens
+        self._skipped = skipped
+        self._join_special_tokens = join_special_tokens
         self._last_was_special = False
-        self._stream = DecodeStream(ids=list(prompt[-CONTEXT_TOKENS:]), skip_special_tokens=skip_special_tokens)
+        context = [token_id for token_id in prompt[-CONTEXT_TOKENS:] if token_id not in skipped]
+        self._stream = DecodeStream(ids=context, skip_special_tokens=False)
         self._has_unshown = False
 
     def push(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
         is_special = token_id in self._tokenizer.special_ids
         if self._join_special_tokens and is_special and self._last_was_special:
             return self._tokenizer.token_text(token_id)
         self._last_was_special = is_special
         text = self._stream.step(self._tokenizer.backend, token_id)
-        self._has_unshown = text is None and not (is_special and self._skip)
+        self._has_unshown = text is None
         return text or ""
 
     def finish(self) -> str:

@@ -29,6 +29,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, str]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
@@ -41,7 +42,7 @@ class ChatTemplate:
             **self._special_tokens,
             **{name: value for name, value in (variables or {}).items() if name not in RESERVED_NAMES},
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }

@@ -1,6 +1,7 @@
 """Incremental text equals decoding everything at once, however tokens arrive."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -141,3 +142,20 @@ def test_work_is_linear(size: int) -> None:
     for _ in range(size):
         scan.feed("a")
     assert steps <= 2 * size
+
+
+@pytest.mark.parametrize("make", [bytes_tokenizer, word_tokenizer])
+def test_a_kept_special_token_is_shown(make: Callable[[], Tokenizer]) -> None:
+    """As parsers need it: it alone, though special tokens are skipped."""
+    tokenizer = make()
+    first, last = min(tokenizer.special_ids), max(tokenizer.special_ids)
+    detokenizer = make_detokenizer(
+        tokenizer,
+        [],
+        skip_special_tokens=True,
+        spaces_between_special_tokens=True,
+        kept=frozenset({tokenizer.token_text(last)}),
+    )
+    shown = "".join(detokenizer.push(token_id) for token_id in (first, last, 5)) + detokenizer.finish()
+    assert shown.startswith(tokenizer.token_text(last))
+    assert first == last or tokenizer.token_text(first) not in shown

@@ -4,26 +4,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, find_parser
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings
 from appliance.spec.suggest import near_value
 
-TOOL_PARSERS = (
-    "deepseek_v3",
-    "glm45",
-    "granite",
-    "granite-20b-fc",
-    "hermes",
-    "hunyuan_a13b",
-    "internlm",
-    "jamba",
-    "llama3_json",
-    "mistral",
-    "phi4_mini_json",
-    "pythonic",
-    "qwen3_coder",
-)
-REASONING_PARSERS = ("deepseek_r1", "glm45", "GptOss", "granite", "hunyuan_a13b", "mistral", "qwen3", "step3")
+_TOOL_NAMES = tuple(parser.name for parser in TOOL_PARSERS)
+_REASONING_NAMES = tuple(parser.name for parser in REASONING_PARSERS)
 
 _Number = int | float
 
@@ -54,7 +41,7 @@ SAMPLING_DEFAULTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
-    if spec.decoding.enable_auto_tool_choice and spec.decoding.tool_parser == "none":
+    if spec.decoding.enable_auto_tool_choice is True and spec.decoding.tool_parser == "none":
         yield Finding(
             path="decoding.enable_auto_tool_choice",
             value=True,
@@ -63,18 +50,38 @@ def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
         )
 
 
+def plugins_are_trusted(spec: DeploymentSpec) -> Findings:
+    decoding = spec.decoding
+    if decoding.tool_parser_plugin is None:
+        return
+    if not decoding.trust_plugins:
+        yield Finding(
+            path="decoding.tool_parser_plugin",
+            value=decoding.tool_parser_plugin,
+            message="a plug-in is code that runs inside the server, and trust_plugins is false",
+            hint="write decoding.trust_plugins: true if the code is yours",
+        )
+    if decoding.tool_parser != "auto":
+        yield Finding(
+            path="decoding.tool_parser_plugin",
+            value=decoding.tool_parser_plugin,
+            message=f"tool_parser is {decoding.tool_parser}, and tool_parser_plugin names another one",
+            hint="remove decoding.tool_parser or the plug-in",
+        )
+
+
 def parsers_are_known(spec: DeploymentSpec) -> Findings:
     tools = spec.decoding.tool_parser
-    if spec.decoding.tool_parser_plugin is None and tools not in (*TOOL_PARSERS, "auto", "none"):
-        yield _unknown_parser("decoding.tool_parser", tools, ("auto", "none", *TOOL_PARSERS))
+    if tools not in ("auto", "none") and find_parser(TOOL_PARSERS, tools) is None:
+        yield _unknown_parser("decoding.tool_parser", tools, ("auto", "none", *_TOOL_NAMES))
     reasoning = spec.decoding.reasoning_parser
-    if reasoning not in (*REASONING_PARSERS, "none"):
-        yield _unknown_parser("decoding.reasoning_parser", reasoning, ("none", *REASONING_PARSERS))
+    if reasoning not in ("auto", "none") and find_parser(REASONING_PARSERS, reasoning) is None:
+        yield _unknown_parser("decoding.reasoning_parser", reasoning, ("auto", "none", *_REASONING_NAMES))
 
 
 def _unknown_parser(path: str, name: str, known: tuple[str, ...]) -> Finding:
     near = near_value(name, known)
-    plugin = "name a decoding.tool_parser_plugin that has it" if "tool" in path else "write none"
+    plugin = "name your own in decoding.tool_parser_plugin" if "tool" in path else "write none"
     hint = f"did you mean {near!r}?" if near else plugin
     return Finding(path=path, value=name, message=f"no parser is named {name!r}", allowed=", ".join(known), hint=hint)
 

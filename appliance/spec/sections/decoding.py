@@ -43,22 +43,27 @@ class DecodingSection(Section):
         "auto",
         "Parser of tool calls: hermes, mistral, llama3_json, pythonic ...",
         auto="from the chat template, else none",
-        built_values=("auto", "none"),
         apply="live",
         vllm="tool_call_parser",
     )
-    enable_auto_tool_choice: bool = field(
-        False, "Let the model decide to call tools; needs a tool parser.", built=False, apply="live"
+    enable_auto_tool_choice: Auto[bool] = field(
+        "auto",
+        "Let the model decide to call tools; needs a tool parser.",
+        auto="true where there is a tool parser",
+        apply="live",
     )
     exclude_tools_when_tool_choice_none: bool = field(
-        False, "Leave tools out of the prompt when the request forbids calls.", built=False, apply="live"
+        False, "Leave tools out of the prompt when the request forbids calls.", apply="live"
     )
-    tool_parser_plugin: Text | None = field(None, "A Python file with tool parsers of your own.", built=False)
+    tool_parser_plugin: DottedPath | None = field(
+        None, "A tool format of your own, as package.module:NAME; see docs/guides/tools.md.", apply="live"
+    )
+    trust_plugins: bool = field(False, "Run the code that tool_parser_plugin names, inside the server.", apply="live")
     tool_server: list[Text] = field([], "Tool servers as host:port, or demo.", built=False, apply="live")
-    reasoning_parser: Text = field(
-        "none",
+    reasoning_parser: Auto[Text] = field(
+        "auto",
         "Parser of reasoning: deepseek_r1, qwen3, granite, mistral ...",
-        built_values=("none",),
+        auto="from the chat template, else none",
         apply="live",
     )
     generation_config: Text = field(

@@ -1,0 +1,37 @@
+"""Pass `parsers`: which parsers read what the model writes, and which tools it is told of."""
+
+from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, Parser, detect_parser, find_parser
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.types import ParsersPlan
+
+
+def plan_parsers(inputs: PlanInputs, template: str | None, ledger: Ledger) -> ParsersPlan:
+    """template: the chat template that was planned."""
+    decoding = inputs.spec.decoding
+    tools: str | None
+    if (plugin := decoding.tool_parser_plugin) is not None:
+        tools = ledger.take("serving.parsers.tools", "decoding.tool_parser_plugin", plugin)
+    else:
+        tools = _path("tools", "tool_parser", decoding.tool_parser, TOOL_PARSERS, template, ledger)
+    reasoning = _path("reasoning", "reasoning_parser", decoding.reasoning_parser, REASONING_PARSERS, template, ledger)
+    return ParsersPlan(
+        tools=tools,
+        reasoning=reasoning,
+        auto_tool_choice=tools is not None and decoding.enable_auto_tool_choice is not False,
+        exclude_tools_when_none=decoding.exclude_tools_when_tool_choice_none,
+    )
+
+
+def _path(
+    field: str, spec_field: str, wanted: str, table: tuple[Parser, ...], template: str | None, ledger: Ledger
+) -> str | None:
+    path, spec_path = f"serving.parsers.{field}", f"decoding.{spec_field}"
+    if wanted != AUTO:
+        named = find_parser(table, wanted)
+        return ledger.take(path, spec_path, named.path if named else None)
+    found = detect_parser(table, template or "")
+    if found is None:
+        return ledger.decide(path, None, "model", f"the chat template shows no {field} of a known format")
+    signs = " and ".join(found.signs)
+    return ledger.decide(path, found.path, "model", f"{found.name}: the chat template has {signs}")
