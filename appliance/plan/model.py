@@ -5,6 +5,7 @@ from typing import Any
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.templates import ContentFormat, detect_content_format
 from appliance.plan.context import ContextRequest, config_overrides
+from appliance.plan.family import check_family
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.types import ModelPlan
@@ -23,7 +24,9 @@ SAMPLING_NAMES = {
 def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
     """max_model_len is the request; the memory pass may make it less."""
     spec, model, files = inputs.spec.model, inputs.model, inputs.files
-    check_architecture(inputs, ledger)
+    known = check_architecture(inputs, ledger)
+    if known is not None and known.family is not None:
+        check_family(inputs, context, ledger)
     template = _chat_template(inputs, ledger)
     return ModelPlan(
         path=model.root,

@@ -6,6 +6,7 @@ import typing
 import pytest
 
 from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.families import ACTIVATIONS, REFUSED_KEYS, ROTARY_NUMBERS
 from appliance.catalog.formats import STORAGES, dense_error, tensor_role
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.operators import OPERATORS
@@ -14,6 +15,7 @@ from appliance.hardware import load_profiles
 from appliance.kernels.layout import Layout
 from appliance.kernels.operators import Operator
 from appliance.layers.decoder import compile_decoder
+from appliance.models import family, rotary
 from appliance.models.load import build_decoder
 
 from .checkpoints import from_config, from_header
@@ -56,6 +58,12 @@ def test_architectures_name_the_operators_they_use(model: ModelFacts) -> None:
     program = compile_decoder(build_decoder(model, 128), {}).program
     used = {type(operator).__name__ for operator in program.operators}
     assert used == set(ARCHITECTURES[model.architecture].operators)
+
+
+def test_families_express_what_the_catalogue_says() -> None:
+    assert set(ACTIVATIONS) == set(family.ACTIVATIONS)
+    assert set(ROTARY_NUMBERS) == set(rotary._SCALINGS)
+    assert set(REFUSED_KEYS) <= {name for name, entry in ARCHITECTURES.items() if entry.family}
 
 
 def test_errors_are_stated_where_there_are_any() -> None:

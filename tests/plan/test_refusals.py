@@ -1,6 +1,7 @@
 """What only the planner can refuse: each at its line and column, with a rule and a hint; all at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from appliance.plan.features import RULE_NOT_BUILT
 from appliance.spec import iter_set_fields
 
 from .broken import BROKEN, Broken
+from .checkpoints import from_config
 from .machines import MODEL, load, plan, qwen, small_model
 
 
@@ -34,6 +36,16 @@ def _no_tokenizer() -> ModelFacts:
     return msgspec.structs.replace(model, tokenizer=msgspec.structs.replace(model.tokenizer, kind="none"))
 
 
+def _with(**config: Any) -> Callable[[], ModelFacts]:
+    """The small model with other values in its config."""
+
+    def changed() -> ModelFacts:
+        model = small_model()
+        return msgspec.structs.replace(model, config=model.config | config)
+
+    return changed
+
+
 MODELS: dict[str, Callable[[], ModelFacts]] = {
     "small": small_model,
     "qwen": qwen,
@@ -41,6 +53,10 @@ MODELS: dict[str, Callable[[], ModelFacts]] = {
     "gptq": _gptq,
     "f8": _f8,
     "no-tokenizer": _no_tokenizer,
+    "quick-gelu": _with(hidden_act="quick_gelu"),
+    "mrope": _with(rope_scaling={"rope_type": "mrope"}),
+    "odd-rotation": _with(partial_rotary_factor=0.2),
+    "gpt2-cross": lambda: from_config("gpt2", add_cross_attention=True),
 }
 
 
