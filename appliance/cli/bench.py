@@ -14,11 +14,11 @@ from appliance.base.errors import ApplianceError, ExitCode, SloMissedError
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
 from appliance.bench.result import BenchResult, compare, load, save
-from appliance.bench.run import DEFAULT_VOCAB_SIZE, Subject, bench_in_process, bench_server
+from appliance.bench.run import DEFAULT_VOCAB_SIZE, Depth, Subject, bench_in_process, bench_server
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import Target
-from appliance.bench.text import render, render_comparison
-from appliance.deploy.probe import base_url
+from appliance.bench.text import render, render_comparison, render_rooflines
+from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
 from appliance.plan.types import EnginePlan
@@ -42,6 +42,7 @@ class BenchOptions:
     output: Path | None
     html: Path | None
     assert_slo: bool
+    depth: Depth = "figures"
 
 
 def run(options: BenchOptions) -> int:
@@ -51,6 +52,8 @@ def run(options: BenchOptions) -> int:
     for scenario in _scenarios(options, plan):
         result = _measure(scenario, options, plan, options.vocab_size or min(vocab_size, DEFAULT_VOCAB_SIZE))
         print(render(result), end="\n\n")
+        if result.rooflines:
+            print(render_rooflines(result.rooflines), end="\n\n")
         results.append(result)
     _write(results, options, _output_folder(options, plan))
     return int(ExitCode.OK)
@@ -111,13 +114,13 @@ def _measure(scenario: Scenario, options: BenchOptions, plan: EnginePlan | None,
     if options.kind != "serve":
         assert plan is not None, "only serve runs without a plan"
         subject = Subject.of_plan(plan, "in process", options.label or "appliance")
-        return bench_in_process(scenario, plan, subject, vocab_size, facts, _tick)
+        return bench_in_process(scenario, plan, subject, vocab_size, facts, _tick, options.depth)
     target = _target(options, plan)
     if plan is not None:
         subject = Subject.of_plan(plan, target.url, options.label or "appliance")
     else:
         subject = Subject(label=options.label or target.url, target=target.url, model=target.model)
-    return bench_server(scenario, target, subject, vocab_size, facts, _tick)
+    return bench_server(scenario, target, subject, vocab_size, facts, _tick, options.depth)
 
 
 def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
@@ -139,7 +142,7 @@ def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
 def _deployed_url(plan: EnginePlan) -> str:
     """Where the deployment of this name runs; where the plan would have it when it was started by other means."""
     current = DeploymentState(environ.state_dir(), plan.name).current()
-    return current.url if current is not None else base_url(plan.serving.host, plan.serving.port)
+    return current.url if current is not None else planned_url(plan.serving)
 
 
 def _tick(done: int, total: int) -> None:

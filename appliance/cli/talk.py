@@ -11,6 +11,7 @@ import msgspec
 from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
+from appliance.deploy.probe import UNIX
 
 _TIMEOUT = httpx.Timeout(10.0, read=None)  # an answer may take long; connecting may not
 
@@ -93,7 +94,7 @@ def _answer(target: TalkTarget, options: TalkOptions, path: str, asked: dict[str
 def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[str]:
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:
-        with httpx.stream("POST", target.url + path, json=body, headers=headers, timeout=_TIMEOUT) as response:
+        with _client(target.url) as http, http.stream("POST", path, json=body, headers=headers) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 raise ApplianceError(_error_text(response.status_code, response.content))
@@ -102,6 +103,14 @@ def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[str
                     yield _text_of(data)
     except httpx.HTTPError as error:
         raise _unreachable(target.url, error) from error
+
+
+def _client(url: str) -> httpx.Client:
+    """For a server's root URL, or unix:/path."""
+    if url.startswith(UNIX):
+        transport = httpx.HTTPTransport(uds=url.removeprefix(UNIX))
+        return httpx.Client(transport=transport, base_url="http://localhost", timeout=_TIMEOUT)
+    return httpx.Client(base_url=url, timeout=_TIMEOUT)
 
 
 def _text_of(data: str) -> str:
@@ -117,7 +126,8 @@ def _text_of(data: str) -> str:
 def _first_model(url: str, key: str | None) -> str:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        response = httpx.get(f"{url}/v1/models", headers=headers, timeout=_TIMEOUT)
+        with _client(url) as http:
+            response = http.get("/v1/models", headers=headers)
     except httpx.HTTPError as error:
         raise _unreachable(url, error) from error
     if response.status_code != httpx.codes.OK:

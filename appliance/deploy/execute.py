@@ -13,7 +13,7 @@ from appliance.deploy.follow import EventReader, log_tail
 from appliance.deploy.launch import Command, launch, reap, server_command
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
-from appliance.deploy.probe import ask_ready, base_url
+from appliance.deploy.probe import ask_ready, planned_url
 from appliance.deploy.process import ProcessId, is_running, terminate
 from appliance.deploy.reconcile import Action, Readiness, Verb, reconcile
 from appliance.deploy.start_events import STATUS_FILE, StartProgress
@@ -165,7 +165,7 @@ def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_
         generation=generation.number,
         process=process,
         started_at=time.time(),
-        url=base_url(plan.serving.host, plan.serving.port),
+        url=planned_url(plan.serving),
         served_name=plan.model.served_names[0],
         needs_key=bool(plan.serving.key_hashes or plan.serving.front.keys_file),
         engine_sha256=plan.engine_sha256,

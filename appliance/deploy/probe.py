@@ -1,13 +1,19 @@
 """What a running server says about itself over HTTP."""
 
 import http.client
+import socket
+import ssl
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from appliance.plan.types import ServingPlan
+
 _FAILED_STATE = "failed"  # service.health.EngineState.FAILED, read from JSON
+_WANTS_CERTIFICATE = 496  # no HTTP status: the server ended the handshake for want of a client certificate
+UNIX = "unix:"
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -17,20 +23,59 @@ class Answer:
     body: Any  # parsed JSON; None when it is not JSON
 
 
-def base_url(host: str, port: int) -> str:
-    """How a client on this machine reaches a server bound to `host`."""
-    reachable = _ANY_ADDRESS.get(host, host)
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+def planned_url(serving: ServingPlan) -> str:
+    """How a client on this machine reaches the planned server; unix:/path for a Unix socket."""
+    if serving.front.uds is not None:
+        return UNIX + serving.front.uds
+    return _url("https" if serving.front.tls is not None else "http", serving.host, serving.port)
+
+
+def reachable(url: str) -> str:
+    """The URL for a client on this machine, where the server is bound to every address."""
+    if url.startswith(UNIX):
+        return url
+    parts = urlsplit(url)
+    return _url(parts.scheme, parts.hostname or "127.0.0.1", parts.port or 80)
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    host = _ANY_ADDRESS.get(host, host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    """Certificates are not checked: we ask our own server on this machine whether it is ready, and tell it nothing."""
+    if url.startswith(UNIX):
+        return _UnixConnection(url.removeprefix(UNIX), timeout_s)
+    parts = urlsplit(url)
+    host = parts.hostname or "127.0.0.1"
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(host, parts.port or 80, timeout=timeout_s)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(host, parts.port or 443, timeout=timeout_s, context=context)
 
 
 def ask(url: str, path: str, timeout_s: float = 2.0) -> Answer | None:
     """A GET; None when nobody answers in time."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=timeout_s)
+    connection = _connection(url, timeout_s)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
         data = response.read()
+    except (ssl.SSLError, http.client.RemoteDisconnected):  # a handshake, then the end
+        return Answer(_WANTS_CERTIFICATE, None) if url.startswith("https:") else None
     except (OSError, http.client.HTTPException):
         return None
     finally:
@@ -55,7 +100,7 @@ def ask_ready(url: str, timeout_s: float = 2.0) -> ReadyAnswer:
     answer = ask(url, "/readyz", timeout_s)
     if answer is None:
         return ReadyAnswer(False, reason="it does not answer")
-    if answer.status == 200:
+    if answer.status in (200, _WANTS_CERTIFICATE):  # one that lets only certified clients ask is believed
         return ReadyAnswer(True)
     body = answer.body if isinstance(answer.body, dict) else {}
     reasons = "; ".join(map(str, body.get("reasons") or ()))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.deploy.follow import Event
-from appliance.deploy.probe import base_url
+from appliance.deploy.probe import reachable
 from appliance.service.status_file import STATUS_FILE
 
 __all__ = ["STATUS_FILE", "StartProgress"]
@@ -31,7 +31,7 @@ class StartProgress:
             case "process":
                 return "bind"
             case "listening":
-                self.url = base_url(str(values["host"]), int(values["port"]))
+                self.url = reachable(str(values["url"]))
                 return "import"
             case "phase":
                 return self._engine_phase(values)

@@ -6,7 +6,7 @@ import msgspec
 
 from appliance.base.units import format_size
 from appliance.plan.boot import Comparison
-from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan
+from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan, ServingPlan
 
 LABEL = 11  # columns of the labels on the left
 
@@ -45,7 +45,14 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"
     blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
     yield _row("cache", f"{blocks}, {caching}")
-    yield _row("listens", f"http://{plan.serving.host}:{plan.serving.port}{plan.serving.root_path}, {_keys(plan)}")
+    yield _row("listens", f"{_address(plan.serving)}, {_keys(plan)}")
+
+
+def _address(serving: ServingPlan) -> str:
+    if serving.front.uds is not None:
+        return serving.front.uds
+    scheme = "https" if serving.front.tls is not None else "http"
+    return f"{scheme}://{serving.host}:{serving.port}{serving.root_path}"
 
 
 def _keys(plan: EnginePlan) -> str:

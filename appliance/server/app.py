@@ -15,6 +15,7 @@ from appliance.base.log import logger
 from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
+from appliance.server.plugins import wrapped
 from appliance.server.routes import ROUTES, Route, error_shape
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
@@ -34,10 +35,16 @@ def make_app(state: ServerState) -> ASGIApp:
             api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(Exception, _internal_error)
-    app: ASGIApp = Gate(api, state)
+    front = serving.front
+    app: ASGIApp = Gate(wrapped(api, front.middleware), state)
     if serving.cors_origins:
         app = CORSMiddleware(
-            app, allow_origins=list(serving.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+            app,
+            allow_origins=list(serving.cors_origins),
+            allow_methods=list(front.cors_methods),
+            allow_headers=list(front.cors_headers),
+            allow_credentials=front.cors_credentials,
+            expose_headers=["x-request-id", "x-ignored-fields", "retry-after"],
         )
     return app
 

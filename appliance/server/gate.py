@@ -3,14 +3,15 @@
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from appliance.server.access_log import AccessLine
 from appliance.server.callers import CALLER
 from appliance.server.errors import ApiError
 from appliance.server.hosts import HostRule
-from appliance.server.routes import PUBLIC_PATHS, ROUTES, error_shape
+from appliance.server.routes import PUBLIC_PATHS, ROUTES, error_shape, path_pattern
 from appliance.server.state import ServerState
 
 _FIXED_PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
-_PREFIXES = {route.path.partition("{")[0]: route.path for route in ROUTES if "{" in route.path}
+_PATTERNS = [(path_pattern(route.path), route.path) for route in ROUTES if "{" in route.path]
 _MAX_REQUEST_ID = 128
 
 
@@ -21,6 +22,7 @@ class Gate:
         self._app = app
         self._state = state
         self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
+        self._logs_access = state.plan.serving.front.access_log
         self._echoes_request_id = state.plan.serving.request_id_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -28,7 +30,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         path, headers = _route_path(scope), Headers(scope=scope)
-        watched = self._watched(send, path, headers)
+        watched = self._watched(scope, send, path, headers)
         try:
             self._check(scope, path, headers)
         except ApiError as refusal:
@@ -53,8 +55,9 @@ class Gate:
         if self._state.is_draining:
             raise ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
 
-    def _watched(self, send: Send, path: str, request_headers: Headers) -> Send:
+    def _watched(self, scope: Scope, send: Send, path: str, request_headers: Headers) -> Send:
         route = _route_label(path)
+        access = AccessLine(scope["method"], path) if self._logs_access else None
         request_id = request_headers.get("x-request-id") if self._echoes_request_id else None
 
         async def watched(message: Message) -> None:
@@ -63,6 +66,8 @@ class Gate:
                 if request_id and len(request_id) <= _MAX_REQUEST_ID and request_id.isprintable():
                     MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
+            if access is not None:
+                access.follow(message)
 
         return watched
 
@@ -79,4 +84,4 @@ def _route_label(path: str) -> str:
     """A name out of the route table, so that requests cannot make new series."""
     if path in _FIXED_PATHS:
         return path
-    return next((label for prefix, label in _PREFIXES.items() if path.startswith(prefix)), "other")
+    return next((label for pattern, label in _PATTERNS if pattern.fullmatch(path)), "other")

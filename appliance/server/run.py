@@ -25,6 +25,7 @@ from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
 from appliance.server.callers import CallerPolicy
+from appliance.server.listen import Certificates, bind, release, url_of
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
@@ -33,14 +34,18 @@ from appliance.service.metrics import ServiceMetrics
 from appliance.service.status_file import STATUS_FILE, StatusFile
 from appliance.service.supervisor import EnginePaths, Supervisor
 from appliance.service.text_side import load_text_side
+from appliance.store.store import Store
 
 _log = logger("server")
 _LOOK_EVERY_S = 0.05  # while draining
-_BACKLOG = 2048
-_SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
 
 
-def run_server(plan_path: Path, state_folder: Path | None = None, engine_command: Sequence[str] = ()) -> int:
+def run_server(
+    plan_path: Path,
+    state_folder: Path | None = None,
+    engine_command: Sequence[str] = (),
+    store_folder: Path | None = None,
+) -> int:
     """Serves the plan until it is told to end; answers the exit code.
 
     `state_folder` receives status.jsonl (see service.status_file). Errors of the start are logged and in the status.
@@ -51,7 +56,7 @@ def run_server(plan_path: Path, state_folder: Path | None = None, engine_command
         configure(plan.serving.log_level)
         _route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_Server(plan, plan_path, status, engine_command).run())
+            runner.run(_Server(plan, plan_path, status, engine_command, Store(plan.serving, store_folder)).run())
     except (ApplianceError, OSError, msgspec.DecodeError) as error:
         _log.error("the server cannot run", extra=fields(reason=str(error)))
         status.write("failed", reason=str(error))
@@ -66,8 +71,11 @@ def run_server(plan_path: Path, state_folder: Path | None = None, engine_command
 class _Server:
     """The parts of one server and their order of start and end."""
 
-    def __init__(self, plan: EnginePlan, plan_path: Path, status: StatusFile, engine_command: Sequence[str]) -> None:
+    def __init__(
+        self, plan: EnginePlan, plan_path: Path, status: StatusFile, engine_command: Sequence[str], store: Store
+    ) -> None:
         self._plan = plan
+        self._store = store
         self._status = status
         self._started = time.monotonic()
         self._plan_path = plan_path
@@ -78,10 +86,11 @@ class _Server:
 
     async def run(self) -> None:
         self._status.write("process", pid=os.getpid())
-        listener = _bind(self._plan.serving)
-        host, port = listener.getsockname()[:2]
-        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._status.write("listening", host=host, port=port, url=self._url)
+        serving = self._plan.serving
+        certificates = Certificates(serving.front.tls) if serving.front.tls is not None else None
+        listener = bind(serving)
+        self._url = url_of(listener, serving)
+        self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
         scheduler = self._plan.scheduler
         limits = AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting)
@@ -96,14 +105,20 @@ class _Server:
             try:
                 text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
                 client.use_text(text)
-                state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer)
-                await self._serve(state, supervisor, listener)
+                state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer, self._store)
+                await self._serve(state, supervisor, listener, certificates)
             finally:
-                listener.close()
+                release(listener, serving)
                 await supervisor.stop()
+                self._store.close()
 
-    async def _serve(self, state: ServerState, supervisor: Supervisor, listener: socket.socket) -> None:
-        server = _QuietServer(_uvicorn_config(self._plan.serving, make_app(state)))
+    async def _serve(
+        self, state: ServerState, supervisor: Supervisor, listener: socket.socket, certificates: Certificates | None
+    ) -> None:
+        config = _uvicorn_config(self._plan.serving, make_app(state))
+        config.load()
+        config.ssl = certificates.context if certificates is not None else None
+        server = _QuietServer(config)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_terminate, state, supervisor, server)
@@ -175,20 +190,6 @@ def _uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
         timeout_keep_alive=max(1, round(serving.keep_alive_s)),
         timeout_graceful_shutdown=2,
     )
-
-
-def _bind(serving: ServingPlan) -> socket.socket:
-    """Raises ApplianceError when the address cannot be had."""
-    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
-    try:
-        listener = socket.create_server((serving.host, serving.port), family=family, backlog=_BACKLOG)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
-        return listener
-    except OSError as error:
-        where = f"{serving.host}:{serving.port}"
-        raise ApplianceError(
-            f"cannot listen on {where}: {error.strerror}", hint="choose another endpoints.http.port"
-        ) from error
 
 
 @contextmanager

@@ -32,7 +32,7 @@ FULL = f"""\
 {MODEL}  tokenizer: acme/tokenizer
   max_model_len: 1K
 hardware: {{memory: {{utilization: 0.5}}}}
-endpoints: {{auth: {{keys: [{{name: a, hash: "sha256:{"0" * 64}"}}]}}}}
+endpoints: {{auth: {{keys: [{{name: a, hash: "sha256:{"0" * 64}"}}]}}, tls: {{certfile: /c, keyfile: /k}}}}
 """
 
 

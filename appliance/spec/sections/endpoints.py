@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from appliance.spec.fields import REQUIRED, Section, field
 from appliance.spec.scalars import Auto, DottedPath, Duration, KeyHash, ModelName, Name, Port, PositiveInt, Size, Text
 
-Api = Literal["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "cohere", "jina"]
+Api = Literal["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug", "cohere", "jina"]
 
 
 class HttpSection(Section):
@@ -15,7 +15,7 @@ class HttpSection(Section):
 
     host: Text = field("127.0.0.1", "Address to bind. Anything but loopback needs keys in endpoints.auth.")
     port: Port = field(8000, "Port to bind.")
-    uds: Text | None = field(None, "A Unix socket in place of host and port.", built=False)
+    uds: Text | None = field(None, "A Unix socket in place of host and port.")
     root_path: str = field("", "Path prefix behind a proxy.", apply="live")
     allowed_hosts: Auto[list[Text]] = field(
         "auto",
@@ -26,7 +26,7 @@ class HttpSection(Section):
     keep_alive: Duration = field(5.0, "How long an idle connection stays open.", apply="live")
     api_server_count: PositiveInt = field(1, "API processes.", built_values=(1,))
     disable_frontend_multiprocessing: bool = field(False, "API and engine in one process.", built=False)
-    middleware: list[DottedPath] = field([], "ASGI middleware of your own.", built=False)
+    middleware: list[DottedPath] = field([], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost.")
     enable_request_id_headers: bool = field(False, "Echo X-Request-Id; costs throughput.", apply="live")
     enable_docs: bool = field(
         True, "OpenAPI schema and documentation pages.", apply="live", vllm="disable_fastapi_docs"
@@ -139,9 +139,9 @@ class CorsSection(Section):
     doc: ClassVar[str] = "Which web pages may call from a browser. None unless listed."
 
     allowed_origins: list[Text] = field([], "Origins, or *.", apply="live")
-    allowed_methods: list[Text] = field(["*"], "Methods, or *.", apply="live", built=False)
-    allowed_headers: list[Text] = field(["*"], "Headers, or *.", apply="live", built=False)
-    allow_credentials: bool = field(False, "Cookies and authorization headers.", apply="live", built=False)
+    allowed_methods: list[Text] = field(["*"], "Methods, or *.", apply="live")
+    allowed_headers: list[Text] = field(["*"], "Headers, or *.", apply="live")
+    allow_credentials: bool = field(False, "Cookies and authorization headers.", apply="live")
 
 
 class EndpointsSection(Section):
@@ -152,13 +152,14 @@ class EndpointsSection(Section):
     http: HttpSection = field(HttpSection, "The listener.")
     apis: list[Api] = field(
         ["openai", "responses", "batches", "anthropic", "sagemaker"],
-        "Families of routes. batches are files and batches; inference takes and gives token ids; demo is /generate.",
-        built_values=("openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo"),
+        "Families of routes. batches are files and batches; inference takes and gives token ids; demo is /generate; "
+        "debug profiles the engine.",
+        built_values=("openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"),
         apply="live",
     )
     responses: ResponsesSection = field(ResponsesSection, "What replies hold.")
     auth: AuthSection = field(AuthSection, "Who may call.")
     limits: LimitsSection = field(LimitsSection, "How much a call may ask.")
     store: StoreSection = field(StoreSection, "What the server keeps for clients.")
-    tls: TlsSection | None = field(None, "Certificates.", built=False)
+    tls: TlsSection | None = field(None, "Certificates.")
     cors: CorsSection = field(CorsSection, "Browsers of other origins.")

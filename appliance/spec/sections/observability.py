@@ -20,14 +20,13 @@ class LogsSection(Section):
     enable_log_requests: bool = field(False, "Log each request.", apply="live")
     enable_access_log: bool = field(
         False,
-        "Log each HTTP answer: method, route, status, time, key.",
-        built=False,
+        "Log each HTTP answer: method, path, status, time, bytes, the key's name. No headers, queries or bodies.",
         apply="live",
         vllm="disable_uvicorn_access_log",
     )
     enable_log_outputs: bool = field(False, "Log generated text as well.", built=False, apply="live")
     max_log_len: NonNegativeInt | None = field(
-        None, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
+        256, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
     )
     log_config_file: Text | None = field(None, "A JSON logging configuration.", built=False)
 

@@ -1,0 +1,123 @@
+"""The listening socket, its address in words, and its certificates."""
+
+import errno
+import os
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import fields, logger
+from appliance.plan.types import ServingPlan, TlsPlan
+
+_log = logger("server")
+_BACKLOG = 2048
+_SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
+_SOCKET_MODE = 0o660
+_VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def bind(serving: ServingPlan) -> socket.socket:
+    """Raises ApplianceError when the address cannot be had."""
+    uds = serving.front.uds
+    where = uds if uds is not None else f"{serving.host}:{serving.port}"
+    try:
+        listener = _bind_unix(Path(uds)) if uds is not None else _bind_tcp(serving.host, serving.port)
+    except OSError as error:
+        field = "uds" if uds is not None else "port"
+        raise ApplianceError(
+            f"cannot listen on {where}: {error.strerror or error}", hint=f"choose another endpoints.http.{field}"
+        ) from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    return listener
+
+
+def url_of(listener: socket.socket, serving: ServingPlan) -> str:
+    """unix:/path for a Unix socket."""
+    if serving.front.uds is not None:
+        return f"unix:{serving.front.uds}"
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if serving.front.tls is not None else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def release(listener: socket.socket, serving: ServingPlan) -> None:
+    """Closes the listener; a Unix socket leaves no file behind."""
+    listener.close()
+    if serving.front.uds is not None:
+        Path(serving.front.uds).unlink(missing_ok=True)
+
+
+def _bind_tcp(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """A socket that a dead server left is taken over; one that somebody listens on is not, nor is any other file."""
+    if path.exists():
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "a file that is no socket is there")
+        if _is_alive(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        old = os.umask(0o777 & ~_SOCKET_MODE)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(old)
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _is_alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+class Certificates:
+    """TLS of a listener. With `refresh`, each handshake looks whether a file has changed; what is open stays."""
+
+    def __init__(self, plan: TlsPlan) -> None:
+        """Raises ApplianceError when a file cannot be read or used."""
+        self._plan = plan
+        self._paths = [path for path in (plan.certfile, plan.keyfile, plan.ca_certs) if path is not None]
+        try:
+            self._signature = self._sign()
+            self._current = self._read()
+            self.context = self._read()
+        except (OSError, ssl.SSLError) as error:
+            raise ApplianceError(f"endpoints.tls: {error}", hint=f"check {', '.join(self._paths)}") from error
+        if plan.refresh:
+            self.context.sni_callback = self._choose  # called in every handshake, with or without a name
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, outer: ssl.SSLContext) -> None:
+        try:
+            signature = self._sign()
+            if signature != self._signature:
+                self._signature = signature
+                self._current = self._read()
+                _log.info("certificates were read again")
+        except (OSError, ssl.SSLError) as error:
+            _log.error("certificates cannot be read again; the ones before hold", extra=fields(reason=str(error)))
+        connection.context = self._current
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._plan.ca_certs)
+        context.verify_mode = _VERIFY[self._plan.client_certificates]
+        context.load_cert_chain(self._plan.certfile, self._plan.keyfile)
+        return context
+
+    def _sign(self) -> list[tuple[int, int]]:
+        found = [os.stat(path) for path in self._paths]
+        return [(status.st_mtime_ns, status.st_ino) for status in found]
