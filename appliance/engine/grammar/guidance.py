@@ -139,8 +139,9 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
             schema = msgspec.json.decode(constraint.source)
             return {"json_schema": with_options(schema, json_options(constraint))}
         case "regex":
-            found = msgspec.json.decode(llguidance.LLMatcher.grammar_from_regex(constraint.source))
-            return {"lark_grammar": found["grammars"][0]["lark_grammar"]}
+            # Classes such as \w are those of ASCII: beyond it, engines of regular expressions differ.
+            body = llguidance.regex_to_lark(constraint.source, use_ascii="dws")
+            return {"lark_grammar": f"start: /{body}/"}
         case "choice":
             choices = msgspec.json.decode(constraint.source, type=list[str])
             return {"lark_grammar": f"start: CHOICE\nCHOICE: {' | '.join(map(quoted, choices))}\n"}

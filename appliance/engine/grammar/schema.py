@@ -27,6 +27,17 @@ _UNENFORCED = frozenset(
 )  # fmt: skip
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {"uniqueItems": (False,), "nullable": (False,)}
 _BOUNDED_FORMATS = re.compile(r"u?int(8|16|32|64)")
+# What the back-end's grammars of formats leave open: year 0, 29 February, leap seconds, and the length of names.
+_YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = f"({_YEAR}-(0[13-9]|1[0-2])-[0-9]{{2}}|{_YEAR}-02-([01][0-9]|2[0-8])|{_LEAP_YEAR}-02-29)"
+_TIME = "[0-9]{2}:[0-9]{2}:[0-5][0-9]"
+_TIGHTER: Mapping[str, tuple[str, Any]] = {
+    "date": ("pattern", f"^{_DATE}$"),
+    "time": ("pattern", f"^{_TIME}"),
+    "date-time": ("pattern", f"^{_DATE}[Tt]{_TIME}"),
+    "hostname": ("maxLength", 253),
+}
 _EXTERNAL = re.compile(r"[^#]")
 
 
@@ -173,7 +184,8 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def _rewritten(value: Any, *, closed: bool, literal: bool = False) -> Any:
-    """A copy without neutral keywords, with `closed` objects closed. Literals (enum, const) stay as they are."""
+    """A copy without neutral keywords, with formats made exact and, where asked, objects closed. Literals (enum, const)
+    stay as they are."""
     if literal or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
@@ -186,6 +198,12 @@ def _rewritten(value: Any, *, closed: bool, literal: bool = False) -> Any:
             copy[key] = {name: _rewritten(each, closed=closed) for name, each in child.items()}
         else:
             copy[key] = _rewritten(child, closed=closed, literal=key in ("enum", "const", "default", "examples"))
+    if isinstance(name := copy.get("format"), str) and name in _TIGHTER:
+        keyword, bound = _TIGHTER[name]
+        if keyword in copy:
+            copy["allOf"] = [*copy.get("allOf", ()), {keyword: bound}]
+        else:
+            copy[keyword] = bound
     if closed and "properties" in copy and "additionalProperties" not in copy:
         copy["additionalProperties"] = False
     return copy
