@@ -61,6 +61,14 @@ class TensorReader:
         if length:
             self._mapping(tensor.file).madvise(mmap.MADV_WILLNEED, begin, length)
 
+    def release(self, name: str) -> None:
+        """Take this tensor's whole pages out of the process; they are read again where they are touched again."""
+        tensor = self.facts(name)
+        begin = -(-tensor.offset_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.offset_bytes + tensor.size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        if length > 0:
+            self._mapping(tensor.file).madvise(mmap.MADV_DONTNEED, begin, length)
+
     def close(self) -> None:
         """Let go of the mappings; one that still has views goes away with the last of them."""
         maps, self._maps = self._maps, {}

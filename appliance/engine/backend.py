@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
@@ -12,9 +13,11 @@ from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits
 from appliance.models.load import load_model
+from appliance.plan.boot import WeightsReport
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import EnginePlan
 
+PACKED_FOLDER = "packed"  # in the cache folder
 SCRIPTED = "scripted"  # for tests; no planner offers it
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
@@ -28,6 +31,7 @@ class PlanMismatchError(ApplianceError):
 class Backend:
     executable: Executable
     vocab_size: int
+    weights: WeightsReport | None = None  # None: it has none
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -41,17 +45,22 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     progress("kernels", 0, 1)
     kernel_set = load_kernel_set(plan.kernels.kernel_set)
     progress("headers", 0, 1)
-    facts = read_model_facts(Path(plan.model.path))
+    facts = read_model_facts(Path(plan.model.path), cache_dir())
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"
         )
     facts = with_config_overrides(facts, plan.model.config_overrides)
     progress("weights", 0, facts.size_bytes)
-    executable = load_model(
-        plan, facts, kernel_set, execution_limits(plan, config), lambda done, total: progress("weights", done, total)
+    loaded = load_model(
+        plan,
+        facts,
+        kernel_set,
+        execution_limits(plan, config),
+        lambda done, total: progress("weights", done, total),
+        cache_dir() / PACKED_FOLDER,
     )
-    return Backend(executable, facts.geometry.vocab_size)
+    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights)
 
 
 def execution_limits(plan: EnginePlan, config: SchedulerConfig) -> ExecutionLimits:

@@ -40,7 +40,10 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     scheduler = Scheduler(config)
     phases.end()
     report = BootReport(
-        seconds=phases.seconds, memory_bytes=dict(backend.executable.memory_bytes), num_blocks=config.num_blocks
+        seconds=phases.seconds,
+        memory_bytes=dict(backend.executable.memory_bytes),
+        num_blocks=config.num_blocks,
+        weights=backend.weights,
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
     grammars = GrammarGate(GrammarCompiler(backend_loader(plan.serving.structured.backend, backend.vocab_size)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.operators import StepProgram
+from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.kernels.work import OperatorWork
 
@@ -88,6 +89,7 @@ class KernelSet(Protocol):
         weights: Mapping[str, CanonicalWeight],
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
+        cache: PackedCache | None = None,
     ) -> Executable:
         """Packs the weights, each read once in the mapping's order: a lazy mapping keeps a few in memory at most,
-        and is asked from several threads."""
+        and is asked from several threads. A set that packs takes them from `cache` where they are, and keeps them."""

@@ -5,6 +5,8 @@ columns.
 """
 
 import enum
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,3 +35,15 @@ class CanonicalWeight:
     scale: np.ndarray | None = None
     offset: np.ndarray | None = None
     group_size: int | None = None
+
+
+class WeightPieces(Mapping[str, CanonicalWeight]):
+    """Weights that can also be had in pieces, so that a large one never is in memory as a whole."""
+
+    @abstractmethod
+    def shape(self, name: str) -> tuple[int, int]:
+        """(N, K) of a matrix."""
+
+    @abstractmethod
+    def piece(self, name: str, start: int, stop: int) -> CanonicalWeight:
+        """Rows [start, stop) of a matrix, as they are in the whole. May be called from several threads."""

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
-from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.layers.formats.groups import FormatError
-from appliance.layers.formats.translate import StoredRows, translate_matrix, translate_vector
+from appliance.layers.formats.translate import VERSION, StoredRows, translate_matrix, translate_vector
 from appliance.layers.inventory import InventoryItem, WeightError
 from appliance.layers.program import CompiledDecoder, WeightUse
 from appliance.layers.rope import rope_table
@@ -17,7 +18,7 @@ from appliance.layers.rope import rope_table
 Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
 
-class DecoderWeights(Mapping[str, CanonicalWeight]):
+class DecoderWeights(WeightPieces):
     """Every weight of the program by name, in program order. Nothing is kept: a look-up translates anew.
 
     Raises WeightError, naming the tensor, when one cannot take its planned form or has another shape.
@@ -36,7 +37,7 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         self._reader = reader
         self._max_model_len = max_model_len
         self._progress = progress
-        self._loaded_bytes = 0
+        self._loaded_bytes = 0.0
         self._counting = threading.Lock()  # weights may be asked for by several threads
         self._following = dict(pairwise(compiled.weights))
         _check_complete(compiled, inventory)
@@ -55,11 +56,47 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         use = self._compiled.weights[name]
         self._read_ahead(name)
         weight = self._translate(use)
-        with self._counting:
-            self._loaded_bytes += self._stored_bytes(use)
-            if self._progress is not None:
-                self._progress(min(self._loaded_bytes, self._total_bytes), self._total_bytes)
+        self._count(use, 1.0)
         return weight
+
+    @property
+    def identity(self) -> str:
+        """A digest of which tensors, parts and forms the weights are made of; not of the tensors' bytes."""
+        weights = {
+            name: [use.shapes, [_described(self._inventory[part]) for part in use.parts]]
+            for name, use in self._compiled.weights.items()
+        }
+        ropes = {name: [str(rope), self._max_model_len] for name, rope in self._compiled.ropes.items()}
+        return sha256_json({"version": VERSION, "weights": weights, "ropes": ropes})
+
+    def shape(self, name: str) -> tuple[int, int]:
+        use = self._compiled.weights[name]
+        return sum(self._num_rows(part) for part in use.parts), use.shapes[0][1]
+
+    def piece(self, name: str, start: int, stop: int) -> CanonicalWeight:
+        use = self._compiled.weights[name]
+        if start == 0:
+            self._read_ahead(name)
+        weight = self._translate(use, start, stop)
+        num_rows = self.shape(name)[0]
+        self._count(use, (stop - start) / num_rows)
+        if stop == num_rows:
+            self._release(use)
+        return weight
+
+    def _count(self, use: WeightUse, share: float) -> None:
+        with self._counting:
+            self._loaded_bytes += share * self._stored_bytes(use)
+            if self._progress is not None:
+                self._progress(min(round(self._loaded_bytes), self._total_bytes), self._total_bytes)
+
+    def _release(self, use: WeightUse) -> None:
+        """What was read stays with the system, and counts as this process's memory no more."""
+        for part in use.parts:
+            self._reader.release(self._inventory[part].tensor.name)
+
+    def _num_rows(self, part: str) -> int:
+        return _decoder_shape(self._inventory[part])[0]
 
     def _read_ahead(self, name: str) -> None:
         """From a cold disk, the next weight arrives while this one is translated and packed."""
@@ -67,12 +104,12 @@ class DecoderWeights(Mapping[str, CanonicalWeight]):
         for part in following.parts if following is not None else ():
             self._reader.will_need(self._inventory[part].tensor.name)
 
-    def _translate(self, use: WeightUse) -> CanonicalWeight:
+    def _translate(self, use: WeightUse, start: int = 0, stop: int | None = None) -> CanonicalWeight:
         parts = [self._stored_rows(part) for part in use.parts]
         try:
             if len(use.shapes[0]) == 1:
                 return translate_vector(parts)
-            return translate_matrix(parts, self._inventory[use.parts[0]].form, use.shapes[0][1])
+            return translate_matrix(parts, self._inventory[use.parts[0]].form, use.shapes[0][1], start, stop)
         except FormatError as error:
             names = ", ".join(self._inventory[part].tensor.name for part in use.parts)
             raise WeightError(f"{names}: {error}") from error
@@ -96,6 +133,10 @@ def _part_bytes(item: InventoryItem) -> int:
     shape = item.tensor.shape
     num_rows = shape[-1] if item.source.transform == "transpose" else shape[0]
     return item.tensor.size_bytes * (stop - start) // num_rows
+
+
+def _described(item: InventoryItem) -> list[str]:
+    return [str(item.tensor), str(item.source), str(item.form)]
 
 
 def _check_complete(compiled: CompiledDecoder, inventory: Mapping[str, InventoryItem]) -> None:

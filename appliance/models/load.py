@@ -1,19 +1,31 @@
 """From a plan to something that runs: the family's decoder, its program, its weights, bound by a kernel set."""
 
 import importlib
+import re
+import time
 from collections.abc import Callable
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, cast
 
+from appliance.base.hashing import sha256_json
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
+from appliance.kernels.packed_cache import PackedCache
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.inventory import take_inventory
 from appliance.layers.spec import DecoderSpec
 from appliance.layers.weights import DecoderWeights, Progress
 from appliance.models.errors import ModelError
+from appliance.plan.boot import WeightsReport
 from appliance.plan.types import EnginePlan
+
+
+class LoadedModel(NamedTuple):
+    executable: Executable
+    weights: WeightsReport
 
 
 def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
@@ -35,8 +47,12 @@ def load_model(
     kernel_set: KernelSet,
     limits: ExecutionLimits,
     progress: Progress | None = None,
-) -> Executable:
-    """Translates and binds all weights; `progress` hears bytes read and bytes in all after each weight.
+    cache: Path | None = None,
+) -> LoadedModel:
+    """Translates and binds all weights, or takes them as an earlier start packed them.
+
+    `progress` hears bytes read and bytes in all after each piece. `cache`: the folder of packed weights where the plan
+    names none; where neither names one, nothing is kept.
 
     Raises ModelError or WeightError (both say what is wrong with the checkpoint), or what the kernel set raises.
     """
@@ -45,4 +61,24 @@ def load_model(
     compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
     with open_tensors(facts) as reader:
         weights = DecoderWeights(compiled, inventory, reader, limits.max_model_len, progress)
-        return kernel_set.bind(compiled.program, weights, compiled.kv_shapes, limits)
+        packed = packed_cache(plan, facts, weights, cache)
+        started = time.monotonic()
+        executable = kernel_set.bind(compiled.program, weights, compiled.kv_shapes, limits, packed)
+    if packed is not None and packed.report is not None:
+        return LoadedModel(executable, packed.report)
+    seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
+    report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
+    return LoadedModel(executable, report)
+
+
+def packed_cache(
+    plan: EnginePlan, facts: ModelFacts, weights: DecoderWeights, folder: Path | None
+) -> PackedCache | None:
+    """Where these weights are kept as a kernel set packs them; None where the plan or the caller keeps nothing."""
+    loading = plan.loading
+    folder = folder if loading.packed_dir is None else Path(loading.packed_dir)
+    if not loading.keep_packed or folder is None:
+        return None
+    identity = sha256_json([checkpoint_identity(facts, loading.checkpoint_sha256), weights.identity])
+    label = re.sub(r"[^A-Za-z0-9._-]", "_", Path(facts.root).stem)[:64]
+    return PackedCache(folder, identity, label, loading.packed_max_bytes)

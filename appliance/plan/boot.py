@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -17,12 +18,23 @@ MEASURED_ITEMS = ("weights", "kv_cache", "activations", "workspace")
 STATUS_FILE = "status.jsonl"  # what a server writes into its state folder; see service.status_file
 
 
+class WeightsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where packed weights came from, how long it took, and why not from the cache where it was not."""
+
+    origin: Literal["cache", "checkpoint"]
+    seconds: float
+    size_bytes: int
+    file: str = ""
+    reason: str = ""
+
+
 class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     """The engine writes one when it is ready."""
 
     seconds: dict[str, float]  # by phase
     memory_bytes: dict[str, int]  # by purpose: weights, kv_cache, activations, workspace
     num_blocks: int
+    weights: WeightsReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from appliance.plan.hashes import with_hashes
 from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.kernels import plan_kernels, select_kernel_set
 from appliance.plan.ledger import Ledger
+from appliance.plan.loading import plan_loading
 from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
 from appliance.plan.overrides import with_config_overrides
@@ -96,6 +97,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         hardware_sha256=sha256_json(msgspec.to_builtins(inputs.facts)),
         profile=inputs.profile.name,
         model=model,
+        loading=plan_loading(inputs),
         precision=precision,
         kernels=kernels,
         memory=placement.memory,

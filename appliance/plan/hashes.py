@@ -16,7 +16,10 @@ LIVE_MODEL_FIELDS = (
     "max_logprobs",
     "tokenizer_path",
 )
-ENGINE_SECTIONS = ("version", "appliance_version", "device", "precision", "kernels", "cache", "scheduler", "parallel")
+ENGINE_SECTIONS = (
+    *("version", "appliance_version", "device", "loading", "precision"),
+    *("kernels", "cache", "scheduler", "parallel"),
+)
 LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench")
 
 

@@ -17,6 +17,7 @@ class ResolvedFiles:
     tokenizer_path: str | None = None
     chat_template: str | None = None
     generation_config: Mapping[str, Any] | None = None
+    packed_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

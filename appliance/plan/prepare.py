@@ -149,10 +149,11 @@ def resolve_files(
 ) -> ResolvedFiles:
     """Reads what the spec names by path: the tokenizer's place, the chat template, the generation config."""
     spec = loaded.spec
-    generation = spec.decoding.generation_config
+    generation, packed = spec.decoding.generation_config, spec.loading.packed_dir
     return ResolvedFiles(
         tokenizer_path=_tokenizer_path(loaded, base, allow_fetch, progress),
         chat_template=_chat_template(spec.model.chat_template, base),
+        packed_dir=None if packed is None else str(base / Path(packed).expanduser()),
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
     )
 

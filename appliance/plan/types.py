@@ -44,6 +44,15 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     show_load_progress: bool = True
 
 
+class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How packed weights are kept between starts."""
+
+    keep_packed: bool = False
+    packed_dir: str | None = None  # None: in the cache folder of the user
+    packed_max_bytes: int = 0
+    checkpoint_sha256: str | None = None  # checked before planning; None: the files' sizes and times stand for them
+
+
 class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How checkpoint tensors of one storage and role become kernel weights."""
 
@@ -247,6 +256,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     hardware_sha256: str
     profile: str
     model: ModelPlan
+    loading: LoadingPlan = LoadingPlan()
     precision: PrecisionPlan
     kernels: KernelPlan
     memory: tuple[MemoryPlan, ...]

@@ -191,6 +191,7 @@ void fill(appl_weight& w, int first_row, const appl_matrix& m) {
   if (!w.has_offset && form.has_offset) throw Error(APPL_UNSUPPORTED, "these rows need offsets, and the weight has none");
   form.has_offset = whole.has_offset;  // rows that could do without theirs keep them
   form.zero_point = whole.zero_point;
+  form.bytes = whole.bytes;
   require(std::memcmp(&form, &whole, sizeof(form)) == 0, "these rows have another form than their weight");
   require(!w.has_offset || m.offset != nullptr, "these rows lack offsets");
   require(first_row >= 0 && first_row % kPanel == 0 && int64_t{first_row} + m.rows <= w.rows,

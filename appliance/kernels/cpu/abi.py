@@ -15,6 +15,7 @@ class Matrix(Structure):
         *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scales_are_f32", "reserved")),
         *((name, c_void_p) for name in ("data", "scale", "offset")),
     ]
+    arrays: object  # what the addresses point into
 
 
 class PackedForm(Structure):

@@ -18,6 +18,7 @@ from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.kernels.work import OperatorWork, program_work
 
@@ -34,10 +35,11 @@ class CpuKernelSet:
         weights: Mapping[str, CanonicalWeight],
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
+        cache: PackedCache | None = None,
     ) -> "CpuExecutable":
         """Raises BindError where sizes do not fit together."""
         with contextlib.ExitStack() as resources:
-            executable = CpuExecutable(self._library, resources, program, weights, kv_shapes, limits)
+            executable = CpuExecutable(self._library, resources, program, weights, kv_shapes, limits, cache)
             executable.own(resources.pop_all())
             return executable
 
@@ -51,6 +53,7 @@ class CpuExecutable:
         weights: Mapping[str, CanonicalWeight],
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
+        cache: PackedCache | None,
     ) -> None:
         """Allocates into `resources`, which the caller closes when this raises."""
         self._library = library
@@ -61,7 +64,7 @@ class CpuExecutable:
         self._pool = create_pool(library, resources, limits.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
-        self._weights.read(weights, program)
+        self._weights.load(weights, program, limits.num_threads, cache)
         rows = {ops.Extent.TOKENS: limits.max_num_batched_tokens, ops.Extent.SAMPLED: limits.max_num_sampled}
         arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
         self._arena = MappedMemory(arena.size_bytes)

@@ -1,32 +1,31 @@
-"""Canonical weights in native memory: matrices packed, vectors and tables as f32 arrays."""
+"""The weights of a bound program in native memory: packed here, or adopted from a file that an earlier start kept."""
 
 import contextlib
 import ctypes
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
+from appliance.base.log import fields, logger
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
+from appliance.kernels.cpu.packed_file import PackedBytes, PackedFile, PackedFileError, form_fields
+from appliance.kernels.cpu.packed_keeper import PackedKeeper
+from appliance.kernels.cpu.packing import Packer
 from appliance.kernels.errors import BindError
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.operators import StepProgram
+from appliance.kernels.packed_cache import PackedCache
+from appliance.plan.boot import WeightsReport
 
-_DATA_TYPES = {
-    Layout.F32: np.dtype(np.float32),
-    Layout.F16: np.dtype(np.float16),
-    Layout.BF16: np.dtype(np.uint16),
-    Layout.INT8: np.dtype(np.int8),
-    Layout.INT4: np.dtype(np.uint8),
-}
-
-
-_NUM_AHEAD = 2  # translating is numpy on one core; two keep up with packing on two
+_log = logger("kernels")
 
 
 class BoundWeights:
+    """Matrices (of Linear and Embed) are packed; vectors and tables are f32 arrays."""
+
     def __init__(
         self, library: Library, pool: ctypes.c_void_p, resources: contextlib.ExitStack, matrices: frozenset[str]
     ) -> None:
@@ -36,19 +35,40 @@ class BoundWeights:
         self._matrix_names = matrices
         self._matrices: dict[str, ctypes.c_void_p] = {}
         self._vectors: dict[str, np.ndarray] = {}
+        self._file: PackedFile | None = None  # keeps the mapping of adopted weights
 
-    def read(self, weights: Mapping[str, CanonicalWeight], program: StepProgram) -> None:
-        """Reads each weight that the program names, once, in the mapping's order. Raises BindError."""
+    def load(
+        self,
+        weights: Mapping[str, CanonicalWeight],
+        program: StepProgram,
+        num_threads: int,
+        cache: PackedCache | None,
+    ) -> None:
+        """From the cache where it holds them, else from `weights`, and then the cache gets them. Raises BindError."""
         wanted = self._matrix_names | _vector_names(program)
         missing = sorted(wanted.difference(weights))  # its names alone: a look-up would translate
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
-        for name, weight in _ahead(weights, [name for name in weights if name in wanted]):
-            _check(name, weight)
-            if name in self._matrix_names:
-                self._matrices[name] = self._pack(name, weight)
-            else:
-                self._vectors[name] = as_floats(name, weight)
+        if cache is None:
+            self._pack(weights, wanted, num_threads)
+            return
+        started = time.monotonic()
+        functions = self._library.functions
+        key = cache.key(functions.appl_level().decode(), int(functions.appl_packed_version()))
+        reason = self._adopt(cache, key, wanted)
+        if reason is not None:
+            self._pack(weights, wanted, num_threads)
+            self._keep(cache, key)
+        seconds = time.monotonic() - started
+        cache.report = WeightsReport(
+            origin="checkpoint" if reason else "cache",
+            seconds=seconds,
+            size_bytes=self.size_bytes,
+            file=str(cache.path(key)),
+            reason=reason or "",
+        )
+        what = "weights are packed" if reason else "packed weights are adopted"
+        _log.info(what, extra=fields(seconds=round(seconds, 3), bytes=self.size_bytes, file=cache.path(key).name))
 
     def matrix(self, name: str) -> int:
         return self._matrices[name].value or 0
@@ -70,75 +90,78 @@ class BoundWeights:
         size_of = self._library.functions.appl_weight_bytes
         return sum(int(size_of(m)) for m in self._matrices.values()) + sum(v.nbytes for v in self._vectors.values())
 
-    def _pack(self, name: str, weight: CanonicalWeight) -> ctypes.c_void_p:
-        data = np.ascontiguousarray(weight.data)
-        scale = None if weight.scale is None else np.ascontiguousarray(weight.scale)
-        offset = (
-            None
-            if weight.offset is None
-            else np.ascontiguousarray(weight.offset, None if scale is None else scale.dtype)
-        )
-        matrix = abi.Matrix(
-            layout=abi.LAYOUTS[weight.layout],
-            rows=weight.out_features,
-            columns=weight.in_features,
-            group_size=weight.group_size or 0,
-            scales_are_f32=scale is not None and scale.dtype == np.float32,
-            data=data.ctypes.data,
-            scale=None if scale is None else scale.ctypes.data,
-            offset=None if offset is None else offset.ctypes.data,
-        )
-        packed = ctypes.c_void_p()
+    def _pack(self, weights: Mapping[str, CanonicalWeight], wanted: frozenset[str], num_threads: int) -> None:
+        packer = Packer(self._library, self._pool, self._matrix_names)
+        try:
+            packer.pack(weights, [name for name in weights if name in wanted], num_threads)
+        finally:
+            for handle in packer.created:
+                self._own(handle)
+        self._matrices, self._vectors = packer.matrices, packer.vectors
+
+    def _adopt(self, cache: PackedCache, key: str, wanted: frozenset[str]) -> str | None:
+        """None when the weights are those of a kept file; else why not."""
+        path = cache.path(key)
+        if not path.is_file():
+            return "nothing is kept"
+        try:
+            file = PackedFile(path, key, self._library, self._pool)
+            if file.entries.keys() != wanted:
+                raise PackedFileError("it holds other weights")
+            matrices, vectors = self._adopted(file)
+        except (PackedFileError, BindError, OSError, msgspec.DecodeError) as error:
+            reason = f"the kept file is not used: {error}"
+            _log.warning("a file of packed weights is made anew", extra=fields(file=path.name, reason=str(error)))
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return reason
+        self._matrices, self._vectors, self._file = matrices, vectors, file
+        cache.touch(path)
+        return None
+
+    def _adopted(self, file: PackedFile) -> tuple[dict[str, ctypes.c_void_p], dict[str, np.ndarray]]:
+        matrices: dict[str, ctypes.c_void_p] = {}
+        vectors: dict[str, np.ndarray] = {}
+        for name, entry in file.entries.items():
+            if entry.form is None:
+                vectors[name] = file.floats(entry)
+                continue
+            form, handle = abi.PackedForm(*entry.form), ctypes.c_void_p()
+            if form.bytes != entry.size or name not in self._matrix_names:
+                raise PackedFileError(f"{name} has another form than its bytes")
+            status = self._library.functions.appl_weight_adopt(
+                ctypes.byref(form), file.address(entry), ctypes.byref(handle)
+            )
+            self._library.check(status, f"weight {name!r}")
+            self._own(handle)
+            matrices[name] = handle
+        return matrices, vectors
+
+    def _keep(self, cache: PackedCache, key: str) -> None:
+        """In the background; before the weights go, the writing is over."""
+        if self.size_bytes < cache.min_bytes:
+            return
+        keeper = PackedKeeper(cache, key, self._packed(), self._library)
+        self._resources.callback(keeper.cancel)
+        keeper.start()
+
+    def _packed(self) -> list[PackedBytes]:
+        found = []
         functions = self._library.functions
-        self._library.check(
-            functions.appl_weight_pack(self._pool, ctypes.byref(matrix), ctypes.byref(packed)), f"weight {name!r}"
-        )
-        self._resources.callback(functions.appl_weight_destroy, packed)
-        return packed
+        for name, handle in self._matrices.items():
+            form = abi.PackedForm()
+            functions.appl_weight_form(handle, ctypes.byref(form))
+            address = int(functions.appl_weight_panels(handle))
+            found.append(PackedBytes(name, address, int(form.bytes), form=form_fields(form)))
+        for name, vector in self._vectors.items():
+            found.append(PackedBytes(name, int(vector.ctypes.data), vector.nbytes, shape=vector.shape))
+        return found
 
-
-def _ahead(weights: Mapping[str, CanonicalWeight], names: Sequence[str]) -> Iterator[tuple[str, CanonicalWeight]]:
-    """The weights of `names` in order. While one is packed, threads translate the next ones."""
-    with ThreadPoolExecutor(_NUM_AHEAD, thread_name_prefix="translate") as translators:
-        pending = deque(translators.submit(weights.__getitem__, name) for name in names[:_NUM_AHEAD])
-        for index, name in enumerate(names):
-            weight = pending.popleft().result()
-            following = names[index + _NUM_AHEAD : index + _NUM_AHEAD + 1]
-            pending.extend(translators.submit(weights.__getitem__, other) for other in following)
-            yield name, weight
-
-
-def as_floats(name: str, weight: CanonicalWeight) -> np.ndarray:
-    """A dense weight as f32 [N, K]. Raises BindError for a quantized one."""
-    if weight.layout is Layout.BF16:
-        values = (weight.data.astype(np.uint32) << 16).view(np.float32)
-    elif weight.layout in (Layout.F32, Layout.F16):
-        values = weight.data.astype(np.float32)
-    else:
-        raise BindError(f"weight {name!r} is {weight.layout}; norms, biases and tables must be dense")
-    return np.ascontiguousarray(values).reshape(weight.out_features, weight.in_features)
-
-
-def _check(name: str, weight: CanonicalWeight) -> None:
-    """What the native library cannot see: that the arrays have the sizes that the record says."""
-    n, k = weight.out_features, weight.in_features
-    if weight.data.dtype != _DATA_TYPES[weight.layout]:
-        raise BindError(f"weight {name!r} is {weight.layout} but its data is {weight.data.dtype}")
-    elements = n * k // 2 if weight.layout is Layout.INT4 else n * k
-    if weight.data.size != elements:
-        raise BindError(f"weight {name!r} is [{n}, {k}] but has {weight.data.size} elements, not {elements}")
-    if weight.layout not in (Layout.INT8, Layout.INT4):
-        return
-    if weight.scale is None or not weight.group_size or k % weight.group_size:
-        raise BindError(f"weight {name!r} is {weight.layout} without scales of whole groups")
-    for array in (weight.scale, weight.offset):
-        if array is None:
-            continue
-        if array.size != n * (k // weight.group_size) or array.dtype not in (np.float16, np.float32):
-            raise BindError(f"weight {name!r} has scales or offsets of the wrong size or type")
+    def _own(self, handle: ctypes.c_void_p) -> None:
+        self._resources.callback(self._library.functions.appl_weight_destroy, handle)
 
 
 def _vector_names(program: StepProgram) -> frozenset[str]:
-    fields = ("weight", "bias", "table")
-    names = (getattr(op, field, None) for op in program.operators for field in fields)
+    fields_of_vectors = ("weight", "bias", "table")
+    names = (getattr(op, field, None) for op in program.operators for field in fields_of_vectors)
     return frozenset(name for name in names if isinstance(name, str))

@@ -9,6 +9,7 @@ import torch
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Extent, Slot, Span, StepProgram
+from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
@@ -120,5 +121,7 @@ class ReferenceKernelSet:
         weights: Mapping[str, CanonicalWeight],
         kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
+        cache: PackedCache | None = None,
     ) -> ReferenceExecutable:
+        """Packs nothing, so `cache` is left alone."""
         return ReferenceExecutable(program, weights, kv_shapes, limits)

@@ -16,6 +16,7 @@ from appliance.layers.formats.groups import FormatError, Groups
 from appliance.layers.formats.rounding import quantize
 from appliance.layers.spec import WeightSource
 
+VERSION = 1  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
 CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
@@ -71,20 +72,23 @@ class StoredRows:
         return values + np.float32(1.0) if self._adds_one else values
 
 
-def translate_matrix(parts: Sequence[StoredRows], form: WeightForm, num_columns: int) -> CanonicalWeight:
-    """The parts under each other, in `form`. A single part that already has the form is returned as a view."""
+def translate_matrix(
+    parts: Sequence[StoredRows], form: WeightForm, num_columns: int, start: int = 0, stop: int | None = None
+) -> CanonicalWeight:
+    """Rows [start, stop) of the parts under each other, in `form`; a single part that has the form comes as a view."""
+    stop = sum(len(part) for part in parts) if stop is None else stop
     if len(parts) == 1 and parts[0].is_plain(form.layout):
-        return dense_weight(parts[0].stored(0, len(parts[0])), form.layout)
+        return dense_weight(parts[0].stored(start, stop), form.layout)
     if form.layout == "int8" and form.group_size is None:
         form = WeightForm("int8", num_columns)
-    whole = _empty(form, sum(len(part) for part in parts), num_columns)
+    whole = _empty(form, stop - start, num_columns)
     chunk = max(1, CHUNK_ELEMENTS // num_columns)
-    row = 0
+    first = 0  # row of the part that is looked at
     for part in parts:
-        for start in range(0, len(part), chunk):
-            stop = min(start + chunk, len(part))
-            _place(whole, row + start, _translate_rows(part, start, stop, form))
-        row += len(part)
+        begin, end = max(start - first, 0), min(stop - first, len(part))
+        for row in range(begin, end, chunk):
+            _place(whole, first + row - start, _translate_rows(part, row, min(row + chunk, end), form))
+        first += len(part)
     return whole
 
 

@@ -14,6 +14,7 @@ from appliance.spec.scalars import (
     PositiveFloat,
     PositiveInt,
     Sha256,
+    Size,
     Text,
     Words,
 )
@@ -200,6 +201,15 @@ class LoadingSection(Section):
         None, "Token for gated models; write it as ${env:HF_TOKEN} or ${file:path}.", secret=True
     )
     ignore_patterns: list[Text] = field(["original/**/*"], "Files of a hub repository that are not fetched.")
+    keep_packed: bool = field(
+        True, "Keep weights on disk as the kernels want them: the next start maps them, and packs nothing."
+    )
+    packed_dir: Text | None = field(
+        None, "Where packed weights are kept. Default: `packed` in the cache folder of the user."
+    )
+    packed_size: Size = field(
+        32 << 30, "Most that kept weights may take together. Those used longest ago are removed first."
+    )
     use_tqdm_on_load: bool = field(True, "Show progress while weights load.")
     max_parallel_loading_workers: PositiveInt | None = field(
         None, "Ranks that load at the same time, to save host memory.", built=False

@@ -1,0 +1,28 @@
+"""What tells one checkpoint from another without reading it: a digest that was checked, or the files as they stand."""
+
+from pathlib import Path
+
+from appliance.base.hashing import sha256_json
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
+
+
+def checkpoint_identity(facts: ModelFacts, sha256: str | None) -> str:
+    """Changes whenever a weight may have changed.
+
+    sha256: the digest of the whole file where it was checked; it decides alone. Else the place, size and time of change
+    of every file, and the headers. Raises CheckpointError when a file is gone.
+    """
+    if sha256 is not None:
+        return f"sha256:{sha256}"
+    root = Path(facts.root)
+    folder = root if root.is_dir() else root.parent
+    files = []
+    for name in sorted({tensor.file for tensor in facts.tensors}):
+        path = (folder / name).resolve()
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise CheckpointError(name, f"cannot be read: {error.strerror}") from error
+        files.append([str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns])
+    return sha256_json({"files": files, "headers": facts.header_sha256})

@@ -1,0 +1,178 @@
+"""A file of packed weights: a checked header, then the bytes of each weight as they lie in memory.
+
+0    magic, version of this format, bytes of the header, its sha256, bytes of the file
+64   the header: JSON, see Header
+...  weights, each on a boundary of 4096 bytes if it has as many, else of 64
+"""
+
+import ctypes
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from appliance.base.errors import ApplianceError
+from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.library import Library
+
+FORMAT_VERSION = 1
+_MAGIC = b"APPLPACK"
+_PREAMBLE = struct.Struct("<8sII32sQ8x")
+_PAGE, _LINE = mmap.PAGESIZE, 64
+_MAX_HEADER_BYTES = 64 << 20
+_PIECE = 4 << 20  # written at a time
+
+
+class PackedFileError(ApplianceError):
+    """A file that does not hold what was looked for. It can be made anew."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One weight. form: the fields of abi.PackedForm in order; None for f32 numbers in `shape`."""
+
+    name: str
+    offset: int
+    size: int
+    checksum: int
+    form: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+
+class Header(msgspec.Struct, frozen=True):
+    key: str  # see PackedCache.key
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBytes:
+    """A weight in memory: where its bytes lie, and how they are to be read."""
+
+    name: str
+    address: int
+    size: int
+    form: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+
+
+class PackedFile:
+    """A mapped file whose every byte was checked. Its pages are shared by all processes that map it."""
+
+    def __init__(self, path: Path, key: str, library: Library, pool: ctypes.c_void_p) -> None:
+        """Raises PackedFileError, or OSError when the file cannot be read."""
+        with path.open("rb") as file:
+            self.size_bytes = os.fstat(file.fileno()).st_size
+            header = _read_header(file.read(_PREAMBLE.size), file.read, self.size_bytes)
+            if header.key != key:
+                raise PackedFileError("it holds other weights")
+            self._map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        self._map.madvise(mmap.MADV_WILLNEED)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self.entries = {entry.name: entry for entry in header.entries}
+        for entry in header.entries:
+            self._check(entry, library, pool)
+
+    def address(self, entry: Entry) -> int:
+        return int(self._bytes.ctypes.data) + entry.offset
+
+    def floats(self, entry: Entry) -> np.ndarray:
+        """A view that keeps the mapping alive."""
+        count = entry.size // 4
+        return np.frombuffer(self._map, np.float32, count, entry.offset).reshape(entry.shape or (count,))
+
+    def _check(self, entry: Entry, library: Library, pool: ctypes.c_void_p) -> None:
+        if entry.offset < 0 or entry.size <= 0 or entry.offset + entry.size > self.size_bytes:
+            raise PackedFileError(f"{entry.name} lies outside of the file")
+        if checksum(library, pool, self.address(entry), entry.size) != entry.checksum:
+            raise PackedFileError(f"the bytes of {entry.name} are damaged")
+
+
+def write_packed(
+    descriptor: int, key: str, weights: Sequence[PackedBytes], library: Library, proceed: Callable[[], bool]
+) -> None:
+    """Fills a file of `packed_size` bytes. `proceed` is asked again and again; InterruptedError when it says no."""
+    data, places = _layout(key, weights)
+    for weight, offset in zip(weights, places, strict=True):
+        _write_from(descriptor, weight, offset, proceed)
+    entries = tuple(
+        Entry(w.name, offset, w.size, checksum(library, None, w.address, w.size), w.form, w.shape)
+        for w, offset in zip(weights, places, strict=True)
+    )
+    header = _encoded(Header(key, entries), len(data))
+    preamble = _PREAMBLE.pack(
+        _MAGIC, FORMAT_VERSION, len(header), hashlib.sha256(header).digest(), _end(weights, places)
+    )
+    os.pwrite(descriptor, preamble + header, 0)
+
+
+def packed_size(key: str, weights: Sequence[PackedBytes]) -> int:
+    """Bytes of the file."""
+    return _end(weights, _layout(key, weights)[1])
+
+
+def checksum(library: Library, pool: ctypes.c_void_p | None, address: int, size: int) -> int:
+    """On the pool's threads, or without a pool on this one, which leaves the pool to others."""
+    result = ctypes.c_uint64()
+    library.check(library.functions.appl_checksum(pool, address, size, ctypes.byref(result)), "a checksum")
+    return result.value
+
+
+def _read_header(preamble: bytes, read: Callable[[int], bytes], size_bytes: int) -> Header:
+    if len(preamble) < _PREAMBLE.size:
+        raise PackedFileError("it is cut off")
+    magic, version, length, digest, expected = _PREAMBLE.unpack(preamble)
+    if magic != _MAGIC:
+        raise PackedFileError("it is no file of packed weights")
+    if version != FORMAT_VERSION:
+        raise PackedFileError(f"it has format version {version}, not {FORMAT_VERSION}")
+    if expected != size_bytes or length > min(size_bytes, _MAX_HEADER_BYTES):
+        raise PackedFileError(f"it has {size_bytes} bytes, not {expected}")
+    data = read(length)
+    if hashlib.sha256(data).digest() != digest:
+        raise PackedFileError("its header is damaged")
+    return msgspec.json.decode(data, type=Header)
+
+
+def _layout(key: str, weights: Sequence[PackedBytes]) -> tuple[bytes, list[int]]:
+    """The header as long as it can become, and the offset of each weight behind it."""
+    widest = 2**64 - 1
+    draft = Header(key, tuple(Entry(w.name, widest, widest, widest, w.form, w.shape) for w in weights))
+    data = msgspec.json.encode(draft)
+    end, places = _PREAMBLE.size + len(data), []
+    for weight in weights:
+        unit = _PAGE if weight.size >= _PAGE else _LINE
+        places.append(-(-end // unit) * unit)
+        end = places[-1] + weight.size
+    return data, places
+
+
+def _end(weights: Sequence[PackedBytes], places: Sequence[int]) -> int:
+    return places[-1] + weights[-1].size
+
+
+def _encoded(header: Header, size: int) -> bytes:
+    return msgspec.json.encode(header).ljust(size)  # JSON may end with spaces
+
+
+def _write_from(descriptor: int, weight: PackedBytes, offset: int, proceed: Callable[[], bool]) -> None:
+    view = memoryview((ctypes.c_char * weight.size).from_address(weight.address)).cast("B")
+    for start, piece in _pieces(view):
+        if not proceed():
+            raise InterruptedError("the engine ends")
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(descriptor, piece[written:], offset + start + written)
+
+
+def _pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
+    for start in range(0, len(view), _PIECE):
+        yield start, view[start : start + _PIECE]
+
+
+def form_fields(form: abi.PackedForm) -> tuple[int, ...]:
+    return tuple(int(getattr(form, field[0])) for field in abi.PackedForm._fields_)
