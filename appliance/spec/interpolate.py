@@ -22,6 +22,12 @@ def interpolator(environ: Mapping[str, str], folder: Path) -> Interpolate:
     return fill
 
 
+def referenced_variables(text: str) -> tuple[str, ...]:
+    """The environment variables that a spec's text names, each once, in order."""
+    bodies = (matched[1] for matched in _REFERENCE.finditer(text) if matched[1])
+    return tuple(dict.fromkeys(env[1] for body in bodies if (env := _ENV.fullmatch(body))))
+
+
 def _filled(matched: re.Match[str], environ: Mapping[str, str], folder: Path) -> str:
     if matched[0] == "$${":
         return "${"

@@ -1,0 +1,53 @@
+"""The verb that makes files for other supervisors."""
+
+from typing import Annotated
+
+import typer
+
+from appliance.cli.commands.options import AsJson, Overrides, SpecPath
+from appliance.cli.commands.verb import verb
+
+
+def add(app: typer.Typer) -> None:
+    @verb(
+        app,
+        "render",
+        "appliance render deployment.yaml --to kubernetes --set endpoints.http.host=0.0.0.0 | kubectl apply -f -",
+    )
+    def render(
+        spec: SpecPath,
+        target: Annotated[str, typer.Option("--to", help="systemd, compose, kubernetes or kserve.")],
+        overrides: Overrides = None,
+        hardware: Annotated[
+            str, typer.Option(metavar="FILE|NAME", help="The machine to plan for; default: this.")
+        ] = "",
+        model_facts: Annotated[str, typer.Option(metavar="FILE", help="Facts of a checkpoint that is not here.")] = "",
+        image: Annotated[str, typer.Option(help="The container's image.")] = "appliance:cpu",
+        replicas: Annotated[int, typer.Option(min=1, help="How many, or at least how many.")] = 1,
+        max_replicas: Annotated[int, typer.Option(min=0, help="Autoscale up to so many; 0 does not.")] = 0,
+        prometheus: Annotated[str, typer.Option(metavar="URL", help="Scale by KEDA, which asks here.")] = "",
+        timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long a start may take.")] = 600.0,
+        folder: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Write files there.")] = "",
+        as_json: AsJson = False,
+    ) -> int:
+        """Make a systemd unit, a compose file or Kubernetes objects; probes and grace periods follow the spec."""
+        from appliance.cli import render
+        from appliance.deploy.render.workload import RenderOptions
+
+        options = RenderOptions(
+            image=image,
+            replicas=replicas,
+            max_replicas=max_replicas or None,
+            prometheus_url=prometheus or None,
+            start_timeout_s=timeout,
+        )
+        return render.run(
+            spec,
+            target,
+            overrides or (),
+            options,
+            hardware=hardware or None,
+            model_facts=model_facts or None,
+            folder=folder or None,
+            as_json=as_json,
+        )

@@ -1,0 +1,34 @@
+"""A KServe InferenceService in raw deployment mode, with our container as its predictor."""
+
+from typing import Any
+
+from appliance.deploy.render.documents import dump
+from appliance.deploy.render.kubernetes import cache_claim
+from appliance.deploy.render.pod import labels, pod_spec, spec_map
+from appliance.deploy.render.workload import Workload
+
+
+def render(workload: Workload) -> dict[str, str]:
+    return {f"{workload.name}.yaml": dump([spec_map(workload), cache_claim(workload), _service(workload)])}
+
+
+def _service(workload: Workload) -> dict[str, Any]:
+    options = workload.options
+    pod = pod_spec(workload)
+    pod["containers"][0]["name"] = "kserve-container"  # the name by which KServe knows the predictor
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": {
+            "name": workload.name,
+            "labels": labels(workload),
+            "annotations": {"serving.kserve.io/deploymentMode": "RawDeployment"},
+        },
+        "spec": {
+            "predictor": {
+                "minReplicas": options.replicas,
+                "maxReplicas": options.max_replicas or options.replicas,
+                **pod,
+            }
+        },
+    }

@@ -1,0 +1,137 @@
+"""Kubernetes objects: spec, cache claim, Deployment, Service, disruption budget, and an autoscaler where asked for."""
+
+from typing import Any, Final
+
+from appliance.deploy.render.documents import dump
+from appliance.deploy.render.pod import labels, pod_spec, spec_map
+from appliance.deploy.render.workload import Workload
+
+QUEUE_METRIC: Final = "appliance_requests_waiting"
+QUEUE_PER_REPLICA: Final = 1  # a replica that lets requests wait is full
+CACHE_SLACK: Final = 4  # a checkpoint, what is made of it, and the next one beside it
+GIB: Final = 1 << 30
+
+
+def render(workload: Workload) -> dict[str, str]:
+    objects = [spec_map(workload), cache_claim(workload), _deployment(workload), _service(workload)]
+    if workload.options.replicas > 1:
+        objects.append(_disruption_budget(workload))
+    if workload.options.max_replicas is not None:
+        objects.append(_autoscaler(workload))
+    return {f"{workload.name}.yaml": dump(objects, _needs(workload))}
+
+
+def cache_claim(workload: Workload) -> dict[str, Any]:
+    size = max(1, CACHE_SLACK * workload.memory_bytes // GIB)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": f"{workload.name}-cache", "labels": labels(workload)},
+        "spec": {"accessModes": [_access(workload)], "resources": {"requests": {"storage": f"{size}Gi"}}},
+    }
+
+
+def _access(workload: Workload) -> str:
+    several = workload.options.replicas > 1 or workload.options.max_replicas is not None
+    return "ReadWriteMany" if several else "ReadWriteOnce"
+
+
+def _deployment(workload: Workload) -> dict[str, Any]:
+    autoscaled = workload.options.max_replicas is not None
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": workload.name, "labels": labels(workload)},
+        "spec": {
+            **({} if autoscaled else {"replicas": workload.options.replicas}),
+            "selector": {"matchLabels": labels(workload)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "progressDeadlineSeconds": workload.start_timeout_s + workload.stop_s,
+            "template": {
+                "metadata": {"labels": labels(workload), "annotations": _scraping(workload)},
+                "spec": pod_spec(workload),
+            },
+        },
+    }
+
+
+def _scraping(workload: Workload) -> dict[str, str]:
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(workload.port),
+    }
+
+
+def _service(workload: Workload) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": workload.name, "labels": labels(workload)},
+        "spec": {"selector": labels(workload), "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+    }
+
+
+def _disruption_budget(workload: Workload) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": workload.name, "labels": labels(workload)},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels(workload)}},
+    }
+
+
+def _autoscaler(workload: Workload) -> dict[str, Any]:
+    return _keda(workload) if workload.options.prometheus_url else _hpa(workload)
+
+
+def _hpa(workload: Workload) -> dict[str, Any]:
+    target = {"type": "AverageValue", "averageValue": str(QUEUE_PER_REPLICA)}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": workload.name, "labels": labels(workload)},
+        "spec": {
+            "scaleTargetRef": _target(workload),
+            "minReplicas": workload.options.replicas,
+            "maxReplicas": workload.options.max_replicas,
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": QUEUE_METRIC}, "target": target}}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": workload.start_timeout_s}},
+        },
+    }
+
+
+def _keda(workload: Workload) -> dict[str, Any]:
+    trigger = {
+        "serverAddress": workload.options.prometheus_url,
+        "query": f'sum({QUEUE_METRIC}{{pod=~"{workload.name}-.*"}})',
+        "threshold": str(QUEUE_PER_REPLICA),
+    }
+    return {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": workload.name, "labels": labels(workload)},
+        "spec": {
+            "scaleTargetRef": _target(workload),
+            "minReplicaCount": workload.options.replicas,
+            "maxReplicaCount": workload.options.max_replicas,
+            "cooldownPeriod": workload.start_timeout_s,
+            "triggers": [{"type": "prometheus", "metadata": trigger}],
+        },
+    }
+
+
+def _target(workload: Workload) -> dict[str, str]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": workload.name}
+
+
+def _needs(workload: Workload) -> str:
+    """What the cluster must have beside these objects."""
+    lines = []
+    if workload.variables:
+        lines.append(f"Needs a Secret {workload.name}-env with: {', '.join(workload.variables)}")
+    if workload.model_path is not None:
+        lines.append(f"Needs a PersistentVolumeClaim {workload.name}-model that holds {workload.model_path.name}")
+    if workload.options.max_replicas is not None and workload.options.prometheus_url is None:
+        lines.append(f"Needs an adapter that offers {QUEUE_METRIC} as a metric of pods")
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""The pod that Kubernetes and KServe run."""
+
+from typing import Any, Final
+
+from appliance.deploy.render.container import (
+    CACHE_FOLDER,
+    MODEL_FOLDER,
+    PROBE_PERIOD_S,
+    PROBE_TIMEOUT_S,
+    SPEC_FILE,
+    STATE_FOLDER,
+    UID,
+    arguments,
+    num_live_failures,
+    num_start_failures,
+)
+from appliance.deploy.render.workload import Workload
+
+PRE_STOP_S: Final = 5  # until every proxy has heard that the pod leaves
+
+
+def labels(workload: Workload) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "appliance", "app.kubernetes.io/instance": workload.name}
+
+
+def spec_map(workload: Workload) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"{workload.name}-spec", "labels": labels(workload)},
+        "data": {SPEC_FILE.name: workload.spec_text},
+    }
+
+
+def pod_spec(workload: Workload) -> dict[str, Any]:
+    return {
+        "terminationGracePeriodSeconds": PRE_STOP_S + workload.stop_s,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": UID,
+            "fsGroup": UID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container(workload)],
+        "volumes": volumes(workload),
+    }
+
+
+def container(workload: Workload) -> dict[str, Any]:
+    return {
+        "name": "appliance",
+        "image": workload.options.image,
+        "args": arguments(workload),
+        "env": [_secret(workload, name) for name in workload.variables],
+        "ports": [{"name": "http", "containerPort": workload.port}],
+        "startupProbe": _probe("/readyz", num_start_failures(workload)),
+        "readinessProbe": _probe("/readyz", 1),
+        "livenessProbe": _probe("/livez", num_live_failures(workload)),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
+        "resources": {
+            "requests": {"cpu": str(workload.num_cores), "memory": str(workload.memory_bytes)},
+            "limits": {"memory": str(workload.memory_bytes)},  # a limit of CPU would throttle within a step
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": _mounts(workload),
+    }
+
+
+def volumes(workload: Workload) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": "spec", "configMap": {"name": f"{workload.name}-spec"}},
+        {"name": "state", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "cache", "persistentVolumeClaim": {"claimName": f"{workload.name}-cache"}},
+    ]
+    if workload.model_path is not None:
+        claim = {"claimName": f"{workload.name}-model", "readOnly": True}
+        found.append({"name": "model", "persistentVolumeClaim": claim})
+    return found
+
+
+def _mounts(workload: Workload) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": "spec", "mountPath": str(SPEC_FILE.parent), "readOnly": True},
+        {"name": "state", "mountPath": str(STATE_FOLDER)},
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "cache", "mountPath": str(CACHE_FOLDER)},
+    ]
+    if workload.model_path is not None:
+        found.append({"name": "model", "mountPath": str(MODEL_FOLDER), "readOnly": True})
+    return found
+
+
+def _probe(path: str, num_failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": PROBE_PERIOD_S,
+        "timeoutSeconds": PROBE_TIMEOUT_S,
+        "failureThreshold": num_failures,
+    }
+
+
+def _secret(workload: Workload, name: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{workload.name}-env", "key": name}}}

@@ -1,0 +1,41 @@
+"""The table of targets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from appliance.deploy.render import compose, kserve, kubernetes, systemd
+from appliance.deploy.render.workload import (
+    RenderError,
+    RenderOptions,
+    Workload,
+    refuse_what_no_container_has,
+    workload_of,
+)
+from appliance.plan.prepare import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    render: Callable[[Workload], dict[str, str]]  # file name -> text
+    in_container: bool
+
+
+TARGETS: dict[str, Target] = {
+    "systemd": Target(systemd.render, in_container=False),
+    "compose": Target(compose.render, in_container=True),
+    "kubernetes": Target(kubernetes.render, in_container=True),
+    "kserve": Target(kserve.render, in_container=True),
+}
+NOT_BUILT = ("helm", "leaderworkerset", "ray-serve")
+
+
+def render_target(name: str, prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> dict[str, str]:
+    """File names and texts. Raises RenderError when the target is not known or cannot express the deployment."""
+    if name in NOT_BUILT:
+        raise RenderError(f"render --to {name} is not in this version", hint=f"built: {', '.join(TARGETS)}")
+    target = TARGETS.get(name)
+    if target is None:
+        raise RenderError(f"no target named {name!r}", hint=f"known: {', '.join(TARGETS)}")
+    if target.in_container:
+        refuse_what_no_container_has(prepared)
+    return target.render(workload_of(prepared, overrides, options))

@@ -1,0 +1,116 @@
+"""What every target needs to know of a deployment, drawn once from its spec and plan."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.base.errors import ApplianceError, ExitCode
+from appliance.checkpoint.sources.address import PathAddress, parse_address
+from appliance.plan.prepare import Prepared
+from appliance.plan.types import EnginePlan, RestartPlan
+from appliance.spec.interpolate import referenced_variables
+
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+STOP_MARGIN_S: Final = 10  # from the last answered request to the last ended process
+_FILE_FIELDS: Final = (
+    "model.chat_template",
+    "endpoints.auth.keys_file",
+    "endpoints.tls.keyfile",
+    "endpoints.tls.certfile",
+    "endpoints.tls.ca_certs",
+)
+_FILE_REFERENCE: Final = re.compile(r"(?<!\$)\$\{file:([^}]*)\}")
+
+
+class RenderError(ApplianceError):
+    """The target cannot express this deployment."""
+
+    exit_code = ExitCode.INVALID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    image: str = "appliance:cpu"
+    replicas: int = 1
+    max_replicas: int | None = None  # more than `replicas` asks for autoscaling
+    prometheus_url: str | None = None  # where an autoscaler reads the queue
+    start_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A deployment as a supervisor sees it. Sizes in bytes, times in whole seconds."""
+
+    name: str
+    spec_path: Path
+    spec_text: str  # as written: references to secrets are not filled in
+    overrides: tuple[str, ...]
+    variables: tuple[str, ...]  # of the environment, named by the spec
+    host: str
+    port: int
+    model_path: Path | None  # on this machine; None when the appliance fetches it
+    num_cores: int
+    memory_bytes: int
+    drain_s: int  # how long open requests may finish after SIGTERM
+    heartbeat_timeout_s: int
+    start_timeout_s: int
+    restart: RestartPlan
+    options: RenderOptions
+
+    @property
+    def stop_s(self) -> int:
+        """After this a supervisor may kill."""
+        return self.drain_s + STOP_MARGIN_S
+
+
+def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> Workload:
+    plan, loaded = prepared.plan, prepared.loaded
+    address = parse_address(loaded.spec.model.source, Path(loaded.file).parent)
+    return Workload(
+        name=plan.name,
+        spec_path=Path(loaded.file).resolve(),
+        spec_text=loaded.text,
+        overrides=tuple(overrides),
+        variables=referenced_variables(loaded.text),
+        host=plan.serving.host,
+        port=plan.serving.port,
+        model_path=address.path.resolve() if isinstance(address, PathAddress) else None,
+        num_cores=plan.kernels.num_threads,
+        memory_bytes=_memory_limit(plan),
+        drain_s=math.ceil(plan.serving.shutdown_timeout_s),
+        heartbeat_timeout_s=math.ceil(plan.restart.heartbeat_timeout_s),
+        start_timeout_s=math.ceil(options.start_timeout_s),
+        restart=plan.restart,
+        options=options,
+    )
+
+
+def refuse_what_no_container_has(prepared: Prepared) -> None:
+    """Raises RenderError when the deployment needs an address or a file that a container would not have."""
+    plan, loaded = prepared.plan, prepared.loaded
+    if plan.serving.front.uds is not None:
+        raise RenderError(
+            "a Unix socket does not leave its container", hint="give endpoints.http.host and port instead"
+        )
+    if plan.serving.host in LOOPBACK:
+        raise RenderError(
+            f"endpoints.http.host is {plan.serving.host}, which nothing outside the container reaches",
+            hint="add --set endpoints.http.host=0.0.0.0; such an address asks for endpoints.auth.keys",
+        )
+    files = [path for path in _FILE_FIELDS if loaded.is_set(path)]
+    files += [f"${{file:{name}}}" for name in _FILE_REFERENCE.findall(loaded.text)]
+    if files:
+        raise RenderError(
+            f"the spec names files that are not carried along: {', '.join(files)}",
+            hint="give secrets as ${env:NAME}, and end TLS at the proxy",
+        )
+
+
+def _memory_limit(plan: EnginePlan) -> int:
+    """A limit under which planning again gives the same plan: what is planned, over the share that may be used."""
+    memory = plan.memory[0]
+    planned = sum(item.size_bytes for item in memory.items)
+    return math.ceil(planned * memory.device_bytes / memory.budget_bytes)
