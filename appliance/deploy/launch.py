@@ -18,7 +18,8 @@ Command = Callable[[Generation], Sequence[str]]
 
 def server_command(generation: Generation) -> list[str]:
     plan, folder = str(generation.plan_path), str(generation.folder)
-    return [sys.executable, "-m", "appliance.server", "--plan", plan, "--state", folder]
+    store = str(generation.folder.parent.parent / "store")  # outlives the generation
+    return [sys.executable, "-m", "appliance.server", "--plan", plan, "--state", folder, "--store", store]
 
 
 def launch(generation: Generation, command: Sequence[str], record: Callable[[ProcessId], None]) -> ProcessId:

@@ -12,8 +12,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="appliance.server", description="Serves one planned engine over HTTP.")
     parser.add_argument("--plan", required=True, type=Path, help="an EnginePlan as JSON")
     parser.add_argument("--state", type=Path, help="an existing folder for status.jsonl")
+    parser.add_argument("--store", type=Path, help="a folder for responses, files and batches; else a temporary one")
     options = parser.parse_args(arguments)
-    return run_server(options.plan, options.state)
+    return run_server(options.plan, options.state, store_folder=options.store)
 
 
 if __name__ == "__main__":

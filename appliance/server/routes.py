@@ -1,5 +1,6 @@
 """Every route of the server, in one table."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from appliance.plan.types import ServingPlan
 from appliance.server import chat, completions, health_routes, model_routes, token_routes
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.errors import ErrorShape
+from appliance.server.responses import routes as response_routes
 from appliance.server.state import ServerState
 
 AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
@@ -33,6 +35,7 @@ def _api(name: str) -> Callable[[ServingPlan], bool]:
     return lambda serving: name in serving.apis
 
 
+_responses = _api("responses")
 _openai, _anthropic = _api("openai"), _api("anthropic")
 
 
@@ -41,6 +44,18 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
     Route("/v1/models", ("GET",), "key", "live", model_routes.list_models, _openai),
     Route("/v1/models/{model:path}", ("GET",), "key", "live", model_routes.get_model, _openai),
+    Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
+    Route("/v1/responses/{response_id}", ("GET",), "key", "live", response_routes.get_response, _responses),
+    Route("/v1/responses/{response_id}", ("DELETE",), "key", "live", response_routes.delete_response, _responses),
+    Route("/v1/responses/{response_id}/cancel", ("POST",), "key", "live", response_routes.cancel_response, _responses),
+    Route(
+        "/v1/responses/{response_id}/input_items",
+        ("GET",),
+        "key",
+        "live",
+        response_routes.list_input_items,
+        _responses,
+    ),
     Route("/v1/messages", ("POST",), "key", "live", anthropic_routes.create_message, _anthropic, "anthropic"),
     Route(
         "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
@@ -64,3 +79,11 @@ _ANTHROPIC_PATHS = frozenset(route.path for route in ROUTES if route.errors == "
 def error_shape(path: str) -> ErrorShape:
     """Whose words an error on this path uses."""
     return "anthropic" if path in _ANTHROPIC_PATHS else "openai"
+
+
+def path_pattern(path: str) -> re.Pattern[str]:
+    """What a route's path with names in braces matches."""
+    names = {"": "[^/]+", ":path": ".+"}
+    pieces = re.split(r"\{\w+(:path)?\}", path)
+    found = [names[piece or ""] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)]
+    return re.compile("".join(found))

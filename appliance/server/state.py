@@ -1,5 +1,6 @@
 """What the handlers of one server share."""
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from appliance.server.sampling import SamplingRules
 from appliance.service.client import EngineClient
 from appliance.service.health import Health
 from appliance.service.metrics import ServiceMetrics
+from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
 
 _SHOWN_NAME = 100
@@ -29,8 +31,10 @@ class ServerState:
     metrics: ServiceMetrics
     health: Health
     keys: KeyRing
+    store: Store
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
+    background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
 
     @property
@@ -48,9 +52,18 @@ class ServerState:
 
 
 def make_state(
-    plan: EnginePlan, client: EngineClient, metrics: ServiceMetrics, health: Health, tokenizer: Tokenizer
+    plan: EnginePlan,
+    client: EngineClient,
+    metrics: ServiceMetrics,
+    health: Health,
+    tokenizer: Tokenizer,
+    store: Store | None = None,
 ) -> ServerState:
-    """Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys."""
+    """`store`: by default one that goes with the process.
+
+    Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys.
+    """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
     keys = KeyRing(plan.serving, metrics)
-    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys)
+    kept = store or Store(plan.serving)
+    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept)

@@ -1,6 +1,7 @@
 """A running server with the scripted engine: a byte-level tokenizer, a small chat template, and replies by prompt."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from appliance.engine.scripted import Reply, Script
 from appliance.plan.types import ServingPlan
+from appliance.server.routes import ROUTES, Route
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
 from tests.engine.plans import scripted_plan
 
@@ -86,6 +88,16 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
     path = folder / "plan.json"
     path.write_bytes(msgspec.json.encode(plan))
     return path
+
+
+def example_path(route: Route) -> str:
+    """A path that the route matches."""
+    return re.sub(r"\{\w+(:path)?\}", "scripted", route.path)
+
+
+def methods_of(path: str) -> set[str]:
+    """Of all routes with this path."""
+    return {method for route in ROUTES if route.path == path for method in route.methods}
 
 
 class Server:

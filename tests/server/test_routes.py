@@ -10,7 +10,7 @@ import pytest
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
 from appliance.server.routes import ROUTES
-from tests.server.harness import Server, chat_prompt, encode, running, says
+from tests.server.harness import Server, chat_prompt, encode, example_path, running, says
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
 
@@ -83,7 +83,7 @@ def test_keys_guard_every_route_but_health(tmp_path: Path) -> None:
     plan = {"key_hashes": hashes, "request_id_headers": True, "cors_origins": ["https://app.example"], "metrics": True}
     with running(tmp_path, Script(replies=[says("greet", "hello")]), **plan) as server, server.http() as http:
         for route in ROUTES:
-            path = route.path.replace("{model:path}", "scripted")
+            path = example_path(route)
             for method in (*route.methods, "HEAD", "OPTIONS", "PUT"):
                 status = http.request(method, path).status_code
                 assert (status == 401) == (route.auth == "key"), (method, path, status)

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API, translated to one chat turn and back."""

@@ -1,0 +1,59 @@
+"""Responses that nobody waits for: a task of this process makes them, and says in the store that it still does."""
+
+import asyncio
+import time
+from typing import Any
+
+import orjson
+
+from appliance.server.callers import owner
+from appliance.server.responses.answer import Keep, ResponseAnswer
+from appliance.server.state import ServerState
+from appliance.service.errors import RequestFailedError
+from appliance.service.requests import TextRequest
+from appliance.service.streams import OutputStream, merged
+from appliance.store.responses import UNFINISHED, StoredResponse
+
+TOUCH_EVERY_S = 1.0
+_LOST_AFTER_S = 15.0  # without a touch: the process that made it is gone
+
+
+def start(state: ServerState, request: TextRequest, answer: ResponseAnswer, keep: Keep) -> dict[str, Any]:
+    """The response as it is at its beginning. Raises RequestFailedError when the request is not admitted."""
+    stream = state.client.generate(request)
+    response = answer.response("in_progress")
+    keep(response)
+    task = asyncio.create_task(_run(state, stream, answer, response["id"]), name="background response")
+    state.background.add(task)
+    task.add_done_callback(state.background.discard)
+    return response
+
+
+def current(state: ServerState, stored: StoredResponse) -> dict[str, Any]:
+    """The response as it is now; one whose process is gone has failed."""
+    response: dict[str, Any] = orjson.loads(stored.response)
+    if stored.status in UNFINISHED and time.time() - stored.touched > _LOST_AFTER_S:
+        error = {"code": "server_error", "message": "the server ended before the response did"}
+        response = {**response, "status": "failed", "error": error}
+    return response
+
+
+async def _run(state: ServerState, stream: OutputStream, answer: ResponseAnswer, response_id: str) -> None:
+    watcher = asyncio.create_task(_touch(state, stream, owner(), response_id))
+    try:
+        with stream:
+            async for outputs in stream:
+                for output in merged(outputs):
+                    answer.add(output)
+        answer.body()  # keeps it, unless it was cancelled
+    except RequestFailedError as failure:
+        answer.failed(str(failure))
+    finally:
+        watcher.cancel()
+
+
+async def _touch(state: ServerState, stream: OutputStream, holder: str, response_id: str) -> None:
+    """Ends the stream when the response was cancelled or deleted, by whatever process."""
+    while await asyncio.to_thread(state.store.responses.touch, holder, response_id):
+        await asyncio.sleep(TOUCH_EVERY_S)
+    stream.close()

@@ -1,0 +1,132 @@
+"""From the items of a response to a chat conversation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from appliance.server.errors import invalid, not_in_this_version
+from appliance.server.fields import ChatFields, ChatMessage
+from appliance.server.responses.fields import COPIED, LOGPROBS, InputItem, InputPart, ResponsesFields, TextFormat
+from appliance.server.structured_fields import JsonSchemaFormat, ResponseFormat
+
+_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+
+
+def chat_fields(fields: ResponsesFields, items: Sequence[InputItem], *, num_earlier: int) -> ChatFields:
+    """`items`: the whole conversation, of which `num_earlier` come from earlier responses. Raises ApiError 400."""
+    chat = ChatFields(messages=_messages(fields, items, num_earlier))
+    for name in COPIED:
+        setattr(chat, name, getattr(fields, name))
+    if LOGPROBS in (fields.include or []) or fields.top_logprobs:
+        chat.logprobs, chat.top_logprobs = True, fields.top_logprobs
+    if fields.text is not None and fields.text.format is not None:
+        chat.response_format = _response_format(fields.text.format)
+    if fields.reasoning is not None and fields.reasoning.effort is not None:
+        chat.reasoning_effort = fields.reasoning.effort
+    _add_tools(chat, fields)
+    return chat
+
+
+def input_items(fields: ResponsesFields) -> list[InputItem]:
+    """What this request adds to the conversation."""
+    if isinstance(fields.input, str):
+        return [InputItem(type="message", role="user", content=fields.input)]
+    if not fields.input:
+        raise invalid("input", "input is an empty list; at least one item is needed", "invalid_value")
+    return fields.input
+
+
+def _messages(fields: ResponsesFields, items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]:
+    messages = [ChatMessage(role="system", content=fields.instructions)] if fields.instructions else []
+    for place, item in enumerate(items):
+        _add(messages, item, f"input[{place - num_earlier}]" if place >= num_earlier else "previous_response_id")
+    return messages
+
+
+def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
+    """Items of the assistant that follow each other are one message: its reasoning, its text and its calls."""
+    kind = item.type or "message"
+    last = messages[-1] if messages and messages[-1].role == "assistant" else None
+    if kind == "message":
+        text = _text(_needed(item, "content", where), f"{where}.content")
+        role = _needed(item, "role", where)
+        if role == "assistant" and last is not None and not last.content:
+            last.content = text
+        elif role in ("system", "developer") and messages and all(each.role == "system" for each in messages):
+            messages[-1].content = f"{messages[-1].content}\n\n{text}"  # templates know one, at the beginning
+        else:
+            messages.append(ChatMessage(role="system" if role == "developer" else role, content=text))
+    elif kind == "function_call":
+        function = {"name": _needed(item, "name", where), "arguments": item.arguments or "{}"}
+        call = {"id": _needed(item, "call_id", where), "type": "function", "function": function}
+        if last is None:
+            last = ChatMessage(role="assistant")
+            messages.append(last)
+        last.tool_calls = [*(last.tool_calls or []), call]
+    elif kind == "function_call_output":
+        text = _text(_needed(item, "output", where), f"{where}.output")
+        messages.append(ChatMessage(role="tool", tool_call_id=_needed(item, "call_id", where), content=text))
+    elif kind == "reasoning":
+        content = item.content or item.summary or []
+        if text := _text(content, f"{where}.content"):
+            messages.append(ChatMessage(role="assistant", content="", reasoning_content=text))
+    else:
+        raise not_in_this_version(f"{where}.type", f"an item of type {kind[:40]!r}")
+
+
+def _needed(item: InputItem, name: str, where: str) -> Any:
+    value = getattr(item, name)
+    if value is None:
+        raise invalid(f"{where}.{name}", f"the field '{where}.{name}' is missing", "missing_required_parameter")
+    return value
+
+
+def _text(content: str | list[InputPart], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for place, part in enumerate(content):
+        text = part.refusal if part.type == "refusal" else part.text
+        if part.type not in (*_TEXTS, "refusal"):
+            raise not_in_this_version(f"{where}[{place}].type", f"content of type {part.type[:40]!r}")
+        if text is None:
+            raise invalid(f"{where}[{place}].text", f"{where}[{place}] has no text", "missing_required_parameter")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+def _response_format(asked: TextFormat) -> ResponseFormat | None:
+    if asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return ResponseFormat(type="json_object")
+    schema = JsonSchemaFormat(name=asked.name, description=asked.description, schema=asked.schema, strict=asked.strict)
+    return ResponseFormat(type="json_schema", json_schema=schema)
+
+
+def _add_tools(chat: ChatFields, fields: ResponsesFields) -> None:
+    """Tools and the choice among them in the words of chat completions."""
+    if not fields.tools:
+        if fields.tool_choice not in (None, "none", "auto"):
+            raise invalid("tool_choice", "tool_choice needs tools", "invalid_value")
+        return
+    tools: list[dict[str, Any]] = []
+    for place, tool in enumerate(fields.tools):
+        if tool.type != "function":
+            raise not_in_this_version(f"tools[{place}].type", f"tools of type {tool.type[:40]!r}")
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        function["strict"] = tool.strict
+        given = {name: value for name, value in function.items() if value is not None}
+        tools.append({"type": "function", "function": given})
+    chat.tools = tools
+    choice = fields.tool_choice
+    if isinstance(choice, str) or choice is None:
+        chat.tool_choice = choice
+    elif choice.type != "function":
+        raise not_in_this_version("tool_choice.type", f"tool_choice of type {choice.type[:40]!r}")
+    else:
+        chat.tool_choice = {"type": "function", "function": {"name": choice.name}}
+
+
+ITEMS = msgspec.json.Decoder(list[InputItem])

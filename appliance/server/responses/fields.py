@@ -1,0 +1,173 @@
+"""The body of POST /v1/responses, field by field, as in server.fields."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from appliance.server.errors import invalid, not_in_this_version
+
+
+class InputPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One part of a message's content, or of a reasoning item."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    annotations: Any = None
+    logprobs: Any = None
+    image_url: Any = None
+    file_id: Any = None
+    file_url: Any = None
+    file_data: Any = None
+    filename: Any = None
+    detail: Any = None
+    input_audio: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One item of a conversation; `type` says which fields it has. Without one it is a message."""
+
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[InputPart] | None = None
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[InputPart] | None = None
+    summary: list[InputPart] | None = None
+    encrypted_content: str | None = None
+    namespace: str | None = None
+    caller: Any = None
+
+
+class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    """A tool. Of types other than function only the name is needed, to refuse them."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    type: str
+    name: str | None = None
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    input: str | list[InputItem]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    text: TextFields | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningFields | None = None
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+
+    # As in chat completions.
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    # Standard fields that change nothing here.
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Any = None
+    max_tool_calls: int | None = None  # counts calls of built-in tools, of which there are none
+
+    # Known, and refused while they are not built; see UNBUILT.
+    conversation: Any = None
+    prompt: Any = None
+    context_management: Any = None
+    moderation: Any = None
+    access_programs: Any = None
+    image: Any = None
+
+
+COPIED = (
+    "model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "seed", "stop", "priority", "cache_salt", "chat_template_kwargs", "parallel_tool_calls",
+)  # fmt: skip
+LOGPROBS = "message.output_text.logprobs"
+_INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second is taken: reasoning is not encrypted here
+
+# Field -> values that ask for nothing. Any other value is refused.
+UNBUILT: dict[str, tuple[Any, ...]] = {
+    "conversation": (None,),
+    "prompt": (None,),
+    "context_management": (None, []),
+    "moderation": (None,),
+    "access_programs": (None, {}),
+    "image": (None,),
+    "truncation": (None, "disabled"),
+}
+
+
+def check_fields(fields: ResponsesFields) -> None:
+    """Raises ApiError for the first field that asks for something this version does not have."""
+    for name, neutral in UNBUILT.items():
+        if getattr(fields, name) not in neutral:
+            raise not_in_this_version(name)
+    for place, wanted in enumerate(fields.include or []):
+        if wanted not in _INCLUDED:
+            raise not_in_this_version(f"include[{place}]", f"including {wanted[:60]!r}")
+    if fields.text is not None and fields.text.verbosity not in (None, "medium"):
+        raise not_in_this_version("text.verbosity")
+    if fields.background and fields.stream:
+        raise not_in_this_version("stream", "streaming in the background")
+    if fields.background and fields.store is False:
+        raise invalid("background", "background needs store: nothing else would keep the answer", "invalid_value")
+    if fields.max_output_tokens is not None and fields.max_output_tokens < 1:
+        message = f"max_output_tokens is {fields.max_output_tokens}; it must be at least 1"
+        raise invalid("max_output_tokens", message, "invalid_value")

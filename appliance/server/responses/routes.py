@@ -1,0 +1,167 @@
+"""POST /v1/responses, and what can be done with a stored response afterwards."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.server.bodies import json_decoder, read_fields
+from appliance.server.callers import owner
+from appliance.server.errors import ApiError, invalid, not_in_this_version
+from appliance.server.generation import respond
+from appliance.server.responses.answer import Keep, ResponseAnswer
+from appliance.server.responses.background import current, start
+from appliance.server.responses.conversation import ITEMS, chat_fields, input_items
+from appliance.server.responses.echo import echoed
+from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
+from appliance.server.state import ServerState
+from appliance.server.turn import ChatTurn, capped, prepare_turn
+from appliance.store.responses import UNFINISHED, StoredResponse
+
+_DECODER = json_decoder(ResponsesFields)
+_MAX_LISTED = 100
+
+
+async def create_response(state: ServerState, request: Request) -> Response:
+    state.client.check_admission()
+    fields = await read_fields(state, request, _DECODER)
+    check_fields(fields)
+    response_id = f"resp_{uuid.uuid4().hex}"
+    earlier, items = _earlier(state, fields), _with_ids(input_items(fields), response_id)
+    turn = await _prepared(state, fields, earlier, items, response_id)
+    told = echoed(fields, response_id, state.model_name)
+    keep = _keeper(state, owner(), [*earlier, *items]) if fields.store is not False else _forget
+    answer = ResponseAnswer(state, turn, told, keep)
+    if fields.background:
+        return _json(start(state, turn.request, answer, keep))
+    return await respond(state, request, [turn.request], answer, is_streamed=bool(fields.stream))
+
+
+async def get_response(state: ServerState, request: Request) -> Response:
+    if request.query_params.get("stream", "false") != "false":
+        raise not_in_this_version("stream", "streaming a stored response")
+    return _json(current(state, _stored(state, request)))
+
+
+async def delete_response(state: ServerState, request: Request) -> Response:
+    response_id = _stored(state, request).id
+    state.store.responses.delete(owner(), response_id)
+    return _json({"id": response_id, "object": "response", "deleted": True})
+
+
+async def cancel_response(state: ServerState, request: Request) -> Response:
+    """Ends a response that runs in the background; one that has ended stays as it is."""
+    stored = _stored(state, request)
+    response = current(state, stored)
+    if not response["background"]:
+        raise invalid("response_id", "only a response that was made in the background can be cancelled", "not_allowed")
+    if response["status"] in UNFINISHED:
+        response["status"] = "cancelled"
+        state.store.responses.put(_row(response, stored.owner, stored.items))
+    return _json(response)
+
+
+async def list_input_items(state: ServerState, request: Request) -> Response:
+    stored = _stored(state, request)
+    items: list[dict[str, Any]] = [_shown(item) for item in orjson.loads(stored.items)]
+    if _choice(request.query_params, "order", ("desc", "asc")) == "desc":
+        items.reverse()
+    page, has_more = _page(items, request.query_params)
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    return _json({"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more})
+
+
+async def _prepared(
+    state: ServerState, fields: ResponsesFields, earlier: list[InputItem], items: list[InputItem], response_id: str
+) -> ChatTurn:
+    chat = chat_fields(fields, [*earlier, *items], num_earlier=len(earlier))
+    turn = await prepare_turn(state, chat, response_id.removeprefix("resp_"))
+    return turn if fields.max_output_tokens is None else capped(turn, fields.max_output_tokens)
+
+
+def _earlier(state: ServerState, fields: ResponsesFields) -> list[InputItem]:
+    """The conversation that `previous_response_id` continues: what it answered, and its answer."""
+    if fields.previous_response_id is None:
+        return []
+    stored = state.store.responses.get(owner(), fields.previous_response_id)
+    if stored is None:
+        raise _unknown(fields.previous_response_id, "previous_response_id")
+    if stored.status in (*UNFINISHED, "failed", "cancelled"):
+        message = f"the response {fields.previous_response_id!r} is {stored.status}; it has no answer to go on from"
+        raise invalid("previous_response_id", message, "invalid_value")
+    output = orjson.dumps(orjson.loads(stored.response)["output"])
+    return [*ITEMS.decode(stored.items), *ITEMS.decode(output)]
+
+
+def _with_ids(items: list[InputItem], response_id: str) -> list[InputItem]:
+    """Items that came without an id get one, as input_items shows them."""
+    for place, item in enumerate(items):
+        item.type = item.type or "message"
+        if item.id is None:
+            item.id = f"item_{response_id.removeprefix('resp_')}_{place}"
+    return items
+
+
+def _keeper(state: ServerState, holder: str, items: list[InputItem]) -> Keep:
+    encoded = msgspec.json.encode(items)
+    return lambda response: state.store.responses.put(_row(response, holder, encoded))
+
+
+def _forget(response: Mapping[str, Any]) -> None:
+    """For a request that says store: false."""
+
+
+def _row(response: dict[str, Any], holder: str, items: bytes) -> StoredResponse:
+    return StoredResponse(
+        id=response["id"], owner=holder, status=response["status"], response=orjson.dumps(response), items=items
+    )
+
+
+def _stored(state: ServerState, request: Request) -> StoredResponse:
+    response_id: str = request.path_params["response_id"]
+    stored = state.store.responses.get(owner(), response_id)
+    if stored is None:
+        raise _unknown(response_id, "response_id")
+    return stored
+
+
+def _unknown(response_id: str, param: str) -> ApiError:
+    message = f"there is no response {response_id[:100]!r}; it was never stored, was deleted, or is another key's"
+    return ApiError(404, message, param=param, code="not_found")
+
+
+def _shown(item: dict[str, Any]) -> dict[str, Any]:
+    """Messages are shown with parts, however they came."""
+    if item["type"] != "message":
+        return item
+    content = item["content"]
+    if isinstance(content, str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        part: dict[str, Any] = {"type": kind, "text": content}
+        content = [{**part, "annotations": []} if kind == "output_text" else part]
+    return {"status": "completed", **item, "content": content}
+
+
+def _page(items: list[dict[str, Any]], query: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MAX_LISTED):
+        raise invalid("limit", f"limit is {limit[:20]!r}; it must be from 1 to {_MAX_LISTED}", "invalid_value")
+    if (after := query.get("after")) is not None:
+        places = [place for place, item in enumerate(items) if item["id"] == after]
+        items = items[places[0] + 1 :] if places else []
+    return items[: int(limit)], len(items) > int(limit)
+
+
+def _choice(query: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = query.get(name, allowed[0])
+    if value not in allowed:
+        raise invalid(name, f"{name} is {value[:20]!r}; it must be one of {', '.join(allowed)}", "invalid_value")
+    return value
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
