@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from appliance.base.errors import ApplianceError
 from appliance.bench.online import Tick
 from appliance.bench.record import RequestRecord
@@ -10,14 +12,24 @@ from appliance.bench.scenario import Scenario
 from appliance.bench.workload import WorkItem, make_workload
 from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import GenerateRequest, OutputBatch, SamplingParams, SequenceOutput
+from appliance.engine.profile import EngineProfile
+
+
+def run_profiled(
+    scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
+) -> tuple[list[list[RequestRecord]], EngineProfile]:
+    """As run_offline, with the profile of all rounds."""
+    _warm_up(scenario, engine, eos_token_ids, vocab_size)
+    engine.call("start_profile")
+    rounds = run_offline(msgspec.structs.replace(scenario, num_warmups=0), engine, eos_token_ids, vocab_size, tick)
+    return rounds, msgspec.msgpack.decode(engine.call("stop_profile"), type=EngineProfile)
 
 
 def run_offline(
     scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
 ) -> list[list[RequestRecord]]:
     """One list of records a round. Raises ApplianceError when the workload has text prompts (an engine takes ids)."""
-    warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
-    _run_batch(scenario, engine, eos_token_ids, warmups, "warmup")
+    _warm_up(scenario, engine, eos_token_ids, vocab_size)
     rounds = []
     for index in range(scenario.repeats):
         items = make_workload(scenario, vocab_size, index)
@@ -27,6 +39,11 @@ def run_offline(
             tick(len(records), len(items))
         rounds.append(records)
     return rounds
+
+
+def _warm_up(scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
+    warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
+    _run_batch(scenario, engine, eos_token_ids, warmups, "warmup")
 
 
 def _batches(scenario: Scenario, items: Sequence[WorkItem]) -> Iterator[Sequence[WorkItem]]:

@@ -22,16 +22,28 @@ def request_sampling(scenario: Scenario) -> dict[str, Any]:
     return fields
 
 
-def run_online(scenario: Scenario, target: Target, vocab_size: int, tick: Tick) -> list[list[RequestRecord]]:
-    """One list of records a round. A round's tokens differ from the others', so a prefix cache gains nothing."""
-    return asyncio.run(_rounds(scenario, target, vocab_size, tick))
+def _nothing() -> None:
+    """Nobody waits for the warm-up."""
 
 
-async def _rounds(scenario: Scenario, target: Target, vocab_size: int, tick: Tick) -> list[list[RequestRecord]]:
+def run_online(
+    scenario: Scenario, target: Target, vocab_size: int, tick: Tick, warmed_up: Callable[[], None] = _nothing
+) -> list[list[RequestRecord]]:
+    """One list of records a round. A round's tokens differ from the others', so a prefix cache gains nothing.
+
+    warmed_up: called before the first round.
+    """
+    return asyncio.run(_rounds(scenario, target, vocab_size, tick, warmed_up))
+
+
+async def _rounds(
+    scenario: Scenario, target: Target, vocab_size: int, tick: Tick, warmed_up: Callable[[], None]
+) -> list[list[RequestRecord]]:
     async with CompletionClient(target) as client:
         warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
         for item in warmups:
             await client.send(item, request_sampling(scenario), stream=scenario.stream)
+        warmed_up()
         return [
             await _round(scenario, client, make_workload(scenario, vocab_size, index), tick)
             for index in range(scenario.repeats)

@@ -9,7 +9,9 @@ import msgspec
 
 from appliance.base.errors import NotComparableError
 from appliance.bench.record import RequestRecord, RoundFigures
+from appliance.bench.roofline import Roofline
 from appliance.bench.scenario import Scenario
+from appliance.engine.profile import EngineProfile
 
 RESULT_VERSION = 1
 
@@ -55,6 +57,8 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[RoundFigures, ...]
     records: tuple[RequestRecord, ...]  # of the last round
     slo: dict[str, float] = {}
+    profile: EngineProfile | None = None  # of all rounds
+    rooflines: tuple[Roofline, ...] = ()
 
 
 def spread_of(rounds: Sequence[RoundFigures]) -> dict[str, Spread]:

@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -12,10 +12,13 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.bench.online import Tick, run_online
 from appliance.bench.record import RequestRecord, summarize
+from appliance.bench.remote_profile import start_profile, stop_profile
 from appliance.bench.result import BenchResult, spread_of
+from appliance.bench.roofline import measured_or_refuse, rooflines
 from appliance.bench.scenario import Scenario
 from appliance.bench.sse import Target
-from appliance.hardware.facts import HardwareFacts
+from appliance.engine.profile import EngineProfile
+from appliance.hardware.facts import HardwareFacts, MeasuredFacts
 from appliance.plan.types import EnginePlan
 
 # Prompts are drawn from the first ids only, so that one scenario is the same work for models of any vocabulary.
@@ -44,25 +47,53 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+Depth = Literal["figures", "profile", "roofline"]  # how much is asked about where the time goes
+
+
 def bench_server(
-    scenario: Scenario, target: Target, subject: Subject, vocab_size: int, facts: HardwareFacts, tick: Tick
+    scenario: Scenario,
+    target: Target,
+    subject: Subject,
+    vocab_size: int,
+    facts: HardwareFacts,
+    tick: Tick,
+    depth: Depth = "figures",
 ) -> BenchResult:
-    """Measures a server over HTTP. Raises ApplianceError when no request at all was answered."""
-    return _result(scenario, subject, facts, run_online(scenario, target, vocab_size, tick))
+    """Measures a server over HTTP. Raises ApplianceError when no request at all was answered, when a profile is asked
+    of a server without debug routes, and for a roofline of a machine that was not measured."""
+    if depth == "figures":
+        return _result(scenario, subject, facts, run_online(scenario, target, vocab_size, tick))
+    measured = measured_or_refuse(facts) if depth == "roofline" else None
+    records = run_online(scenario, target, vocab_size, tick, lambda: start_profile(target))
+    return _profiled(_result(scenario, subject, facts, records), stop_profile(target), measured)
 
 
 def bench_in_process(
-    scenario: Scenario, plan: EnginePlan, subject: Subject, vocab_size: int, facts: HardwareFacts, tick: Tick
+    scenario: Scenario,
+    plan: EnginePlan,
+    subject: Subject,
+    vocab_size: int,
+    facts: HardwareFacts,
+    tick: Tick,
+    depth: Depth = "figures",
 ) -> BenchResult:
-    """Loads the planned model here and measures the engine without HTTP."""
-    from appliance.bench.offline import run_offline  # noqa: PLC0415 - the engine is loaded only where it is measured
+    """Loads the planned model here and measures the engine without HTTP. Raises ApplianceError for a roofline of a
+    machine that was not measured."""
+    from appliance.bench.offline import run_offline, run_profiled  # noqa: PLC0415 - loaded only where it is measured
     from appliance.engine.inproc import InprocEngine  # noqa: PLC0415 - as above
     from appliance.service.text_side import load_text_side  # noqa: PLC0415 - as above
 
+    measured = measured_or_refuse(facts) if depth == "roofline" else None
     eos_token_ids = () if scenario.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine.from_plan(plan) as engine:
-        rounds = run_offline(scenario, engine, eos_token_ids, vocab_size, tick)
-    return _result(scenario, subject, facts, rounds)
+        if depth == "figures":
+            return _result(scenario, subject, facts, run_offline(scenario, engine, eos_token_ids, vocab_size, tick))
+        rounds, profile = run_profiled(scenario, engine, eos_token_ids, vocab_size, tick)
+    return _profiled(_result(scenario, subject, facts, rounds), profile, measured)
+
+
+def _profiled(result: BenchResult, profile: EngineProfile, measured: MeasuredFacts | None) -> BenchResult:
+    return msgspec.structs.replace(result, profile=profile, rooflines=rooflines(profile, measured))
 
 
 def _result(

@@ -1,6 +1,7 @@
 """A result and a comparison as text, one screen each."""
 
 from appliance.bench.result import FIGURES, BenchResult, Spread
+from appliance.bench.roofline import Roofline
 
 _MILLISECONDS = ("ttft", "itl", "tpot", "e2el")
 _UNITS = {
@@ -40,6 +41,28 @@ def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, floa
     for name, (mine, other, ratio) in table.items():
         unit, factor = unit_of(name)
         lines.append(f"  {name:<20}{mine * factor:>18.2f} {unit:<5}{other * factor:>18.2f} {unit:<5}{ratio:>10.2f}")
+    return "\n".join(lines)
+
+
+def render_rooflines(found: tuple[Roofline, ...]) -> str:
+    return "\n\n".join(_roofline(each) for each in found)
+
+
+def _roofline(found: Roofline) -> str:
+    """Parts below a thousandth of the step share a line."""
+    floor = f"; floor {found.floor_s * 1e3:.3f} ms, reached {found.achieved:.0%}" if found.floor_s else ""
+    lines = [
+        f"  {found.kind}: {found.steps} steps of {found.tokens:.1f} tokens, {found.seconds * 1e3:.3f} ms each{floor}",
+        f"    {'part':<42}{'ms':>10}{'share':>8}{'floor':>10}{'reached':>9}",
+    ]
+    shown = [part for part in found.parts if part.seconds >= found.seconds / 1000]
+    for part in shown:
+        row = f"    {part.name:<42}{part.seconds * 1e3:>10.3f}{part.seconds / found.seconds:>8.1%}"
+        if part.floor_s:
+            row += f"{part.floor_s * 1e3:>10.3f}{part.floor_s / part.seconds:>9.0%}  {part.bound}"
+        lines.append(row)
+    rest = found.seconds - sum(part.seconds for part in shown)
+    lines.append(f"    {f'{len(found.parts) - len(shown)} others':<42}{rest * 1e3:>10.3f}{rest / found.seconds:>8.1%}")
     return "\n".join(lines)
 
 

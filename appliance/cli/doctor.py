@@ -80,9 +80,20 @@ def _measured_lines(facts: HardwareFacts) -> list[str]:
     if facts.measured is None:
         return ["measured      nothing yet; `appliance doctor --measure` does"]
     figures = facts.measured
-    peaks = {"f32": figures.f32_peak, "bf16": figures.bf16_peak, "int8": figures.int8_peak}
-    lines = [f"read          {figures.read_bandwidth / 1e9:.1f} GB/s"]
-    return lines + [f"{name:<13} {peak / 1e9:.0f} Gop/s" for name, peak in peaks.items() if peak is not None]
+    rows = (
+        ("read", "GB/s", figures.read_bandwidth, figures.one_core_read_bandwidth),
+        ("f32", "Gop/s", figures.f32_peak, figures.one_core_f32_peak),
+        ("bf16", "Gop/s", figures.bf16_peak, figures.one_core_bf16_peak),
+        ("int8", "Gop/s", figures.int8_peak, figures.one_core_int8_peak),
+    )
+    return [_measured_line(*row) for row in rows if row[2] is not None]
+
+
+def _measured_line(name: str, unit: str, every: float | None, one: float | None) -> str:
+    """The rate of all cores, and of one."""
+    assert every is not None
+    of_one = f"; one core {one / 1e9:.1f} {unit}" if one is not None else ""
+    return f"{name:<13} {every / 1e9:.1f} {unit}{of_one}"
 
 
 def _as_json(facts: HardwareFacts, selection: Selection, kernels: list[_KernelStatus]) -> dict[str, object]:

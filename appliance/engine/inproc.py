@@ -4,9 +4,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
+import msgspec
+
 from appliance.engine.boot import boot
 from appliance.engine.loop import EngineLoop
-from appliance.engine.messages import BootPhase, EngineEvent, EngineMessage
+from appliance.engine.messages import (
+    BootPhase,
+    EngineEvent,
+    EngineMessage,
+    UtilityMethod,
+    UtilityRequest,
+    UtilityResult,
+)
 from appliance.plan.types import EnginePlan
 
 _CLIENT = b"inproc"
@@ -46,6 +55,12 @@ class InprocEngine:
         events = list(self._events)
         self._events.clear()
         return events
+
+    def call(self, method: UtilityMethod) -> msgspec.Raw:
+        """The answer of a call that needs no step (see UtilityRequest): all but drain."""
+        (event,) = self._loop.handle(_CLIENT, UtilityRequest(call_id="", method=method))
+        assert isinstance(event[1], UtilityResult)
+        return event[1].value
 
     def close(self) -> None:
         self._loop.close()

@@ -73,6 +73,11 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True)
     index: int | None = None
 
 
+UtilityMethod = Literal[
+    "boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"
+]
+
+
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     """A call that answers once.
 
@@ -82,7 +87,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     """
 
     call_id: str
-    method: Literal["boot_report", "stats", "reset_prefix_cache", "drain", "shutdown", "start_profile", "stop_profile"]
+    method: UtilityMethod
 
 
 EngineMessage = Hello | Vocabulary | GenerateRequest | AbortRequest | UtilityRequest

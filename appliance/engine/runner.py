@@ -7,7 +7,8 @@ from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
 from appliance.engine.laps import Laps
 from appliance.engine.messages import ErrorKind, TokenLogprobs
-from appliance.engine.profiler import EngineProfile, StepProfiler
+from appliance.engine.profile import EngineProfile
+from appliance.engine.profiler import StepProfiler
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.kernels.interface import Executable

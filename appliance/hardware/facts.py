@@ -42,12 +42,17 @@ class AcceleratorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of `appliance doctor --measure`; bytes and operations a second. Zero is never used for unknown."""
+    """Figures of `appliance doctor --measure`; bytes and operations a second, of all cores unless a name says otherwise.
+    Zero is never used for unknown."""
 
     read_bandwidth: float
     bf16_peak: float | None = None
     int8_peak: float | None = None
     f32_peak: float | None = None
+    one_core_read_bandwidth: float | None = None
+    one_core_bf16_peak: float | None = None
+    one_core_int8_peak: float | None = None
+    one_core_f32_peak: float | None = None
 
 
 class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,26 +9,30 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
 
-READ_BUFFER_BYTES = 256 << 20  # larger than any last-level cache of the machines planned for
-PROBE_SECONDS = 1.0
+READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the machines planned for
+PROBE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Bytes a second, and operations a second (a multiply and an add are two)."""
+    """Bytes a second, and operations a second (a multiply and an add are two), of all threads and of one."""
 
+    num_threads: int
     read_bandwidth: float
     f32_peak: float
     bf16_peak: float
     int8_peak: float
 
 
-def measure(level: str, num_threads: int, seconds: float = PROBE_SECONDS) -> Measurements:
-    """Probes for about four times `seconds`, with all threads. Raises KernelSetError where the level cannot run."""
+def measure(
+    level: str, num_threads: int, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
+) -> Measurements:
+    """Probes for about four times `seconds`. Raises KernelSetError where the level cannot run."""
     library = load_level(level)
     with thread_pool(library, num_threads) as pool:
         return Measurements(
-            read_bandwidth=read_bandwidth(library, pool, seconds),
+            num_threads=num_threads,
+            read_bandwidth=read_bandwidth(library, pool, seconds, buffer_bytes),
             f32_peak=peak(library, pool, "f32", seconds),
             bf16_peak=peak(library, pool, "bf16", seconds),
             int8_peak=peak(library, pool, "int8", seconds),
@@ -41,16 +45,19 @@ def thread_pool(library: Library, num_threads: int) -> Iterator[ctypes.c_void_p]
         yield create_pool(library, resources, num_threads)
 
 
-def read_bandwidth(library: Library, pool: ctypes.c_void_p, seconds: float = PROBE_SECONDS) -> float:
+def read_bandwidth(
+    library: Library, pool: ctypes.c_void_p, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
+) -> float:
     """Bytes a second read from memory by all threads: the best pass over a large buffer."""
     result = ctypes.c_double()
-    status = library.functions.appl_measure_read(pool, READ_BUFFER_BYTES, seconds, ctypes.byref(result))
+    status = library.functions.appl_measure_read(pool, buffer_bytes, seconds, ctypes.byref(result))
     library.check(status, "measuring read bandwidth")
     return result.value
 
 
 def peak(library: Library, pool: ctypes.c_void_p, layout: str, seconds: float = PROBE_SECONDS) -> float:
-    """Operations a second of a Linear in cache over weights of `layout` (int8 and int4 with int8 inputs)."""
+    """Operations a second of the products that a Linear over weights of `layout` is made of, in registers: f32, bf16
+    and int8 where the level has such products, else what it widens them to."""
     result = ctypes.c_double()
     status = library.functions.appl_measure_peak(pool, abi.LAYOUTS[layout], seconds, ctypes.byref(result))
     library.check(status, f"measuring the {layout} peak")

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import ServingPlan
-from appliance.server import chat, completions, health_routes, model_routes, token_routes
+from appliance.server import chat, completions, debug_routes, health_routes, model_routes, token_routes
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.errors import ErrorShape
 from appliance.server.responses import routes as response_routes
@@ -36,7 +36,7 @@ def _api(name: str) -> Callable[[ServingPlan], bool]:
 
 
 _responses = _api("responses")
-_openai, _anthropic = _api("openai"), _api("anthropic")
+_openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
 
 
 ROUTES: tuple[Route, ...] = (
@@ -65,6 +65,8 @@ ROUTES: tuple[Route, ...] = (
     Route("/version", ("GET",), "key", "live", health_routes.version),
     Route("/load", ("GET",), "key", "live", health_routes.load),
     Route("/metrics", ("GET",), "key", "live", health_routes.metrics, lambda serving: serving.metrics),
+    Route("/debug/profile/start", ("POST",), "key", "live", debug_routes.start_profile, _debug),
+    Route("/debug/profile/stop", ("POST",), "key", "live", debug_routes.stop_profile, _debug),
     Route("/livez", ("GET",), "public", "live", health_routes.live),
     Route("/readyz", ("GET",), "public", "live", health_routes.ready),
     Route("/health", ("GET",), "public", "live", health_routes.healthy),

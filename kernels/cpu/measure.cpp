@@ -1,10 +1,9 @@
-// Probes of the machine: how fast weights can be read, and how fast the best tile of a layout computes from cache.
+// Probes of the machine: how fast weights can be read, and how fast the level's products are computed in registers.
+#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <memory>
-#include <vector>
 
 #include "appliance_abi.h"
-#include "linear.h"
 #include "memory.h"
 #include "pool.h"
 #include "simd.h"
@@ -12,6 +11,10 @@
 
 namespace {
 
+using appl::bit_cast;
+using appl::Floats;
+using appl::kWidth;
+using appl::Words;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -52,23 +55,79 @@ double measure_read(appl_pool& pool, uint64_t bytes, double seconds) {
   });
 }
 
+// Products of one kind in registers: `add` gives sum + a * b, which is kOperations of arithmetic.
+struct FloatProducts {
+  using Sum = Floats;
+  static constexpr double kOperations = 2.0 * kWidth;
+  static Sum add(Sum sum, Words a, Words b) { return appl::multiply_add(sum, bit_cast<Floats>(a), bit_cast<Floats>(b)); }
+};
+
+#if APPL_BF16_DOT
+struct Bf16Products {
+  using Sum = Floats;
+  static constexpr double kOperations = 4.0 * kWidth;
+  static Sum add(Sum sum, Words a, Words b) {
+    return bit_cast<Sum>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(a), bit_cast<__m512bh>(b)));
+  }
+};
+#else
+using Bf16Products = FloatProducts;  // widened, then multiplied as f32
+#endif
+
+#if APPL_VNNI
+struct Int8Products {
+  using Sum = appl::Ints;
+  static constexpr double kOperations = 8.0 * kWidth;
+  static Sum add(Sum sum, Words a, Words b) {
+    return bit_cast<Sum>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
+  }
+};
+#elif APPL_WIDTH >= 8
+struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; what folds them to 32 is not counted
+  using Sum = int16_t __attribute__((vector_size(kWidth * 4)));
+  static constexpr double kOperations = 8.0 * kWidth;
+  static Sum add(Sum sum, Words a, Words b) {
+    Sum product;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
+    return sum;
+  }
+};
+#else
+using Int8Products = FloatProducts;
+#endif
+
+constexpr int kSums = 10;  // independent ones: more than a pipeline is deep times wide, fewer than there are registers
+constexpr int kRepeats = 1 << 16;
+
+template <class Products>
+int multiply_in_registers() {
+  typename Products::Sum sums[kSums] = {};
+  Words a = appl::splat_word(0x01010101u), b = a;
+  for (int i = 0; i < kRepeats; ++i) {
+    asm volatile("" : "+m"(a), "+m"(b));  // nothing is known of the factors, so no product is taken out of the loop
+    const Words x = a, y = b;
+#pragma GCC unroll 16
+    for (auto& sum : sums) sum = Products::add(sum, x, y);
+  }
+  int result = 0;
+  for (const auto& sum : sums) result += bit_cast<appl::Ints>(sum)[0] & 1;
+  return result;
+}
+
+template <class Products>
+double measure_products(appl_pool& pool, double seconds) {
+  std::atomic<int> sink{0};
+  const double amount = Products::kOperations * kSums * kRepeats * pool.num_threads();
+  return best_rate(seconds, amount, [&] { pool.run([&](int) { sink += multiply_in_registers<Products>(); }); });
+}
+
 double measure_peak(appl_pool& pool, int32_t layout, double seconds) {
-  constexpr int kColumns = 512, kTileRows = 240;
-  const int rows = 64 * pool.num_threads();
-  const std::vector<uint8_t> data(size_t(rows) * kColumns * 4);
-  const std::vector<float> scale(size_t(rows) * size_t(kColumns / 128), 1.0f);
-  const appl_matrix matrix{layout, rows, kColumns, 128, 1, 0, data.data(), scale.data(), nullptr};
-  const std::unique_ptr<appl_weight> weight(appl::pack(pool, matrix));
-  const appl::PreparedShape shape = appl::input_shape(*weight, true);
-  const appl::Memory input(shape.bytes(kTileRows));
-  const std::vector<float> x(size_t(kTileRows) * kColumns, 1.0f);
-  std::vector<float> out(size_t(kTileRows) * size_t(rows));
-  const appl::Prepared prepared = appl::prepare(pool, shape, x.data(), kTileRows, kColumns, input.as<uint8_t>());
-  const appl::LinearCall call{weight.get(), prepared, nullptr, out.data(), rows, nullptr, 0, false};
-  constexpr int kRepeats = 8;
-  return best_rate(seconds, 2.0 * kRepeats * kTileRows * kColumns * rows, [&] {
-    for (int i = 0; i < kRepeats; ++i) appl::run_linear(pool, call);
-  });
+  switch (layout) {
+    case APPL_INT8:
+    case APPL_INT4: return measure_products<Int8Products>(pool, seconds);
+    case APPL_BF16: return measure_products<Bf16Products>(pool, seconds);
+    default: return measure_products<FloatProducts>(pool, seconds);
+  }
 }
 
 }  // namespace

@@ -272,7 +272,8 @@ APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_
 
 APPL_EXPORT int32_t appl_sample(appl_pool* pool, const appl_sampling* sampling);
 
-/* Probes. Bytes a second over a buffer; operations (2 a multiply-add) a second of the level's best tile in cache. */
+/* Probes. Bytes a second over a buffer; operations (2 a multiply-add) a second of the products that
+ * the level's tiles of a layout are made of, in registers. */
 APPL_EXPORT int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, double* bytes_per_second);
 APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, double* operations_per_second);
 

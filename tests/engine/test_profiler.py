@@ -9,7 +9,7 @@ from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.laps import Laps
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import UtilityRequest, UtilityResult
-from appliance.engine.profiler import EngineProfile
+from appliance.engine.profile import EngineProfile
 from appliance.engine.runner import Runner
 from appliance.engine.validation import SamplingLimits
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -76,19 +77,19 @@ def test_doctor_answers_3_where_no_kernels_run(
 
 
 def test_measured_figures_are_kept(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = MeasuredFacts(read_bandwidth=2e10, f32_peak=3e11)
+    figures = MeasuredFacts(read_bandwidth=2e10, f32_peak=3e11, one_core_read_bandwidth=1.5e10)
     monkeypatch.setattr(doctor, "load_kernel_set", lambda name: None)
     monkeypatch.setattr(doctor, "measure", lambda level, num_threads: figures)
     assert main(["doctor", "--measure"]) == 0
     out = capsys.readouterr().out
-    assert "read          20.0 GB/s" in out
-    assert "f32           300 Gop/s" in out
+    assert "read          20.0 GB/s; one core 15.0 GB/s\n" in out
+    assert "f32           300.0 Gop/s\n" in out
     assert "bf16 " not in out.split("measured")[-1].split("kernels")[-1]
     assert probe_machine().measured == figures
 
 
 def test_the_native_probes_answer() -> None:
-    figures = measure.measure("generic", 1, seconds=0.01, buffer_bytes=1 << 23)
-    assert figures.read_bandwidth > 0
-    assert figures.f32_peak is not None
-    assert figures.f32_peak > 0
+    figures = msgspec.structs.asdict(measure.measure("generic", 2, seconds=0.01, buffer_bytes=1 << 23))
+    assert set(figures) == {f"{cores}{what}" for cores in ("", "one_core_")
+                            for what in ("read_bandwidth", "f32_peak", "bf16_peak", "int8_peak")}  # fmt: skip
+    assert all(figure > 0 for figure in figures.values())

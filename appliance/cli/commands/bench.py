@@ -21,6 +21,11 @@ Label = Annotated[str, typer.Option("--label", help="Whose figures these are.")]
 Vocab = Annotated[int, typer.Option("--vocab-size", help="Draw prompts from the first ids; 0 is the default.")]
 AssertSlo = Annotated[bool, typer.Option("--assert-slo", help="Answer 5 when a target of the spec is missed.")]
 
+Profile = Annotated[bool, typer.Option("--profile", help="Say where the engine's time went, step by step.")]
+Roofline = Annotated[
+    bool, typer.Option("--roofline", help="The same, with the floor of this machine (doctor --measure) and its share.")
+]
+
 
 def add(app: typer.Typer) -> None:
     bench = group("bench", "Measure latency, throughput and serving; compare results.")
@@ -43,9 +48,12 @@ def _add_in_process(bench: typer.Typer, kind: str, doc: str) -> None:
         label: Label = "",
         vocab_size: Vocab = 0,
         assert_slo: AssertSlo = False,
+        profile: Profile = False,
+        roofline: Roofline = False,
     ) -> int:
         return _run(kind, spec, changes, overrides, scenario=scenario, preset=preset, output=output, html=html,
-                    label=label, vocab_size=vocab_size, assert_slo=assert_slo)  # fmt: skip
+                    label=label, vocab_size=vocab_size, assert_slo=assert_slo,
+                    depth=_depth(profile, roofline))  # fmt: skip
 
     command.__doc__ = doc
     verb(bench, kind, f"appliance bench {kind} deployment.yaml --with num_prompts=64")(command)
@@ -67,11 +75,13 @@ def _add_serve(bench: typer.Typer) -> None:
         label: Label = "",
         vocab_size: Vocab = 0,
         assert_slo: AssertSlo = False,
+        profile: Profile = False,
+        roofline: Roofline = False,
     ) -> int:
         """Load a running server: the spec's deployment, or any OpenAI URL."""
         return _run("serve", spec, changes, overrides, scenario=scenario, preset=preset, output=output, html=html,
                     label=label, vocab_size=vocab_size, assert_slo=assert_slo, url=url, model=model,
-                    api_key=api_key)  # fmt: skip
+                    api_key=api_key, depth=_depth(profile, roofline))  # fmt: skip
 
 
 def _add_compare(bench: typer.Typer) -> None:
@@ -91,6 +101,10 @@ def _add_compare(bench: typer.Typer) -> None:
         from appliance.cli import bench as work
 
         return work.run_report(files, output)
+
+
+def _depth(profile: bool, roofline: bool) -> str:
+    return "roofline" if roofline else "profile" if profile else "figures"
 
 
 def _run(kind: str, spec: str, changes: list[str] | None, overrides: list[str] | None, **given: Any) -> int:

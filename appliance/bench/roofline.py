@@ -1,0 +1,85 @@
+"""The floor of the profiled steps on a measured machine, what was reached of it, and where the rest went.
+
+An operator's floor is the longer of reading its bytes at the measured bandwidth and computing its operations at the
+measured peak of its arithmetic (Williams et al. 2009, "Roofline"). Operators follow one another, so floors add up.
+"""
+
+import msgspec
+
+from appliance.base.errors import ApplianceError
+from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
+from appliance.hardware.facts import HardwareFacts, MeasuredFacts
+
+MODEL = "model"  # the phase that operators are part of
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a step: an operator, or what Python does around the model. Seconds a step."""
+
+    name: str
+    seconds: float
+    floor_s: float = 0.0
+    bound: str = ""  # what the floor is made of: "memory", or the arithmetic
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the steps of one kind, a step on average. Without measured figures every floor is 0."""
+
+    kind: str
+    steps: int
+    tokens: float
+    seconds: float
+    floor_s: float
+    parts: tuple[Part, ...]  # the slowest first; together they are the step
+
+    @property
+    def achieved(self) -> float:
+        return self.floor_s / self.seconds if self.seconds else 0.0
+
+
+def measured_or_refuse(facts: HardwareFacts) -> MeasuredFacts:
+    """Raises ApplianceError when this machine was not measured."""
+    if facts.measured is None:
+        raise ApplianceError(
+            "a roofline needs this machine's measured bandwidth and peaks", hint="run: appliance doctor --measure"
+        )
+    return facts.measured
+
+
+def rooflines(profile: EngineProfile, measured: MeasuredFacts | None) -> tuple[Roofline, ...]:
+    """One a kind of step, those that took longest first."""
+    found = [_of_kind(kind, steps, measured) for kind, steps in profile.kinds.items()]
+    return tuple(sorted(found, key=lambda each: -each.seconds * each.steps))
+
+
+def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None) -> Roofline:
+    operators = [_operator(each, steps.steps, measured) for each in steps.operators]
+    in_operators = sum(part.seconds for part in operators)
+    around = [
+        Part(name=_phase_name(name), seconds=seconds / steps.steps - (in_operators if name == MODEL else 0.0))
+        for name, seconds in steps.phases.items()
+    ]
+    parts = sorted(operators + around, key=lambda part: -part.seconds)
+    return Roofline(
+        kind=kind,
+        steps=steps.steps,
+        tokens=steps.tokens / steps.steps,
+        seconds=sum(part.seconds for part in parts),
+        floor_s=sum(part.floor_s for part in parts),
+        parts=tuple(parts),
+    )
+
+
+def _operator(operator: OperatorProfile, steps: int, measured: MeasuredFacts | None) -> Part:
+    floor_s, bound = 0.0, ""
+    if measured is not None:
+        peak = {"f32": measured.f32_peak, "bf16": measured.bf16_peak, "int8": measured.int8_peak}[operator.unit]
+        reading = operator.bytes / measured.read_bandwidth
+        computing = operator.operations / peak if peak else 0.0
+        floor_s = max(reading, computing) / steps
+        bound = "" if floor_s == 0 else "memory" if reading >= computing else operator.unit
+    return Part(name=operator.label, seconds=operator.seconds / steps, floor_s=floor_s, bound=bound)
+
+
+def _phase_name(phase: str) -> str:
+    return "python: the call, and between operators" if phase == MODEL else f"python: {phase}"

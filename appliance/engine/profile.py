@@ -1,0 +1,31 @@
+"""What the step profiler says: values only, so that whoever reads them needs no engine."""
+
+import msgspec
+
+
+class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """All operators of one label, summed over steps. bytes and operations: the least that they have to do."""
+
+    label: str
+    unit: str
+    seconds: float
+    bytes: int
+    operations: int
+
+
+class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps of one kind. Phases in seconds; "between" is the time since the step before."""
+
+    steps: int
+    tokens: int
+    sampled: int
+    phases: dict[str, float]
+    operators: tuple[OperatorProfile, ...]
+
+
+class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """threads: seconds on a CPU by thread; "native" has those that are not Python's."""
+
+    seconds: float
+    kinds: dict[str, StepsProfile]
+    threads: dict[str, float]

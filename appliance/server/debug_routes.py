@@ -1,0 +1,20 @@
+"""POST /debug/profile/start and /stop: the engine's step profiler. Served with the family `debug` only."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.engine.profile import EngineProfile
+from appliance.server.state import ServerState
+
+
+async def start_profile(state: ServerState, request: Request) -> Response:
+    """From now on; a profile that runs already starts anew."""
+    await state.client.call("start_profile")
+    return Response(status_code=204)
+
+
+async def stop_profile(state: ServerState, request: Request) -> Response:
+    """The EngineProfile since the start, or null when none was started."""
+    profile = msgspec.msgpack.decode(await state.client.call("stop_profile"), type=EngineProfile | None)
+    return Response(msgspec.json.encode(profile), media_type="application/json")
