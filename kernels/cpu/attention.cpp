@@ -203,7 +203,7 @@ class Attention {
     const int columns = block_columns(form_);
     for (int block = 0; block < query_blocks(); ++block) {
       t.a = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
-      t.b = keys + size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
+      t.b = t.ahead = keys + size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
       t.columns = std::min(columns, g_.width - block * columns);
       t.add = block > 0;
       tiles_.tiles[rows - 1][width / 2](t);
@@ -284,7 +284,7 @@ class Attention {
         }
         TileArgs t{};
         t.a = a + size_t(row) * kRowBytes;
-        t.b = blocks[0];
+        t.b = t.ahead = blocks[0];
         t.panel_bytes = g_.value_panel_bytes();
         t.columns = t.last_columns = g_.slots;
         t.more = blocks + 1;

@@ -24,6 +24,7 @@ size_t column_panel_bytes(appl_layout layout) {
   return layout == APPL_F32 ? 64 : layout == APPL_INT8 ? 16 : layout == APPL_INT4 ? 8 : 32;
 }
 
+constexpr size_t kLine = 64;  // of the caches
 constexpr int kBlockTiles = 504 / kMaxTileRows;  // rows that share a block of input in the second-level cache
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.
@@ -97,27 +98,30 @@ class Run {
       const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
       const bool whole = (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
       for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
-        if (whole) in_place(tile, panel, width, block);
-        else if (block == 0) aside(tile, panel, width);
+        if (whole) in_place(item, tile, panel, width, block);
+        else if (block == 0) aside(item, tile, panel, width);
       }
       panel += width;
       count -= width;
     }
   }
 
-  void in_place(int tile, int panel, int width, int block) const {
+  void in_place(const Division::Item& item, int tile, int panel, int width, int block) const {
     const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
     float* c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
-    compute(row, rows, panel, width, block, c, size_t(call_.out_stride), block > 0 || call_.accumulate);
+    const Ahead ahead = ahead_of(item, tile, panel, width, block);
+    compute(row, rows, panel, width, block, ahead, c, size_t(call_.out_stride), block > 0 || call_.accumulate);
     if (block == num_blocks_ - 1) finish(c, size_t(call_.out_stride), rows, panel * kPanel, width * kPanel);
   }
 
   // For the panel that reaches past the last row of the weight, and for sums of activated values.
-  void aside(int tile, int panel, int width) const {
+  void aside(const Division::Item& item, int tile, int panel, int width) const {
     const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
     constexpr size_t kStride = kMaxTilePanels * kPanel;
     float c[kMaxTileRows * kStride];
-    for (int block = 0; block < num_blocks_; ++block) compute(row, rows, panel, width, block, c, kStride, block > 0);
+    for (int block = 0; block < num_blocks_; ++block) {
+      compute(row, rows, panel, width, block, ahead_of(item, tile, panel, width, block), c, kStride, block > 0);
+    }
     const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
     finish(c, kStride, rows, first, live);
     for (int m = 0; m < rows; ++m) {
@@ -126,12 +130,30 @@ class Run {
     }
   }
 
-  void compute(int row, int rows, int panel, int width, int block, float* c, size_t ldc, bool add) const {
+  // What is read after a block of columns of some panels. The tiles of an item ask for it in equal shares.
+  struct Ahead {
+    const uint8_t* data;
+    size_t step;
+  };
+  Ahead ahead_of(const Division::Item& item, int tile, int panel, int width, int block) const {
+    const bool last_block = block + 1 == num_blocks_, last_panel = panel + width >= item.end_panel;
+    const bool next_block = division_.streams() ? !last_block : last_panel && !last_block;
+    const int to_block = next_block ? block + 1 : division_.streams() || last_panel ? 0 : block;
+    const int to_panel = !next_block ? panel + width : division_.streams() ? panel : item.first_panel;
+    const size_t tiles = size_t(item.end_tile - item.first_tile), step = (kLine + tiles - 1) / tiles;
+    const size_t steps = size_t(block_columns_) * column_panel_bytes(w_.layout) / kLine;
+    const size_t to = size_t(to_block) * (w_.panel_bytes / size_t(num_blocks_));
+    return {w_.panel(to_panel) + to + size_t(tile - item.first_tile) * steps * step, step};
+  }
+
+  void compute(int row, int rows, int panel, int width, int block, Ahead ahead, float* c, size_t ldc, bool add) const {
     TileArgs t{};
     t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
                                   : call_.input.block(block) + size_t(row) * kRowBytes;
     t.panel_bytes = w_.panel_bytes;
     t.panel_end = w_.panel(panel + 1);
+    t.ahead = ahead.data;
+    t.ahead_step = ahead.step;
     t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     t.c = c;
     t.ldc = ldc;

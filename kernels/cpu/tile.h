@@ -16,6 +16,8 @@ struct TileArgs {
   size_t panel_bytes;  // from panel to panel
   int columns;         // of each segment
   const uint8_t* panel_end;  // of panel 0; prefetching goes on behind the last of the panels
+  const uint8_t* ahead;      // in the panels that come next: tiles of several rows share the asking for them
+  size_t ahead_step;         // bytes of each panel to ask for at a step
 
   // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment
@@ -106,13 +108,30 @@ struct Accumulators {
 
 constexpr int kPrefetchBytes = 2048;  // ahead in each panel
 
-// Asks for what comes kPrefetchBytes after `b` in each panel, or in the next group of panels.
-template <int Panels>
-inline void prefetch(const TileArgs& t, const uint8_t* b) {
-  const uint8_t* ahead = b + kPrefetchBytes;
-  ahead += ahead >= t.panel_end ? (Panels - 1) * t.panel_bytes : 0;
-  for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead + size_t(p) * t.panel_bytes);
-}
+// Asks for weights before their turn: a step of a tile calls it once, and takes a line of each panel. Tiles of one or two
+// rows run at the pace of memory and ask for what comes kPrefetchBytes later, in each panel or in the next group of panels.
+// Taller ones multiply for long from the caches, and meanwhile bring the next panels into the second level.
+template <int Rows, int Panels>
+class Prefetch {
+ public:
+  explicit Prefetch(const TileArgs& t)
+      : panel_bytes_(t.panel_bytes), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
+
+  void step(const uint8_t* b) {
+    if constexpr (Rows <= 2) {
+      const uint8_t* ahead = b + kPrefetchBytes;
+      ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
+      for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead + size_t(p) * panel_bytes_);
+    } else {
+      for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead_ + size_t(p) * panel_bytes_, 0, 2);
+      ahead_ += ahead_step_;
+    }
+  }
+
+ private:
+  size_t panel_bytes_, ahead_step_;
+  const uint8_t *panel_end_, *ahead_;
+};
 
 // Sixteen scales (or offsets) of a header, vector `v` of the panel.
 inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {

@@ -35,10 +35,11 @@ void run_floats(const TileArgs& t) {
   constexpr int kVectors = Panels * kPanelVectors;
   Accumulators<Rows, kVectors> c;
   c.start(t);
+  Prefetch<Rows, Panels> prefetch(t);
   const float* a = reinterpret_cast<const float*>(t.a);
   for_segments(t, [&](const uint8_t* b, int columns) {
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
-      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
+      prefetch.step(b);
 #pragma GCC unroll 2
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];
@@ -78,10 +79,11 @@ struct Bf16DotKernel {
     constexpr int kVectors = Panels * kPanelVectors;
     Accumulators<Rows, kVectors> c;
     c.start(t);
+    Prefetch<Rows, Panels> prefetch(t);
     const uint8_t* a = t.a;
     for_segments(t, [&](const uint8_t* b, int columns) {
       for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
-        if constexpr (Rows <= 2) prefetch<Panels>(t, b);
+        prefetch.step(b);
         Words w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(b + size_t(v) * t.panel_bytes);

@@ -20,6 +20,7 @@ void run_dequantized(const TileArgs& t) {
   constexpr int kVectors = Panels * kPanelVectors;
   Accumulators<Rows, kVectors> c;
   c.start(t);
+  Prefetch<Rows, Panels> prefetch(t);
   const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
   const uint8_t *group = t.b, *header = t.header;
   for (int first = 0; first < t.columns; first += t.group_size, group += t.group_stride, header += t.header_stride) {
@@ -34,7 +35,7 @@ void run_dequantized(const TileArgs& t) {
     const uint8_t* b = group;
     const float* a = reinterpret_cast<const float*>(t.a) + first;
     for (int k = first; k < end; k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
-      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
+      prefetch.step(b);
 #pragma GCC unroll 8
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];

@@ -134,7 +134,7 @@ class IntegerTile {
     typename Type::Sum sums[Rows][kVectors] = {};
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kPanel * 4) {
-      if constexpr (Rows <= 2) prefetch<Panels>(t, b);
+      if constexpr (Rows <= 2) Prefetch<Rows, Panels>(t).step(b);
 #pragma GCC unroll 4
       for (int s = 0; s < Type::kSteps; ++s) {
         Words w[kVectors];
