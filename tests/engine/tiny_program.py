@@ -3,6 +3,7 @@
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import (
@@ -27,10 +28,10 @@ def _whole(slot: Slot) -> Span:
     return Span(slot, 0, slot.width)
 
 
-def _program() -> StepProgram:
+def _program(vocab: int) -> StepProgram:
     hidden, normed, heads, mixed = (Slot(index, Extent.TOKENS, WIDTH) for index in range(4))
     qkv = Slot(4, Extent.TOKENS, (HEADS + 2 * KV_HEADS) * HEAD)
-    wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, VOCAB)
+    wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, vocab)
     q = Span(qkv, 0, HEADS * HEAD)
     k = Span(qkv, HEADS * HEAD, KV_HEADS * HEAD)
     v = Span(qkv, (HEADS + KV_HEADS) * HEAD, KV_HEADS * HEAD)
@@ -55,17 +56,17 @@ def _weight(generator: np.random.Generator, rows: int, columns: int, scale: floa
     return CanonicalWeight(Layout.F32, rows, columns, data)
 
 
-def tiny_executable(config: SchedulerConfig) -> Executable:
-    from appliance.kernels.reference.kernel_set import ReferenceKernelSet
-
+def tiny_executable(
+    config: SchedulerConfig, vocab: int = VOCAB, max_len: int = MAX_LEN, kernel_set: str = "reference"
+) -> Executable:
     generator = np.random.default_rng(3)
     weights = {
-        "embed": _weight(generator, VOCAB, WIDTH, 1.0),
-        "positions": _weight(generator, MAX_LEN, WIDTH, 0.5),
+        "embed": _weight(generator, vocab, WIDTH, 1.0),
+        "positions": _weight(generator, max_len, WIDTH, 0.5),
         "norm": CanonicalWeight(Layout.F32, 1, WIDTH, np.ones((1, WIDTH), np.float32)),
         "qkv": _weight(generator, (HEADS + 2 * KV_HEADS) * HEAD, WIDTH, 0.5),
         "out": _weight(generator, WIDTH, WIDTH, 0.5),
-        "head": _weight(generator, VOCAB, WIDTH, 0.4),
+        "head": _weight(generator, vocab, WIDTH, 0.4),
     }
     limits = ExecutionLimits(
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -78,4 +79,4 @@ def tiny_executable(config: SchedulerConfig) -> Executable:
         num_threads=1,
         quantize_activations=False,
     )
-    return ReferenceKernelSet().bind(_program(), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)
+    return load_kernel_set(kernel_set).bind(_program(vocab), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)

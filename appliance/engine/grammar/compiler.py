@@ -15,7 +15,8 @@ _log = logger("engine")
 
 MAX_KEPT = 128  # compiled grammars and failures
 MAX_KEPT_BYTES = 8 << 20  # of their sources
-MAX_PENDING = 64  # compilations asked for and not done; more requests are told to come back
+MAX_PENDING = 1024  # compilations asked for and not done; more requests are told to come back
+MAX_PENDING_BYTES = 32 << 20  # of their sources
 NUM_THREADS = 2
 BUDGET_S = 10.0  # from when a request comes to when its grammar must be there
 
@@ -40,6 +41,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[str, tuple[Outcome, int]] = OrderedDict()
         self._kept_bytes = 0
         self._pending: dict[str, Future[Outcome]] = {}
+        self._pending_bytes = 0
 
     @property
     def has_vocabulary(self) -> bool:
@@ -47,7 +49,7 @@ class GrammarCompiler:
 
     @property
     def is_full(self) -> bool:
-        return len(self._pending) >= MAX_PENDING
+        return len(self._pending) >= MAX_PENDING or self._pending_bytes >= MAX_PENDING_BYTES
 
     @property
     def num_kept(self) -> int:
@@ -78,6 +80,7 @@ class GrammarCompiler:
             self._workers = ThreadPoolExecutor(NUM_THREADS, "engine-grammars")
         if self._backend is None:
             self._backend = self._workers.submit(self._load, self._vocabulary)
+        self._pending_bytes += len(constraint.source)
         self._pending[key] = self._workers.submit(_compile, self._backend, constraint)
         return self._pending[key]
 
@@ -89,6 +92,7 @@ class GrammarCompiler:
         if not running.done():
             return None
         del self._pending[key]
+        self._pending_bytes -= len(constraint.source)
         outcome = running.result()
         self._keep(key, outcome, len(constraint.source))
         return outcome

@@ -64,7 +64,7 @@ class GrammarGate:
             if outcome is None and self._clock() < waiting.deadline:
                 continue
             del self._waiting[key]
-            done.append((waiting.client, waiting.message, self._answer(outcome, waiting.constraint)))
+            done.append((waiting.client, waiting.message, self._answer(outcome, waiting)))
         return done
 
     def wait(self, seconds: float) -> None:
@@ -80,7 +80,10 @@ class GrammarGate:
         """Of one client, or of all."""
         return [key for key in self._waiting if client is None or key[0] == client]
 
-    def _answer(self, outcome: Outcome | None, constraint: Constraint) -> Grammar | Refusal:
+    def _answer(self, outcome: Outcome | None, waiting: _Waiting) -> Grammar | Refusal:
+        constraint = waiting.constraint
+        if outcome is None and not waiting.running.running():
+            return Refusal(ErrorKind.OVERLOADED, None, "other constraints take long to compile; try again later")
         if outcome is None:
             reason = f"the constraint took longer than {self._budget_s:g} s to compile"
             return Refusal(ErrorKind.INVALID, constraint.field, reason)

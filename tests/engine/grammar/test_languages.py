@@ -10,8 +10,8 @@ import pytest
 
 from appliance.engine.grammar.interface import GrammarError, MatcherError
 from appliance.engine.grammar.tags import Tag, TagRules
-from tests.server.harness import EOS, FIRST_BYTE
 
+from .vocabulary import EOS, FIRST_BYTE
 from .walks import backend, constraint, walk
 
 REGEXES = (

@@ -90,7 +90,8 @@ def test_what_is_accepted(schema: Schema, accepted: list[str], refused: list[str
 
 def says(grammar: Any, text: str) -> bool:
     from appliance.engine.grammar.interface import MatcherError
-    from tests.server.harness import FIRST_BYTE
+
+    from .vocabulary import FIRST_BYTE
 
     matcher = grammar.start()
     try:

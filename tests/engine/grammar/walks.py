@@ -4,15 +4,16 @@ import random
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from appliance.engine.grammar.guidance import GuidanceBackend
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.grammar.schema import checked_schema
 from appliance.engine.messages import Constraint, Vocabulary
-from tests.server.harness import EOS, FIRST_BYTE, byte_tokenizer
 
-VOCAB = 300
+from .vocabulary import EOS, FIRST_BYTE, VOCAB, byte_tokenizer, token_bytes
+
 CLOSERS = frozenset((EOS, *(FIRST_BYTE + byte for byte in b'"}],:.0a')))  # so that walks come to an end
 
 
@@ -26,8 +27,6 @@ def constraint(kind: Any, source: str, **options: Any) -> Constraint:
 
 
 def json_grammar(schema: Any, whitespace: str | None = "") -> Grammar:
-    import msgspec
-
     source = msgspec.json.encode(checked_schema(schema)).decode()
     return backend().compile(constraint("json_schema", source, whitespace=whitespace))
 
@@ -51,14 +50,6 @@ def walk(grammar: Grammar, seed: int, most: int = 400, calm: float = 0.5) -> byt
         token = choose.choice(closing or tokens)
         if token == EOS:
             return bytes(said)
-        said += _bytes()[token]
+        said += token_bytes()[token]
         matcher.consume((token,))
     return None
-
-
-@cache
-def _bytes() -> list[bytes]:
-    from appliance.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer(byte_tokenizer())
-    return [tokenizer.token_bytes(token) for token in range(VOCAB)]
