@@ -3,40 +3,25 @@
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.errors import ExitCode
 from appliance.base.log import configure
-from appliance.batch.answerer import asgi_answerer
-from appliance.batch.progress import BatchProgress
-from appliance.batch.runner import BatchFiles, BatchOptions, run_batch
+from appliance.batch.command import BatchCommand, batch_files, batch_options
 from appliance.cli.inproc_api import inproc_api
 from appliance.cli.progress import ProgressBar
 from appliance.engine.messages import BootPhase
+from appliance.jobs.answerer import asgi_answerer
+from appliance.jobs.progress import BatchProgress
+from appliance.jobs.runner import BatchFiles, BatchOptions, run_batch
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCommand:
-    """Empty and None: as the spec says."""
-
-    spec: str
-    input: str = ""
-    output: str = ""
-    errors: str = ""
-    order: str | None = None
-    resume: bool | None = None
-    max_concurrency: int = 0
-    overrides: Sequence[str] = ()
-    as_json: bool = False
 
 
 def run(command: BatchCommand) -> int:
@@ -45,7 +30,7 @@ def run(command: BatchCommand) -> int:
         prepared = prepare(command.spec, command.overrides, progress=bar)
     plan = prepared.plan
     configure("warning")
-    files, options = _files(command, plan.batch, Path(command.spec).parent), _options(command, plan.batch)
+    files, options = batch_files(command, plan.batch, Path(command.spec).parent), batch_options(command, plan.batch)
     shown = _ProgressLine(quiet=command.as_json)
     progress = asyncio.run(_run(plan, files, options, shown))
     shown.end(progress)
@@ -57,35 +42,6 @@ def run(command: BatchCommand) -> int:
 async def _run(plan: EnginePlan, files: BatchFiles, options: BatchOptions, shown: "_ProgressLine") -> BatchProgress:
     async with inproc_api(plan, shown.boot) as api:
         return await run_batch(files, options, asgi_answerer(api), shown.tick)
-
-
-def _files(command: BatchCommand, planned: dict[str, Any], base: Path) -> BatchFiles:
-    """Paths of the command line start here, those of the spec at the spec."""
-    source, target = (
-        _path(command.input, planned["input_file"], base),
-        _path(command.output, planned["output_file"], base),
-    )
-    if source is None or target is None:
-        missing = "input" if source is None else "output"
-        raise ApplianceError(f"no {missing} file", hint=f"--{missing} FILE, or batch.{missing}_file in the spec")
-    errors = _path(command.errors, planned["error_file"], base)
-    return BatchFiles(
-        input=source, output=target, errors=errors or target.with_name(f"{target.stem}.errors{target.suffix}")
-    )
-
-
-def _path(given: str, planned: str | None, base: Path) -> Path | None:
-    if given:
-        return Path(given)
-    return base / planned if planned else None
-
-
-def _options(command: BatchCommand, planned: dict[str, Any]) -> BatchOptions:
-    return BatchOptions(
-        order="completion" if (command.order or planned["order"]) == "completion" else "input",
-        resume=planned["resume"] if command.resume is None else command.resume,
-        max_concurrency=command.max_concurrency or planned["max_concurrency"],
-    )
 
 
 def _summary(progress: BatchProgress, files: BatchFiles) -> dict[str, Any]:

@@ -45,9 +45,10 @@ def _add_batch(app: typer.Typer) -> None:
         as_json: AsJson = False,
     ) -> int:
         """Answer an OpenAI batch file; a killed run goes on where it stopped."""
+        from appliance.batch.command import BatchCommand
         from appliance.cli import batch
 
-        command = batch.BatchCommand(
+        command = BatchCommand(
             spec=spec,
             input=input_file,
             output=output_file,

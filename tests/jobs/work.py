@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.batch.answerer import Answerer, Reply
-from appliance.batch.progress import BatchProgress
-from appliance.batch.runner import BatchFiles, BatchOptions, run_batch
+from appliance.jobs.answerer import Answerer, Reply
+from appliance.jobs.progress import BatchProgress
+from appliance.jobs.runner import BatchFiles, BatchOptions, run_batch
 
 
 def request(custom_id: str, **body: Any) -> str:

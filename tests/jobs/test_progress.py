@@ -1,6 +1,6 @@
 """Speed and ETA count what this run did, not what it found done."""
 
-from appliance.batch.progress import BatchProgress
+from appliance.jobs.progress import BatchProgress
 
 
 def test_speed_and_eta() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appliance.batch.lines import InputLine, LineError, parse
+from appliance.jobs.lines import InputLine, LineError, parse
 
 GOOD: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
 

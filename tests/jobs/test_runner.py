@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from appliance.base.errors import ApplianceError
-from appliance.batch.answerer import Reply
-from appliance.batch.output import OutputFile
-from appliance.batch.runner import BatchStoppedError
-from tests.batch.work import echo, read, reply, request, run, write_input
+from appliance.jobs.answerer import Reply
+from appliance.jobs.output import OutputFile
+from appliance.jobs.runner import BatchStoppedError
+from tests.jobs.work import echo, read, reply, request, run, write_input
 
 
 async def last_is_first(path: str, body: bytes) -> Reply:

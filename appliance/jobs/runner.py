@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from appliance.base.errors import ApplianceError
-from appliance.batch.answerer import Answerer, Reply
-from appliance.batch.lines import BatchRequest, InputLine, LineError, parse, read_lines
-from appliance.batch.output import ErrorCopies, GroupCommit, LineFailure, LineResponse, OutputFile, OutputLine
-from appliance.batch.progress import BatchProgress
+from appliance.jobs.answerer import Answerer, Reply
+from appliance.jobs.lines import BatchRequest, InputLine, LineError, parse, read_lines
+from appliance.jobs.output import ErrorCopies, GroupCommit, LineFailure, LineResponse, OutputFile, OutputLine
+from appliance.jobs.progress import BatchProgress
 
 _HELD_PER_SLOT = 8  # answers that may wait for an earlier line, for each request in flight
 _OVERLOADED, _UNAVAILABLE = 429, 503

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.work import echo, read, request, run, write_input
+from tests.jobs.work import echo, read, request, run, write_input
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_LINES = 12
@@ -16,7 +16,7 @@ NUM_LINES = 12
 def test_kill_and_resume(tmp_path: Path, order: str) -> None:
     files = write_input(tmp_path, [request(f"r{i}", delay=0.002 * (i % 3)) for i in range(NUM_LINES)])
     for allowed in (1, 4, 7):  # requests before the kill
-        command = [sys.executable, "-m", "tests.batch.work", str(tmp_path), order]
+        command = [sys.executable, "-m", "tests.jobs.work", str(tmp_path), order]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
             assert process.stdout is not None
             for _ in zip(range(allowed), process.stdout, strict=False):
