@@ -123,6 +123,15 @@ class EventWriter:
         choice = self._plain_start(output.index) + orjson.dumps(text) + self._after_text + b"," + orjson.dumps(rest)[1:]
         return choice + b"]" + self._usage() + b"}\n\n"
 
+    def delta_event(
+        self, output: TextOutput, delta: dict[str, Any], logprobs: Any, extra: dict[str, Any] | None = None
+    ) -> bytes:
+        """As `event`, of a chat chunk whose delta is more than content."""
+        rest = {"delta": delta, "logprobs": logprobs, "finish_reason": output.finish_reason, **(extra or {})}
+        if output.finish_reason is not None:
+            rest["stop_reason"] = output.stop_reason
+        return self.choice(output.index, orjson.dumps(rest)[1:-1])
+
     def choice(self, index: int, rest: bytes, more: dict[str, Any] | None = None) -> bytes:
         """An event whose choice has `rest` (fields as JSON, with no braces) after its index, and `more` beside it."""
         tail = b"," + orjson.dumps(more)[1:-1] if more else b""

@@ -57,7 +57,7 @@ def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _wrong_field(str(error)) from error
+        raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(None, f"the body is not JSON: {error}", "invalid_json") from error
     except RecursionError as error:
@@ -87,7 +87,7 @@ def _without_unknown(body: bytes, decoder: "msgspec.json.Decoder[T]") -> tuple[T
         try:
             return msgspec.convert(value, decoder.type, strict=True), ignored
         except msgspec.ValidationError as error:
-            wrong = _wrong_field(str(error))
+            wrong = wrong_field(str(error))
             found, place = _UNKNOWN.search(_PLACE.sub("", str(error))), _PLACE.search(str(error))
             if found is None or len(ignored) >= MAX_IGNORED:
                 raise wrong from error
@@ -107,7 +107,8 @@ def _remove(value: Any, path: list[str], name: str) -> None:
         value.pop(name, None)
 
 
-def _wrong_field(message: str) -> ApiError:
+def wrong_field(message: str) -> ApiError:
+    """The error of a msgspec.ValidationError's message."""
     place = _PLACE.search(message)
     path = place["path"] if place else ""
     what = message[: place.start()] if place else message

@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from appliance.server.answers import EventWriter, Head, Tally, UsageRule, openai_failure
 from appliance.server.bodies import json_decoder, read_fields
+from appliance.server.chat_message import WholeMessage, delta_fields
 from appliance.server.errors import ApiError
-from appliance.server.fields import ChatFields
+from appliance.server.fields import ChatFields, text_of
 from appliance.server.generation import request_id_of, respond
 from appliance.server.logprobs import LogprobFormatter
 from appliance.server.search import Search
@@ -51,7 +52,8 @@ class ChatAnswer:
         rule = UsageRule.of(fields, forced=serving.force_include_usage)
         start = self._head.event_start("chat.completion.chunk")
         self._writer = EventWriter(start, b',"delta":{"content":', b"}", rule, self.tally)
-        self._texts = [[self._prefix] for _ in range(self._n)]
+        has_reasoning = turn.reading.shows_reasoning
+        self._messages = [WholeMessage(self._role, has_reasoning, [self._prefix]) for _ in range(self._n)]
         self._logprobs: list[list[dict[str, Any]]] = [[] for _ in range(self._n)]
         self._returns_token_ids = bool(fields.return_token_ids)
         self._prompt_token_ids = request.prompt_token_ids
@@ -71,9 +73,12 @@ class ChatAnswer:
         logprobs = self._content_logprobs(output)
         delta = self._readers[output.index].push(output)
         extra = {"token_ids": output.token_ids} if self._returns_token_ids else None
-        if not delta.content and logprobs is None and output.finish_reason is None and not extra:
+        if not delta and logprobs is None and output.finish_reason is None and not extra:
             return b""
-        return self._writer.event(output, delta.content, None if logprobs is None else {"content": logprobs}, extra)
+        shown = None if logprobs is None else {"content": logprobs}
+        if not delta.reasoning and not delta.tool_calls:
+            return self._writer.event(output, delta.content, shown, extra)
+        return self._writer.delta_event(output, delta_fields(delta), shown, extra)
 
     def ending(self) -> bytes:
         return self._writer.ending()
@@ -83,7 +88,7 @@ class ChatAnswer:
 
     def add(self, output: TextOutput) -> None:
         self.tally.note(output)
-        self._texts[output.index].append(self._readers[output.index].push(output).content)
+        self._messages[output.index].add(self._readers[output.index].push(output))
         self._token_ids[output.index] += output.token_ids
         self._logprobs[output.index] += self._content_logprobs(output) or []
         if output.prompt_logprobs is not None:
@@ -103,7 +108,7 @@ class ChatAnswer:
     def _choice(self, index: int, end: TextOutput | None) -> dict[str, Any]:
         choice = {
             "index": index,
-            "message": {"role": self._role, "content": "".join(self._texts[index])},
+            "message": self._messages[index].fields(),
             "logprobs": {"content": self._logprobs[index]} if self._num_top is not None else None,
             "finish_reason": end.finish_reason if end else None,
             "stop_reason": end.stop_reason if end else None,
@@ -121,5 +126,4 @@ def _echoed(fields: ChatFields) -> str:
     last = fields.messages[-1]
     if not fields.echo or last.role != "assistant":
         return ""
-    content = last.content
-    return content if isinstance(content, str) else "".join(part.text or "" for part in content or [])
+    return text_of(last)

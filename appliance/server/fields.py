@@ -114,6 +114,11 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     function_call: Any = None
 
 
+def text_of(message: ChatMessage) -> str:
+    content = message.content
+    return content if isinstance(content, str) else "".join(part.text or "" for part in content or [])
+
+
 class ChatFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
@@ -127,16 +132,17 @@ class ChatFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     chat_template: str | None = None
-    tools: Any = None
+    tools: Any = None  # see server.tools
     tool_choice: Any = None
-    parallel_tool_calls: bool | None = None  # nothing to call in parallel
+    parallel_tool_calls: bool | None = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
+    reasoning_effort: str | None = None  # for the chat template
     include_reasoning: bool | None = None
+    enable_thinking: bool | None = None  # for the chat template
     verbosity: Any = None
     web_search_options: Any = None
     moderation: Any = None
@@ -150,21 +156,18 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
     "kv_transfer_params": _NOTHING,
     "vllm_xargs": _NOTHING,
     "prompt_embeds": _NOTHING,
-    "tools": (None, []),
-    "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
-    "reasoning_effort": (None,),
     "verbosity": (None,),
     "web_search_options": (None,),
     "moderation": (None,),
     "mm_processor_kwargs": _NOTHING,
 }
 
-_UNBUILT_OF_MESSAGES = ("audio", "tool_calls", "tool_call_id", "function_call")
+_UNBUILT_OF_MESSAGES = ("audio", "function_call")
 
 
 def refuse_unbuilt(fields: GenerationFields) -> None:
@@ -181,5 +184,5 @@ def refuse_unbuilt_message(message: ChatMessage, place: int) -> None:
     for name in _UNBUILT_OF_MESSAGES:
         if getattr(message, name) not in (None, []):
             raise not_in_this_version(f"messages[{place}].{name}")
-    if message.role in ("tool", "function"):
+    if message.role == "function":
         raise not_in_this_version(f"messages[{place}].role", f"the role {message.role!r}")

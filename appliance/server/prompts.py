@@ -1,38 +1,48 @@
 """From what a request says to token ids. Long texts are worked on in a thread, so that streams keep flowing."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from appliance.catalog.templates import ContentFormat, detect_content_format
 from appliance.plan.types import EnginePlan
-from appliance.server.errors import invalid, not_in_this_version
-from appliance.server.fields import ChatFields, ChatMessage, CompletionFields, refuse_unbuilt_message
+from appliance.server.errors import invalid
+from appliance.server.fields import ChatFields, ChatMessage, CompletionFields
+from appliance.server.history import HistoryStyle, has_tool_messages, rendered_messages
 from appliance.text.errors import ChatTemplateError
 from appliance.text.infill import encode_infill, infill_format
+from appliance.text.output import load_output_format
 from appliance.text.template import RESERVED_NAMES, ChatTemplate
 from appliance.text.tokenizer import Tokenizer
+from appliance.text.tool_style import ToolStyle, detect_tool_style
 
 INLINE_CHARACTERS = 20_000  # about a millisecond of tokenization
 MAX_PROMPTS = 1024
-MAX_MESSAGES = 10_000
 MAX_TEMPLATE_CHARACTERS = 64 << 10  # of a request's own template
-_ROLES = ("system", "developer", "user", "assistant")
+_THINKING = "enable_thinking"
 
 T = TypeVar("T")
+Tools = Sequence[Mapping[str, Any]] | None
 Prompt = tuple[str | None, list[int]]  # the text where there was one, and its tokens
 
 
 class PromptMaker:
-    """Tokenizer and chat template of one model."""
+    """Tokenizer, chat template and output format of one model."""
 
     def __init__(self, plan: EnginePlan, tokenizer: Tokenizer) -> None:
-        """Raises ChatTemplateError when the planned template has a syntax error."""
+        """Raises ChatTemplateError for a planned template with a syntax error, ApplianceError for a missing parser."""
+        parsers = plan.serving.parsers
+        self.output = load_output_format(parsers.tools, parsers.reasoning)
         self._tokenizer = tokenizer
         self._context = plan.model.max_model_len
         self._content_format = plan.model.chat_template_content_format
-        source = plan.model.chat_template
-        self._template = ChatTemplate(source, tokenizer.identity.special_tokens) if source else None
+        named, special = tokenizer.identity.chat_templates, tokenizer.identity.special_tokens
+        source = named.get(plan.model.chat_template or "", plan.model.chat_template)
+        self._template = ChatTemplate(source, special) if source else None
+        # A checkpoint may bring a second template for requests with tools.
+        with_tools = named.get("tool_use") if source == named.get("default") else None
+        self._tool_template = ChatTemplate(with_tools, special) if with_tools else None
+        self._tool_styles: dict[ChatTemplate, ToolStyle] = {}
         self._trusts_templates = plan.serving.trust_request_chat_template
         self._infill = infill_format(tokenizer)
 
@@ -70,23 +80,27 @@ class PromptMaker:
 
         return await _here_or_in_thread(encode, len(prefix) + len(suffix))
 
-    async def chat(self, fields: ChatFields) -> Prompt:
+    async def chat(self, fields: ChatFields, tools: Tools = None) -> Prompt:
         """The rendered conversation. Raises ApiError 400, also when the model has no chat template."""
-        text = await self.render(fields)
+        text = await self.render(fields, tools)
         token_ids = await self._encode(text, fields.add_special_tokens)
         return text, self._checked(token_ids, fields.truncate_prompt_tokens, "messages")
 
-    async def render(self, fields: ChatFields) -> str:
+    async def render(self, fields: ChatFields, tools: Tools = None) -> str:
+        """tools: those that the prompt tells the model of, in OpenAI's form."""
         template, content_format = self._template, self._content_format
         if fields.chat_template is not None:
             template, content_format = await self._request_template(fields.chat_template)
+        elif tools and self._tool_template is not None:
+            template = self._tool_template
         if template is None:
             raise invalid(
                 "messages",
                 "this model has no chat template, so it cannot chat; use /v1/completions, or set model.chat_template",
                 "no_chat_template",
             )
-        messages = _messages(fields.messages, as_parts=content_format == "openai")
+        style = await self._style(template, fields, content_format)
+        messages = rendered_messages(fields.messages, style)
         _check_variables(fields)
 
         def render() -> str:
@@ -94,14 +108,33 @@ class PromptMaker:
                 messages,
                 add_generation_prompt=fields.add_generation_prompt,
                 continue_final_message=fields.continue_final_message,
+                tools=tools,
                 documents=fields.documents,
-                variables=fields.chat_template_kwargs,
+                variables=_variables(fields),
             )
 
         try:
             return await _here_or_in_thread(render, _size(fields.messages))
         except ChatTemplateError as error:
             raise invalid("messages", str(error), "chat_template_failed") from error
+
+    def thinks(self, fields: ChatFields) -> bool:
+        """Whether the template lets the model reason before it answers, as it does unless it is told not to."""
+        template = self._template
+        if template is None or _THINKING not in template.source:
+            return False
+        return _variables(fields).get(_THINKING) is not False
+
+    async def _style(self, template: ChatTemplate, fields: ChatFields, content_format: ContentFormat) -> HistoryStyle:
+        as_parts = content_format == "openai"
+        if not has_tool_messages(fields.messages):
+            return HistoryStyle(as_parts)
+        tools = self._tool_styles.get(template)
+        if tools is None:
+            tools = await asyncio.to_thread(detect_tool_style, template)
+            if fields.chat_template is None:  # ours; a request's own is not kept
+                self._tool_styles[template] = tools
+        return HistoryStyle(as_parts, tools, bool(self.output.tools and self.output.tools.short_ids))
 
     async def _request_template(self, source: str) -> tuple[ChatTemplate, ContentFormat]:
         """A template of the request's own, in the same sandbox."""
@@ -160,46 +193,11 @@ def _token_ids(values: Sequence[Any]) -> list[int]:
     return token_ids
 
 
-def _messages(messages: Sequence[ChatMessage], *, as_parts: bool) -> list[dict[str, Any]]:
-    if not messages:
-        raise invalid("messages", "messages is empty; at least one message is needed", "invalid_value")
-    if len(messages) > MAX_MESSAGES:
-        raise invalid("messages", f"messages has {len(messages)} messages; {MAX_MESSAGES} are allowed", "invalid_value")
-    return [_message(message, place, as_parts) for place, message in enumerate(messages)]
-
-
-def _message(message: ChatMessage, place: int, as_parts: bool) -> dict[str, Any]:
-    refuse_unbuilt_message(message, place)
-    if message.role not in _ROLES:
-        allowed = ", ".join(_ROLES)
-        raise invalid(
-            f"messages[{place}].role",
-            f"the role is {message.role[:40]!r}; it must be one of {allowed}",
-            "invalid_value",
-        )
-    texts = _texts(message, place)
-    content: Any = [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
-    # Templates know `system`; OpenAI renamed it to `developer` for some models.
-    rendered = {"role": "system" if message.role == "developer" else message.role, "content": content}
-    return {**rendered, "name": message.name} if message.name is not None else rendered
-
-
-def _texts(message: ChatMessage, place: int) -> list[str]:
-    where = f"messages[{place}].content"
-    if isinstance(message.content, str):
-        return [message.content]
-    if message.content is None:
-        raise invalid(where, f"{where} is missing", "missing_required_parameter")
-    if not message.content:
-        raise invalid(where, f"{where} is an empty list", "invalid_value")
-    texts: list[str] = []
-    for number, part in enumerate(message.content):
-        if part.type not in ("text", "input_text"):
-            raise not_in_this_version(f"{where}[{number}].type", f"content of type {part.type[:40]!r}")
-        if part.text is None:
-            raise invalid(f"{where}[{number}].text", f"{where}[{number}] has no text", "missing_required_parameter")
-        texts.append(part.text)
-    return texts
+def _variables(fields: ChatFields) -> dict[str, Any]:
+    """Extra names for the template; what a request says in a field of its own wins."""
+    own = {_THINKING: fields.enable_thinking, "reasoning_effort": fields.reasoning_effort}
+    stated = {name: value for name, value in own.items() if value is not None}
+    return {**(fields.chat_template_kwargs or {}), **stated}
 
 
 def _check_variables(fields: ChatFields) -> None:

@@ -12,6 +12,7 @@ from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, ChatMessage
 from appliance.server.state import ServerState
+from appliance.server.tools import shown_tools
 
 
 class TokenizeFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +25,7 @@ class TokenizeFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Any = None  # see server.tools
     return_token_strs: bool | None = False
 
 
@@ -68,11 +70,11 @@ async def detokenize(state: ServerState, request: Request) -> Response:
 
 
 async def _rendered(state: ServerState, fields: TokenizeFields) -> str:
-    return await state.prompts.render(
-        ChatFields(
-            messages=fields.messages or [],
-            add_generation_prompt=fields.add_generation_prompt,
-            continue_final_message=fields.continue_final_message,
-            chat_template_kwargs=fields.chat_template_kwargs,
-        )
+    chat = ChatFields(
+        messages=fields.messages or [],
+        add_generation_prompt=fields.add_generation_prompt,
+        continue_final_message=fields.continue_final_message,
+        chat_template_kwargs=fields.chat_template_kwargs,
+        tools=fields.tools,
     )
+    return await state.prompts.render(chat, shown_tools(chat))

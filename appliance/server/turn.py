@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from appliance.server.errors import invalid
-from appliance.server.fields import ChatFields, refuse_unbuilt
+from appliance.server.fields import ChatFields, refuse_unbuilt, text_of
 from appliance.server.message import MessageReader
+from appliance.server.output_parsing import OutputReading
 from appliance.server.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.server.structured import constraint_of
+from appliance.server.tools import tool_wish
 from appliance.service.requests import TextRequest
 
 
@@ -19,17 +21,23 @@ class ChatTurn:
 
     fields: ChatFields
     request: TextRequest
+    reading: OutputReading
 
     def readers(self) -> list[MessageReader]:
         """One for each of the n sequences, new."""
-        return [MessageReader() for _ in range(self.request.sampling.n)]
+        return [self.reading.reader() for _ in range(self.request.sampling.n)]
 
 
 async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) -> ChatTurn:
     """Raises ApiError 400 or 404 naming the field of ChatFields that is to blame."""
     state.check_model(fields.model)
     refuse_unbuilt(fields)
-    _, token_ids = await state.prompts.chat(fields)
+    plan = state.plan.serving
+    wish = tool_wish(fields, plan.parsers)
+    prompt, token_ids = await state.prompts.chat(fields, wish.shown)
+    form = state.prompts.output
+    is_open = form.begins_open(prompt or "", _continued(fields))
+    reading = OutputReading(form, wish, is_open, fields.include_reasoning is not False)
     sampling = state.sampling.params(
         fields, _max_tokens(state, fields, len(token_ids)), _num_logprobs(fields), fields.prompt_logprobs
     )
@@ -37,12 +45,21 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         request_id=request_id,
         prompt_token_ids=token_ids,
         sampling=sampling,
-        constraint=constraint_of(fields, state.plan.serving.structured),
-        text=text_options(fields),
+        constraint=reading.constraint(
+            constraint_of(fields, plan.structured),
+            wish.constraint(plan.structured),
+            thinks=state.prompts.thinks(fields),
+        ),
+        text=replace(text_options(fields), kept_special_tokens=reading.special_tokens),
         priority=state.sampling.check_priority(fields),
         cache_salt=fields.cache_salt,
     )
-    return ChatTurn(fields, request)
+    return ChatTurn(fields, request, reading)
+
+
+def _continued(fields: ChatFields) -> str:
+    """The text of the message that the answer goes on with."""
+    return text_of(fields.messages[-1]) if fields.continue_final_message else ""
 
 
 def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> int:

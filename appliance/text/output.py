@@ -23,18 +23,42 @@ class OutputFormat:
     reasoning: ReasoningFormat | None = None
     reads_all: ToolFormat | None = None
 
-    @property
-    def special_tokens(self) -> frozenset[str]:
-        """Those that parsers need to see."""
-        formats = (self.tools, self.reasoning, self.reads_all)
+    def special_tokens(self, *, uses_tools: bool) -> frozenset[str]:
+        """Those that the parsers of a request need to see."""
+        formats = (self.tools if uses_tools else None, self.reasoning, self.reads_all)
         return frozenset(token for form in formats if form is not None for token in form.special_tokens)
 
-    def new_parser(self, prompt: str, context: ToolContext, forced: ToolFormat | None = None) -> OutputParser | None:
-        """For one sequence; None when there is nothing to look for. forced: reads what a grammar holds the model to."""
+    def end_of_reasoning(self, is_open: bool | None, *, thinks: bool) -> str | None:
+        """The text behind which the answer itself begins; None when no reasoning comes before it.
+
+        thinks: whether the model reasons where nothing tells.
+        """
+        form = self.reasoning
+        if form is None or form.script is None:
+            return None
+        return form.end if is_open or (is_open is None and (thinks or form.begins_open)) else None
+
+    def begins_open(self, prompt: str, continued: str = "") -> bool | None:
+        """Whether an answer begins inside the reasoning; None when nothing tells.
+
+        continued: the text of the message that the answer goes on with, where it does not begin a new one.
+        """
+        form = self.reasoning
+        if form is None or form.script is None:
+            return None
+        return form.is_open_in(continued) if continued else form.is_open_after(prompt)
+
+    def new_parser(
+        self, is_open: bool | None, context: ToolContext, forced: ToolFormat | None = None
+    ) -> OutputParser | None:
+        """For one sequence; None when there is nothing to look for.
+
+        is_open: see begins_open. forced: reads what a grammar holds the model to.
+        """
         if self.reads_all is not None:
             stages: list[OutputParser] = [self.reads_all.new_parser(context)]
         elif self.reasoning is not None:
-            stages = [self.reasoning.new_parser(self.reasoning.is_open_after(prompt))]
+            stages = [self.reasoning.new_parser(is_open)]
         else:
             stages = []
         if forced is not None:

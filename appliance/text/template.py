@@ -17,6 +17,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
         """special_tokens: "bos_token" and the like, as text. Raises ChatTemplateError for a syntax error."""
+        self.source = source
         self._special_tokens = dict(special_tokens or {})
         try:
             self._template = BoundedEnvironment().from_string(source)

@@ -48,12 +48,13 @@ WRONG_CHAT = [
     ("messages", []), ("messages", "hello"), ("messages", None), ("messages", [1]),
     ("messages[0].role", [{"content": "x"}]),
     ("messages[0].role", [{"role": "wizard", "content": "x"}]),
-    ("messages[0].role", [{"role": "tool", "content": "x"}]),
+    ("messages[0].tool_call_id", [{"role": "tool", "content": "x"}]),
     ("messages[0].content", [{"role": "user"}]), ("messages[0].content", [{"role": "user", "content": []}]),
     ("messages[0].content", [{"role": "user", "content": 5}]),
     ("messages[0].content[0].type", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     ("messages[0].unknown", [{"role": "user", "content": "x", "unknown": 1}]),
-    ("messages[0].tool_calls", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
+    ("messages[0].tool_calls[0].function", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
+    ("messages[0].tool_calls", [{"role": "user", "content": "x", "tool_calls": [{"id": "1"}]}]),
     ("messages", [{"role": "user", "content": "x" * 2000}]),
 ]  # fmt: skip
 WRONG_PROMPTS = [

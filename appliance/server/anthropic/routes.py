@@ -14,6 +14,7 @@ from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields
 from appliance.server.generation import respond
 from appliance.server.state import ServerState
+from appliance.server.tools import shown_tools
 from appliance.server.turn import capped, prepare_turn
 
 _MESSAGES = json_decoder(MessagesFields)
@@ -39,7 +40,8 @@ async def create_message(state: ServerState, request: Request) -> Response:
 async def count_tokens(state: ServerState, request: Request) -> Response:
     """What the prompt of the same message would have, template and all."""
     fields = await read_fields(state, request, _PROMPT)
-    _, token_ids = await state.prompts.chat(_checked(state, fields))
+    chat = _checked(state, fields)
+    _, token_ids = await state.prompts.chat(chat, shown_tools(chat))
     return Response(orjson.dumps({"input_tokens": len(token_ids)}), media_type="application/json")
 
 

@@ -37,8 +37,13 @@ class ReasoningFormat:
             return True
         return False if self.end and tail.endswith(self.end) else None
 
+    def is_open_in(self, continued: str) -> bool | None:
+        """Whether the text of a message that goes on has begun its reasoning and not ended it."""
+        start, end = continued.rfind(self.start), continued.rfind(self.end)
+        return None if start == end == -1 else start > end
+
     def new_parser(self, is_open: bool | None) -> ScriptParser:
-        """For one sequence; `is_open` is is_open_after of its prompt."""
+        """For one sequence; is_open None: nothing tells."""
         assert self.script is not None
         reader, writer = Reader(), ReasoningWriter()
         begins_open = self.begins_open if is_open is None else is_open

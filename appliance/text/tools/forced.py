@@ -11,7 +11,7 @@ from appliance.text.tools.format import ToolContext, ToolFormat
 from appliance.text.tools.json_calls import call_array
 from appliance.text.tools.writer import CallWriter
 
-_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def named_call(name: str) -> ToolFormat:
@@ -38,8 +38,8 @@ REQUIRED_CALLS = ToolFormat(name="required", script=_required)
 
 
 def named_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the arguments of a named call satisfy."""
-    return {**_ANY_OBJECT, **(parameters or {})}
+    """What the arguments of a call satisfy. A tool without parameters takes none."""
+    return {"type": "object", **parameters} if parameters else dict(_NO_ARGUMENTS)
 
 
 def required_schema(tools: Mapping[str, Mapping[str, Any] | None], *, parallel: bool) -> dict[str, Any]:
