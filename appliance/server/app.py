@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from appliance import __version__
 from appliance.base.log import logger
 from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
+from appliance.server.openapi import document
 from appliance.server.plugins import wrapped
 from appliance.server.routes import ROUTES, Route, error_shape
 from appliance.server.state import ServerState
@@ -26,13 +26,14 @@ _log = logger("server")
 def make_app(state: ServerState) -> ASGIApp:
     """Routes of the table behind the gate, and CORS outside of it where origins are planned."""
     serving = state.plan.serving
-    docs: dict[str, Any] = {} if serving.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
-    api = FastAPI(title="appliance", version=__version__, redirect_slashes=False, **docs)
-    for route in ROUTES:
-        if route.is_served(serving):
-            endpoint = _endpoint(state, route)
-            name = route.handler.__name__
-            api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
+    served = [route for route in ROUTES if route.is_served(serving)]
+    if serving.enable_docs or serving.front.offline_docs:
+        state.document = document(served, has_keys=not state.keys.is_open)
+    api = FastAPI(redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)  # our own need no internet
+    for route in served:
+        endpoint = _endpoint(state, route)
+        name = route.handler.__name__
+        api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(Exception, _internal_error)
     front = serving.front

@@ -2,7 +2,8 @@
 
 import importlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.types import ASGIApp
@@ -17,9 +18,10 @@ def wrapped(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
     Raises ApplianceError for what cannot be imported or is neither.
     """
     for path in reversed(paths):
-        found = _load(path)
-        if inspect.isclass(found):
-            app = found(app)
+        found: Any = _load(path)
+        if isinstance(found, type):
+            make: Callable[[ASGIApp], ASGIApp] = found
+            app = make(app)
         elif inspect.iscoroutinefunction(found):
             app = BaseHTTPMiddleware(app, dispatch=found)
         else:
@@ -30,11 +32,10 @@ def wrapped(app: ASGIApp, paths: Sequence[str]) -> ASGIApp:
     return app
 
 
-def _load(path: str) -> object:
+def _load(path: str) -> Any:
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
-        found: object = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         hint = "it must be installed beside the server, or on PYTHONPATH"
         raise ApplianceError(f"endpoints.http.middleware: {path} cannot be imported: {error}", hint=hint) from error
-    return found

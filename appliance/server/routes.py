@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import ServingPlan
-from appliance.server import chat, completions, debug_routes, health_routes, model_routes, token_routes
+from appliance.server import chat, completions, debug_routes, health_routes, model_routes, pages, token_routes
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.errors import ErrorShape
 from appliance.server.responses import routes as response_routes
@@ -37,6 +37,18 @@ def _api(name: str) -> Callable[[ServingPlan], bool]:
 
 _responses = _api("responses")
 _openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
+
+
+def _page(serving: ServingPlan) -> bool:
+    return serving.front.page
+
+
+def _docs(serving: ServingPlan) -> bool:
+    return serving.enable_docs
+
+
+def _saved_docs(serving: ServingPlan) -> bool:
+    return serving.front.offline_docs
 
 
 ROUTES: tuple[Route, ...] = (
@@ -67,6 +79,14 @@ ROUTES: tuple[Route, ...] = (
     Route("/metrics", ("GET",), "key", "live", health_routes.metrics, lambda serving: serving.metrics),
     Route("/debug/profile/start", ("POST",), "key", "live", debug_routes.start_profile, _debug),
     Route("/debug/profile/stop", ("POST",), "key", "live", debug_routes.stop_profile, _debug),
+    Route("/plan", ("GET",), "key", "live", pages.plan, _page),
+    Route("/openapi.json", ("GET",), "key", "live", pages.openapi, _docs),
+    Route("/docs/offline", ("GET",), "key", "live", pages.saved_docs, _saved_docs),
+    Route("/", ("GET",), "public", "live", pages.page, _page),
+    Route("/page.js", ("GET",), "public", "live", pages.page_script, _page),
+    Route("/page.css", ("GET",), "public", "live", pages.page_style, lambda serving: _page(serving) or _docs(serving)),
+    Route("/docs", ("GET",), "public", "live", pages.docs, _docs),
+    Route("/docs.js", ("GET",), "public", "live", pages.docs_script, _docs),
     Route("/livez", ("GET",), "public", "live", health_routes.live),
     Route("/readyz", ("GET",), "public", "live", health_routes.ready),
     Route("/health", ("GET",), "public", "live", health_routes.healthy),

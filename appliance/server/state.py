@@ -34,6 +34,7 @@ class ServerState:
     store: Store
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
+    document: bytes = b"{}"  # OpenAPI, of the routes that are served
     background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
 

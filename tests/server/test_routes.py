@@ -75,7 +75,7 @@ def test_metrics_schema_is_current() -> None:
 
 
 def test_docs_are_off(http: httpx.Client) -> None:
-    assert {http.get(path).status_code for path in ("/docs", "/redoc", "/openapi.json")} == {404}
+    assert {http.get(path).status_code for path in ("/docs", "/docs.js", "/redoc", "/openapi.json")} == {404}
 
 
 def test_keys_guard_every_route_but_health(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_keys_guard_every_route_but_health(tmp_path: Path) -> None:
             "/livez/../v1/models",
             "/%2e/v1/models",
             "/nothing",
-            "/docs",
+            "/docs/",
         ]
         assert {http.get(path).status_code for path in odd} == {401}
         evil = {

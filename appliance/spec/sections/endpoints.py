@@ -5,7 +5,9 @@ from typing import ClassVar, Literal
 from appliance.spec.fields import REQUIRED, Section, field
 from appliance.spec.scalars import Auto, DottedPath, Duration, KeyHash, ModelName, Name, Port, PositiveInt, Size, Text
 
-Api = Literal["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug", "cohere", "jina"]
+Api = Literal[
+    "openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug", "cohere", "jina"
+]
 
 
 class HttpSection(Section):
@@ -26,17 +28,20 @@ class HttpSection(Section):
     keep_alive: Duration = field(5.0, "How long an idle connection stays open.", apply="live")
     api_server_count: PositiveInt = field(1, "API processes.", built_values=(1,))
     disable_frontend_multiprocessing: bool = field(False, "API and engine in one process.", built=False)
-    middleware: list[DottedPath] = field([], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost.")
+    middleware: list[DottedPath] = field(
+        [], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost."
+    )
     enable_request_id_headers: bool = field(False, "Echo X-Request-Id; costs throughput.", apply="live")
     enable_docs: bool = field(
-        True, "OpenAPI schema and documentation pages.", apply="live", vllm="disable_fastapi_docs"
+        True,
+        "The OpenAPI document and its page /docs, with no outside resource.",
+        apply="live",
+        vllm="disable_fastapi_docs",
     )
     enable_offline_docs: bool = field(
-        False, "The documentation page holds the schema, so that a saved copy is complete.", built=False, apply="live"
+        False, "/docs/offline: the documentation as one file to save, complete without a server.", apply="live"
     )
-    enable_page: bool = field(
-        True, "A page for people at /: chat, models, figures, the plan.", built=False, apply="live"
-    )
+    enable_page: bool = field(True, "A page for people at /: chat, models, figures, the plan.", apply="live")
     enable_server_load_tracking: bool = field(False, "Count requests for /load.", apply="live")
     enable_tokenizer_info_endpoint: bool = field(
         False, "An endpoint with the tokenizer's configuration; may show templates.", apply="live"

@@ -1,0 +1,80 @@
+"""What the routes answer, as JSON Schema: what clients may count on, open to more fields."""
+
+from typing import Any
+
+ERROR, ERROR_ANTHROPIC = "Error", "AnthropicError"
+
+_TEXT, _INTEGER = {"type": "string"}, {"type": "integer"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {**required, **optional}, "required": list(required)}
+
+
+def _list(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+SCHEMAS: dict[str, Any] = {
+    ERROR: _object(
+        {"error": _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT})},
+    ),
+    ERROR_ANTHROPIC: _object({"type": {"const": "error"}, "error": _object({"type": _TEXT, "message": _TEXT})}),
+    "Usage": _object({"prompt_tokens": _INTEGER, "completion_tokens": _INTEGER, "total_tokens": _INTEGER}),
+    "Choice": _object({"index": _INTEGER, "finish_reason": _MAYBE_TEXT}),
+    "Completion": _object(
+        {
+            "id": _TEXT,
+            "object": {"enum": ["text_completion", "chat.completion"]},
+            "created": _INTEGER,
+            "model": _TEXT,
+            "choices": _list(_ref("Choice")),
+            "usage": _ref("Usage"),
+        }
+    ),
+    "Model": _object({"id": _TEXT, "object": {"const": "model"}, "created": _INTEGER, "owned_by": _TEXT}),
+    "Models": _object({"object": {"const": "list"}, "data": _list(_ref("Model"))}),
+    "Tokens": _object({"tokens": _list(_INTEGER), "count": _INTEGER, "max_model_len": _INTEGER}),
+    "Prompt": _object({"prompt": _TEXT}),
+    "Version": _object({"version": _TEXT}),
+    "Load": _object({"server_load": _INTEGER}),
+    "Ready": _object({"ready": {"type": "boolean"}, "state": _TEXT, "reasons": _list(_TEXT)}),
+    "Live": _object({"live": {"const": True}}),
+}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": _ref(name)}}
+
+
+def _text(kind: str) -> dict[str, Any]:
+    return {kind: {"schema": _TEXT}}
+
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": _json("Completion"),
+    "/v1/completions": _json("Completion"),
+    "/v1/models": _json("Models"),
+    "/v1/models/{model:path}": _json("Model"),
+    "/tokenize": _json("Tokens"),
+    "/detokenize": _json("Prompt"),
+    "/version": _json("Version"),
+    "/load": _json("Load"),
+    "/readyz": _json("Ready"),
+    "/livez": _json("Live"),
+    "/health": {},
+    "/ping": {},
+    "/metrics": _text("text/plain"),
+    "/": _text("text/html"),
+    "/docs": _text("text/html"),
+    "/docs/offline": _text("text/html"),
+    "/page.css": _text("text/css"),
+    "/page.js": _text("text/javascript"),
+    "/docs.js": _text("text/javascript"),
+}
+STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
