@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from appliance.engine.messages import GenerateRequest, SamplingParams
+from appliance.engine.messages import Constraint, GenerateRequest, SamplingParams
 
 MAX_STOP_TOKEN_IDS = 1024
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 128
 MAX_LOGIT_BIAS = 1024
+MAX_CONSTRAINT = 1 << 20  # characters
+MAX_CONSTRAINT_PART = 256  # of its whitespace and of what it comes after
 _PENALTY = (-2.0, 2.0)
 
 
@@ -64,6 +66,19 @@ def validate_request(request: GenerateRequest, vocab_size: int, limits: Sampling
         _ids("prompt", prompt, vocab_size)
     _ids("eos_token_ids", request.eos_token_ids, vocab_size)
     validate_sampling(request.sampling, vocab_size, limits)
+    if request.constraint is not None:
+        validate_constraint(request.constraint)
+
+
+def validate_constraint(constraint: Constraint) -> None:
+    """Raises InvalidSamplingError for one whose texts are too long. What they say is for the grammar back-end."""
+    for text, most in (
+        (constraint.source, MAX_CONSTRAINT),
+        (constraint.whitespace or "", MAX_CONSTRAINT_PART),
+        (constraint.after or "", MAX_CONSTRAINT_PART),
+    ):
+        if len(text) > most:
+            raise InvalidSamplingError(constraint.field, f"a text of {len(text)}", f"at most {most} characters")
 
 
 def _short(value: object) -> str:

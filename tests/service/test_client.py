@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest_asyncio
 
 from appliance.engine.messages import (
     AbortRequest,
+    Constraint,
     EngineMessage,
     ErrorKind,
     GenerateRequest,
@@ -176,3 +178,27 @@ async def idle(client: EngineClient) -> None:
         stats = msgspec.msgpack.decode(await client.call("stats"))
         if stats["num_running"] == stats["num_waiting"] == 0:
             return
+
+
+async def test_the_vocabulary_goes_before_the_first_constraint_of_each_engine(tmp_path: Path) -> None:
+    class Link:
+        def __init__(self) -> None:
+            self.sent: list[EngineMessage] = []
+
+        def send(self, message: EngineMessage) -> None:
+            self.sent.append(message)
+
+        def close(self) -> None: ...
+
+    client = EngineClient(AdmissionLimits(4, None))
+    client.use_text(load_text_side(plan_in(tmp_path), None))
+    client.closed_reason = None
+    wish = Constraint(kind="regex", source="a+", field="guided_regex")
+    for _ in range(2):
+        link = Link()
+        client.attach(link)
+        client.generate(request("Say: "))
+        client.generate(replace(request("Say: "), constraint=wish))
+        client.generate(replace(request("Say: "), constraint=wish))
+        kinds = [type(message).__name__ for message in link.sent]
+        assert kinds == ["GenerateRequest", "Vocabulary", "GenerateRequest", "GenerateRequest"]
