@@ -17,7 +17,7 @@ GROUPS = {
 }
 VERBS = (
     *("validate", "explain", "schema", "init", "plan", "pull", "doctor", "apply", "status", "logs", "down"),
-    *("batch", "chat", "complete", "render"),
+    *("batch", "chat", "complete", "render", "import"),
 )
 COMMANDS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]
 

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from appliance import __version__
-from appliance.cli.commands import bench, keys, lifecycle, machine, render, spec, work
+from appliance.cli.commands import bench, exchange, keys, lifecycle, machine, spec, work
 from appliance.cli.commands.verb import group
 
 SUMMARY = "One YAML spec becomes an engine plan, a server, a batch run and a benchmark."
@@ -26,7 +26,7 @@ def build() -> typer.Typer:
     """The whole command line; builds the parsers, imports no verb."""
     app = group("appliance", SUMMARY)
     app.callback()(_root)
-    for part in (spec, machine, keys, lifecycle, render, work, bench):
+    for part in (spec, machine, keys, lifecycle, exchange, work, bench):
         part.add(app)
     return app
 

@@ -1,4 +1,4 @@
-"""The verb that makes files for other supervisors."""
+"""The verbs between systems: render and import."""
 
 from typing import Annotated
 
@@ -51,3 +51,18 @@ def add(app: typer.Typer) -> None:
             folder=folder or None,
             as_json=as_json,
         )
+
+    @verb(app, "import", "appliance import vllm 'vllm serve Qwen/Qwen3-8B -tp 2 --max-model-len 32k' > deployment.yaml")
+    def import_(
+        kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, vllm-config, llama-swap or modelfile.")],
+        words: Annotated[
+            list[str], typer.Argument(metavar="SOURCE...", help="A command line, a file, or - for stdin.")
+        ],
+        folder: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Write specs there.")] = "",
+        strict: Annotated[bool, typer.Option("--strict", help="Answer 2 when something has no equivalent.")] = False,
+        as_json: AsJson = False,
+    ) -> int:
+        """Make a spec of another system's command line or file; what has no equivalent is listed."""
+        from appliance.cli import import_ as work
+
+        return work.run(kind, words, folder or None, strict, as_json)

@@ -1,0 +1,118 @@
+"""Which vLLM argument is which field of the spec: read from the fields' own declarations, and the exceptions."""
+
+import functools
+from typing import Any, Final
+
+import yaml
+
+from appliance.base.units import DURATION_FORM, SIZE_FORM, size_text
+from appliance.deploy.importing.draft import with_variables
+from appliance.spec.tree import Field, walk
+
+# Sections whose fields are arguments of `vllm serve` (others belong to its batch runner and benchmarks).
+_SECTIONS: Final = frozenset({
+    "model", "loading", "hardware", "parallelism", "cache", "scheduler", "compilation", "lora", "decoding",
+    "multimodal", "endpoints", "observability", "restart",
+})  # fmt: skip
+_OUR_SECTIONS: Final = ("endpoints.limits", "endpoints.store", "endpoints.auth")
+# Fields of those sections that no argument of vLLM's is named after.
+_OURS: Final = frozenset({
+    "mirrors", "sha256", "offline", "timeout", "keep_packed", "packed_dir", "packed_size", "profile", "lock",
+    "num_threads", "kernel_set", "disabled_kernels", "quantize_activations", "max_waiting", "apis", "allowed_hosts",
+    "keep_alive", "enable_page", "keys_file", "isolate_caches", "allow_public_without_keys", "trust_plugins",
+    "cache_dir",
+})  # fmt: skip
+_OLD_SWITCHES: Final = frozenset({
+    "enable_lora", "enable_prompt_adapter", "disable_log_requests", "enable_reasoning", "use_v2_block_manager",
+    "enable_log_deltas", "engine_use_ray", "worker_use_ray",
+})  # fmt: skip
+_IN_GIBIBYTES: Final = ("swap_space", "cpu_offload_gb", "mm_processor_cache_gb")
+
+RENAMED: Final = {
+    "structured_outputs_backend": "guided_decoding_backend",
+    "prefix_caching_hash_algorithm": "prefix_caching_hash_algo",
+}
+SHORT: Final = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpl": "--data-parallel-size-local",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpb": "--data-parallel-backend",
+    "-ep": "--enable-expert-parallel",
+    "-q": "--quantization",
+    "-O": "--compilation-config",
+    "-cc": "--compilation-config",
+    "-sc": "--speculative-config",
+}
+
+
+@functools.cache
+def fields() -> dict[str, Field]:
+    """vLLM's name -> field."""
+    table: dict[str, Field] = {}
+    for found in walk():
+        if found.child is None and "[]" not in found.path and _is_argument(found):
+            table.setdefault(found.doc.vllm or found.name, found)
+    return table
+
+
+def _is_argument(found: Field) -> bool:
+    if found.path.partition(".")[0] not in _SECTIONS:
+        return False
+    return bool(found.doc.vllm) or not (found.name in _OURS or found.path.startswith(_OUR_SECTIONS))
+
+
+@functools.cache
+def members(section: str) -> dict[str, Field]:
+    """The fields of one section by vLLM's and by our names: for arguments that are JSON objects."""
+    below = [found for found in walk() if found.path.startswith(section + ".") and found.child is None]
+    return {name: found for found in below for name in (found.name, found.doc.vllm) if name}
+
+
+@functools.cache
+def switches() -> frozenset[str]:
+    """Arguments without a value, in both forms of each."""
+    plain = {name for name, found in fields().items() if _is_switch(found)}
+    return frozenset(plain | {f"no_{name}" for name in plain} | _OLD_SWITCHES)
+
+
+def field_value(name: str, found: Field, words: tuple[str, ...]) -> Any:
+    """What the words of an argument are in the spec. Nothing is checked here: the spec's own rules do that."""
+    if _is_switch(found):
+        value = _scalar(words[0]) if words else True
+        return not value if isinstance(value, bool) and _is_inverted(name, found) else value
+    if found.is_list:
+        values = [_scalar(word) for word in words]
+        return values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    if len(words) != 1:
+        return " ".join(words)
+    return _with_unit(name, found, _scalar(words[0]))
+
+
+def _is_switch(found: Field) -> bool:
+    return found.allowed.startswith("true or false")
+
+
+def _is_inverted(name: str, found: Field) -> bool:
+    """`disable_x` where the spec says `enable_x`."""
+    return name.startswith("disable_") and not found.name.startswith("disable_")
+
+
+def _with_unit(name: str, found: Field, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if SIZE_FORM in found.allowed:
+        return size_text(int(value * (1 << 30 if name in _IN_GIBIBYTES else 1)))
+    return f"{value}s" if DURATION_FORM in found.allowed else value
+
+
+def _scalar(word: str) -> Any:
+    """A number, a truth value, JSON, or text with its shell variables as references."""
+    try:
+        value = yaml.safe_load(word)
+    except yaml.YAMLError:
+        value = word
+    return value if isinstance(value, bool | int | float | list | dict) else with_variables(word)

@@ -1,0 +1,128 @@
+"""Command lines of public documentation become valid specs, and no word of them is lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from appliance.base.errors import SpecError
+from appliance.cli.app import main
+from appliance.deploy.importing.draft import CannotImportError, Imported
+from appliance.deploy.importing.vllm import import_command, import_config
+from appliance.deploy.importing.vllm_fields import SHORT, switches
+from appliance.deploy.importing.words import read_command, split_words
+from appliance.spec.loader import load_text
+
+COMMANDS = (Path(__file__).parent / "commands.txt").read_text().strip().split("\n\n")
+
+
+def at(document: dict[str, Any], path: str) -> Any:
+    for part in path.split("."):
+        document = document[part]
+    return document
+
+
+def errors_of(document: dict[str, Any]) -> list[str]:
+    try:
+        load_text(json.dumps(document), environ={"MODEL": "some/model", "HOME": "/home/someone"})
+    except SpecError as error:
+        return [f"{found.path}: {found.message}" for found in error.diagnostics]
+    return []
+
+
+def test_there_are_enough_commands() -> None:
+    assert len(set(COMMANDS)) == len(COMMANDS) >= 40
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_documentation_becomes_a_valid_spec(command: str) -> None:
+    assert errors_of(import_command(command).document) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_argument_is_dropped(command: str) -> None:
+    found = import_command(command)
+    told = [*found.placed.values(), *found.notes, *(each.origin for each in found.unplaced)]
+    words = split_words(command)
+    start = next(index for index, word in enumerate(words) if word == "vllm" or word.startswith("python"))
+    for option in read_command(words[start:], 2 if words[start] == "vllm" else 3, switches(), SHORT).options:
+        if option.name != "model":
+            assert any(text.startswith(option.flag) for text in told), option
+    for word in words[:start]:
+        assert any(text == word for text in told), word
+
+
+def imported(arguments: str) -> Imported:
+    return import_command(f"vllm serve owner/name {arguments}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "value"),
+    [
+        ("", "model.source", "owner/name"),
+        ("-tp 2 --tensor-parallel-size 4", "parallelism.tensor", 4),
+        ("--max-model-len=32k", "model.max_model_len", "32k"),
+        ("--no-enable-prefix-caching", "cache.prefix_caching", False),
+        ("--disable-fastapi-docs", "endpoints.http.enable_docs", False),
+        ("--disable-log-stats", "observability.metrics.enabled", False),
+        ("--swap-space 4", "hardware.memory.swap_space", "4GiB"),
+        ("--kv-cache-memory-bytes 1073741824", "hardware.memory.kv_cache", "1GiB"),
+        ("--served-model-name a b", "model.served_names", ["a", "b"]),
+        ("--allowed-origins '[\"https://a.example\"]'", "endpoints.cors.allowed_origins", ["https://a.example"]),
+        ("--download-dir $HF_HOME/x", "loading.download_dir", "${env:HF_HOME}/x"),
+        (
+            "--speculative-config.method ngram --speculative-config.num_speculative_tokens 3",
+            "speculative.num_tokens",
+            3,
+        ),
+        ("-O3", "compilation.level", 3),
+        ("--lora-modules a=/x b=/y", "lora.adapters", [{"name": "a", "source": "/x"}, {"name": "b", "source": "/y"}]),
+        ("--host 0.0.0.0", "endpoints.auth.allow_public_without_keys", True),
+    ],
+)
+def test_arguments_have_their_fields(arguments: str, path: str, value: Any) -> None:
+    assert at(imported(arguments).document, path) == value
+
+
+def test_what_the_spec_does_not_take_is_listed_with_the_reason() -> None:
+    found = imported("--kv-cache-dtype turboquant --made-up 1 2 --max-num-seqs many --data-parallel-rank 0")
+    reasons = {each.origin: each.reason for each in found.unplaced}
+    assert reasons["--made-up 1 2"] == "the spec has no such field"
+    assert "turboquant" in reasons["--kv-cache-dtype turboquant"]
+    assert "--max-num-seqs many" in reasons
+    assert "cache" not in found.document
+
+
+def test_a_key_is_kept_as_its_digest_alone() -> None:
+    found = imported("--api-key secret-one $KEY")
+    text = json.dumps([found.document, found.placed, found.notes, [each.origin for each in found.unplaced]])
+    assert "secret-one" not in text
+    assert len(at(found.document, "endpoints.auth.keys")) == 1
+    assert [each.origin for each in found.unplaced] == ["--api-key $KEY"]
+
+
+def test_a_configuration_file_is_the_same_as_its_command() -> None:
+    config = "model: owner/name\nport: 12312\nuvicorn-log-level: info\nserved_model_name: [a, b]\nmade-up: 1\n"
+    found = import_config(config)
+    command = imported("--port 12312 --uvicorn-log-level info --served-model-name a b")
+    assert found.document == command.document
+    assert [each.origin for each in found.unplaced] == ["made-up: 1"]
+
+
+@pytest.mark.parametrize("text", ["", "ls -l", "vllm bench serve", "vllm serve", "vllm serve 'x", "python server.py"])
+def test_what_is_no_command_is_refused(text: str) -> None:
+    with pytest.raises(CannotImportError):
+        import_command(text)
+
+
+def test_the_verb_prints_yaml_and_answers_two_when_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "vllm serve owner/name --made-up 1"
+    assert main(["import", "vllm", command]) == 0
+    text = capsys.readouterr().out
+    assert "# no equivalent: --made-up 1" in text
+    assert errors_of(yaml.safe_load(text)) == []
+    assert main(["import", "vllm", command, "--strict"]) == 2
+    assert main(["import", "docker", command]) == 2
+    assert "known: vllm" in capsys.readouterr().err
