@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.server.run import run_server
+from appliance.service.engine_spawn import engine_command, first_socket, socket_folder, spawn_engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,7 +14,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="an existing folder for status.jsonl")
     parser.add_argument("--store", type=Path, help="a folder for responses, files and batches; else a temporary one")
     options = parser.parse_args(arguments)
-    return run_server(options.plan, options.state, store_folder=options.store)
+    with socket_folder() as sockets:
+        engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
+        from appliance.server.run import run_server  # takes about as long as the engine takes to load
+
+        return run_server(options.plan, options.state, store_folder=options.store, engine=engine)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from appliance.server.listen import Certificates, bind, release, url_of
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.engine_spawn import SpawnedEngine, socket_folder
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.status_file import STATUS_FILE, StatusFile
@@ -45,10 +44,12 @@ def run_server(
     state_folder: Path | None = None,
     engine_command: Sequence[str] = (),
     store_folder: Path | None = None,
+    engine: SpawnedEngine | None = None,
 ) -> int:
     """Serves the plan until it is told to end; answers the exit code.
 
     `state_folder` receives status.jsonl (see service.status_file). Errors of the start are logged and in the status.
+    `engine`: one that was started already, with the same plan.
     """
     status = StatusFile(state_folder / STATUS_FILE if state_folder else None)
     try:
@@ -56,7 +57,8 @@ def run_server(
         configure(plan.serving.log_level)
         _route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_Server(plan, plan_path, status, engine_command, Store(plan.serving, store_folder)).run())
+            store = Store(plan.serving, store_folder)
+            runner.run(_Server(plan, plan_path, status, engine_command, store, engine).run())
     except (ApplianceError, OSError, msgspec.DecodeError) as error:
         _log.error("the server cannot run", extra=fields(reason=str(error)))
         status.write("failed", reason=str(error))
@@ -72,7 +74,13 @@ class _Server:
     """The parts of one server and their order of start and end."""
 
     def __init__(
-        self, plan: EnginePlan, plan_path: Path, status: StatusFile, engine_command: Sequence[str], store: Store
+        self,
+        plan: EnginePlan,
+        plan_path: Path,
+        status: StatusFile,
+        engine_command: Sequence[str],
+        store: Store,
+        engine: SpawnedEngine | None,
     ) -> None:
         self._plan = plan
         self._store = store
@@ -80,6 +88,7 @@ class _Server:
         self._started = time.monotonic()
         self._plan_path = plan_path
         self._engine_command = engine_command
+        self._engine = engine
         self._was_ready = False
         self._url = ""
         self._drain_task: asyncio.Task[None] | None = None
@@ -96,10 +105,15 @@ class _Server:
         limits = AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting)
         policy = CallerPolicy(isolates_caches=self._plan.serving.front.isolate_caches)
         client = EngineClient(limits, metrics, policy=policy)
-        with _socket_folder() as sockets:
-            paths = EnginePaths(self._plan_path.resolve(), sockets)
+        with socket_folder() as sockets:
             supervisor = Supervisor(
-                self._plan, paths, client, metrics=metrics, listener=self._on_event, command=self._engine_command
+                self._plan,
+                EnginePaths(self._plan_path.resolve(), sockets),
+                client,
+                metrics=metrics,
+                listener=self._on_event,
+                command=self._engine_command,
+                first=self._engine,
             )
             supervisor.start()
             try:
@@ -190,16 +204,6 @@ def _uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
         timeout_keep_alive=max(1, round(serving.keep_alive_s)),
         timeout_graceful_shutdown=2,
     )
-
-
-@contextmanager
-def _socket_folder() -> Iterator[Path]:
-    """Private, and with a short path: a Unix socket's name has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="appliance-", dir="/tmp"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _route_uvicorn_logs() -> None:

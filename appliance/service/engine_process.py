@@ -1,42 +1,19 @@
-"""Starting and ending the engine's process."""
+"""A running engine process, as its supervisor sees it."""
 
 import asyncio
 import os
 import signal
-import sys
-from asyncio.subprocess import Process
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Self
+from contextlib import suppress
 
-from appliance.base.environ import with_changes
+from appliance.service.engine_spawn import SpawnedEngine
 
 
 class EngineChild:
-    """A running engine process. It ends by itself when this process dies: it holds the read end of our pipe."""
+    """Belongs to one event loop, whatever kind of loop that is: the process is watched through a descriptor."""
 
-    def __init__(self, process: Process, pipe: int) -> None:
-        self._process = process
-        self._pipe = pipe
-
-    @classmethod
-    async def start(cls, command: Sequence[str], plan_path: Path, endpoint: str) -> Self:
-        read_end, write_end = os.pipe()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                *("--plan", str(plan_path), "--socket", endpoint, "--parent-fd", str(read_end)),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(read_end,),
-                start_new_session=True,  # a terminal's Ctrl-C reaches the server alone, which then drains
-                env=with_changes(PYTHONUNBUFFERED="1"),
-            )
-        except BaseException:
-            os.close(write_end)
-            raise
-        finally:
-            os.close(read_end)
-        return cls(process, write_end)
+    def __init__(self, spawned: SpawnedEngine) -> None:
+        self._process = spawned.process
+        self._pipe = spawned.pipe
 
     @property
     def pid(self) -> int:
@@ -44,26 +21,34 @@ class EngineChild:
 
     async def wait(self) -> int:
         """The exit code; negative is the signal that ended it."""
-        return await self._process.wait()
+        if self._process.returncode is None:
+            await _ended(self.pid)
+        return self._process.wait()
 
     def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
+        self._process.kill()  # does nothing once it has ended
 
     def release(self) -> None:
         """After the end: closes our end of the pipe."""
         os.close(self._pipe)
 
 
-def engine_command() -> tuple[str, ...]:
-    return (sys.executable, "-m", "appliance.engine")
+async def _ended(pid: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    watched = os.pidfd_open(pid)  # readable when the process has ended, and is not reaped yet
+    loop.add_reader(watched, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
 
 
 def describe_exit(code: int) -> str:
     if code >= 0:
         return f"the engine process ended with exit code {code}"
-    try:
+    name = f"signal {-code}"
+    with suppress(ValueError):
         name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
     return f"the engine process was ended by {name}"

@@ -11,7 +11,8 @@ from appliance.base.log import fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Fatal, Heartbeat, Hello, Ready, UtilityRequest
 from appliance.plan.types import EnginePlan
 from appliance.service.client import EngineClient
-from appliance.service.engine_process import EngineChild, describe_exit, engine_command
+from appliance.service.engine_process import EngineChild, describe_exit
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
 from appliance.service.health import EngineState, Health
 from appliance.service.link import SocketLink
 from appliance.service.metrics import ServiceMetrics
@@ -45,6 +46,7 @@ class Supervisor:
         metrics: ServiceMetrics | None = None,
         listener: Listener = lambda event: None,
         command: Sequence[str] = (),
+        first: SpawnedEngine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.health = Health()
@@ -53,6 +55,7 @@ class Supervisor:
         self._metrics = metrics
         self._listener = listener
         self._command = tuple(command) or engine_command()
+        self._first = first  # an engine that was started before us
         self._clock = clock
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
@@ -73,6 +76,11 @@ class Supervisor:
     def start(self) -> None:
         """Begins in the background; follow `health`."""
         self._task = asyncio.create_task(self._keep_running(), name="supervisor")
+
+    def use_plan(self, plan: EnginePlan) -> None:
+        """Another rule of restarts and another patience; what has failed so far is forgotten."""
+        self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
+        self._rule = RestartRule(plan.restart)
 
     async def settled(self) -> Health:
         """Waits until the engine is ready or given up for the first time."""
@@ -122,16 +130,15 @@ class Supervisor:
     async def _run_once(self) -> str:
         """One life of the engine; returns why it ended."""
         self._num_starts += 1
-        socket = self._paths.sockets / f"engine-{self._num_starts}"
-        endpoint = f"ipc://{socket}"
         self._failure = None
         self._last_sign = self._clock()
         self._has_spoken = False
         try:
-            child = self._child = await EngineChild.start(self._command, self._paths.plan, endpoint)
+            spawned = self._spawned()
         except OSError as error:
             return f"the engine process cannot be started: {error.strerror}"
-        self._link = SocketLink(endpoint, self._on_event)
+        child = self._child = EngineChild(spawned)
+        self._link = SocketLink(spawned.endpoint, self._on_event)
         self._client.attach(self._link)
         self._link.send(Hello())
         watch = asyncio.create_task(self._watch_heartbeat(child), name="heartbeat")
@@ -143,11 +150,18 @@ class Supervisor:
             raise
         finally:
             watch.cancel()
-            self._disconnect(socket)
+            self._disconnect(spawned.socket)
             child.release()
         reason = self._failure or describe_exit(code)
         self._client.fail_all(reason)
         return reason
+
+    def _spawned(self) -> SpawnedEngine:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        socket = first_socket(self._paths.sockets).with_name(f"engine-{self._num_starts}")
+        return spawn_engine(self._command, self._paths.plan, socket)
 
     def _disconnect(self, socket: Path) -> None:
         self._client.closed_reason = self._client.closed_reason or "the engine is gone"

@@ -138,7 +138,7 @@ def test_engine_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
 
 
 def test_start_is_reported_by_phase(tmp_path: Path) -> None:
-    with running(tmp_path, Script(load_seconds=0.3), wait=False) as server:
+    with running(tmp_path, Script(load_seconds=3.0), wait=False) as server:
         server.wait_for("listening")
         server.wait_for("phase")
         with server.http() as http:
