@@ -37,8 +37,12 @@ class InprocEngine:
 
     @classmethod
     def from_plan(cls, plan: EnginePlan, announce: Callable[[BootPhase], None] = _ignore) -> Self:
-        """Loads the model; `announce` hears of each phase. Raises ApplianceError (see load_backend) and ValueError."""
-        return cls(boot(plan, announce))
+        """Loads the model; `announce` hears of each phase. Raises ApplianceError (see load_backend) and ValueError.
+
+        Nobody reads along while an engine in this process writes, so no step is cut short for them.
+        """
+        scheduler = msgspec.structs.replace(plan.scheduler, target_step_s=None)
+        return cls(boot(msgspec.structs.replace(plan, scheduler=scheduler), announce))
 
     @property
     def has_work(self) -> bool:

@@ -97,8 +97,22 @@ class BatchBuilder:
     def __init__(self, rows: Rows, mode: LogprobsMode) -> None:
         self._rows = rows
         self._mode = mode
+        self._last: SamplingBatch | None = None  # of `_version`, and of nothing but sampled rows without lists
+        self._version = -1
 
     def build(self, wanted: LogitRows) -> SamplingBatch:
+        """Valid until the next call: as long as the same rows decode, only their lengths change."""
+        rows, last = self._rows, self._last
+        if last is None or rows.version != self._version or not np.array_equal(last.token_row, wanted.rows):
+            batch = self._gather(wanted)
+            self._version = rows.version
+            self._last = None if rows.biases or rows.forbidden or rows.prompt_logprobs else batch
+            return batch
+        np.take(rows.num_tokens, wanted.rows, out=last.num_tokens)
+        last.position[:] = last.num_tokens
+        return last
+
+    def _gather(self, wanted: LogitRows) -> SamplingBatch:
         """Prompt positions (a given token) are greedy without penalties, masks and biases: nothing is drawn there."""
         rows, at = self._rows, wanted.rows
         lengths = rows.num_tokens[at]

@@ -40,6 +40,7 @@ class Rows:
 
     def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int) -> None:
         self.vocab_size = vocab_size
+        self.version = 0  # of all but the tokens: who gathered them needs not gather them again
         self.token_ids = np.zeros((num_rows, max_len), np.int32)
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
         self.num_tokens = np.zeros(num_rows, np.int32)
@@ -62,6 +63,7 @@ class Rows:
 
     def put(self, new: NewRow) -> None:
         row, sampling, count = new.row, new.sampling, len(new.token_ids)
+        self.version += 1
         self.token_ids[row, :count] = new.token_ids
         self.num_tokens[row] = count
         self.num_prompt[row] = new.num_prompt_tokens
@@ -125,6 +127,7 @@ class Rows:
 
     def open_mask(self, row: int) -> None:
         """From now on the row's line of `mask_bits` says what may come next."""
+        self.version += 1
         if not len(self.mask_bits):
             self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
         self.mask_row[row] = row

@@ -258,3 +258,15 @@ def test_arrays_are_contiguous_int32_of_the_promised_shapes() -> None:
             assert array.dtype == np.int32, name
             assert array.flags.c_contiguous, name
         scheduler.commit(plan, result)
+
+
+def test_parameters_of_rows_are_gathered_anew_when_rows_change_hands() -> None:
+    """The same row and length, another request: what was gathered for the first must not serve the second."""
+    engine = Engine()
+    greedily = engine.run(greedy()).tokens()
+    alone = Engine().run(drawn(max_tokens=12, temperature=1.5, seed=4)).tokens()
+    assert greedily != alone
+    assert engine.run(drawn(max_tokens=12, temperature=1.5, seed=4)).tokens() == alone
+    limited = engine.run(greedy(allowed_token_ids=(3, 5))).tokens()
+    assert set(limited) <= {3, 5}
+    assert engine.run(greedy()).tokens() == greedily
