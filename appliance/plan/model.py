@@ -3,7 +3,7 @@
 from typing import Any
 
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
-from appliance.catalog.templates import ContentFormat, detect_content_format
+from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.plan.context import ContextRequest, config_overrides
 from appliance.plan.family import check_family
 from appliance.plan.inputs import PlanInputs

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from appliance.catalog.templates import ContentFormat, detect_content_format
+from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.plan.types import EnginePlan
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, ChatMessage, CompletionFields

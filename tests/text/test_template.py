@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from appliance.catalog.templates import detect_content_format
+from appliance.catalog.content_format import detect_content_format
 from appliance.text.errors import ChatTemplateError
 from appliance.text.template import ChatTemplate, choose_template
 from appliance.text.template_sandbox import BoundedEnvironment, TemplateBoundError, render_bounded

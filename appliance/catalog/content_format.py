@@ -1,0 +1,14 @@
+"""What can be seen of a chat template without rendering it."""
+
+import re
+from typing import Literal
+
+ContentFormat = Literal["string", "openai"]
+
+_NAME = r"(?:content\b|\w+\s*(?:\.\s*content\b|\[\s*['\"]content['\"]\s*\]))"
+_PARTS_LOOP = re.compile(rf"\bfor\s+\w+\s+in\s+{_NAME}")
+
+
+def detect_content_format(source: str) -> ContentFormat:
+    """Which form of message content a template reads: "openai" when it walks over the parts of a message's content."""
+    return "openai" if _PARTS_LOOP.search(source) else "string"
