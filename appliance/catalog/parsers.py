@@ -41,7 +41,7 @@ TOOL_PARSERS: tuple[Parser, ...] = (
     _tools("phi4_mini_json", "functools["),
     _tools("granite", "<|tool_call|>"),
     _tools("hermes", "<tool_call>"),
-    _tools("pythonic"),
+    _tools("pythonic", "[func_name1(params_name1="),
 )
 
 REASONING_PARSERS: tuple[Parser, ...] = (

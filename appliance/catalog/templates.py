@@ -1,14 +1,24 @@
-"""What can be seen of a chat template without rendering it."""
+"""Chat templates that come with the package, for models whose own template knows no tools, or that have none."""
 
-import re
-from typing import Literal
+from importlib.resources import files
 
-ContentFormat = Literal["string", "openai"]
+SHIPPED = (
+    "chatml",
+    "deepseek_v3",
+    "granite",
+    "granite_20b_fc",
+    "hermes",
+    "internlm",
+    "jamba",
+    "llama3_json",
+    "mistral",
+    "mistral_parallel",
+    "phi4_mini",
+    "pythonic",
+)
 
-_NAME = r"(?:content\b|\w+\s*(?:\.\s*content\b|\[\s*['\"]content['\"]\s*\]))"
-_PARTS_LOOP = re.compile(rf"\bfor\s+\w+\s+in\s+{_NAME}")
 
-
-def detect_content_format(source: str) -> ContentFormat:
-    """Which form of message content a template reads: "openai" when it walks over the parts of a message's content."""
-    return "openai" if _PARTS_LOOP.search(source) else "string"
+def shipped_template(name: str) -> str:
+    """The text of one of SHIPPED."""
+    assert name in SHIPPED
+    return files("appliance").joinpath("text", "templates", f"{name}.jinja").read_text("utf-8")

@@ -10,6 +10,7 @@ import msgspec
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.catalog.kernel_sets import KERNEL_SETS
+from appliance.catalog.templates import SHIPPED, shipped_template
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
@@ -174,12 +175,12 @@ def _tokenizer_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress:
 
 
 def _chat_template(wanted: str | None, base: Path) -> str | None:
-    """The text of a template: of a file where one has this name, else as it stands."""
+    """The text of a template: of a file where one has this name, of one that we ship, else as it stands."""
     if wanted is None or "{" in wanted or "\n" in wanted:
         return wanted
     path = base / wanted
     if not path.is_file():
-        return wanted
+        return shipped_template(wanted) if wanted in SHIPPED else wanted
     data = path.read_bytes()
     if len(data) > MAX_TEMPLATE_BYTES:
         raise CheckpointError(path.name, f"a chat template has at most {MAX_TEMPLATE_BYTES} bytes")

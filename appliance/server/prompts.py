@@ -195,7 +195,8 @@ def _token_ids(values: Sequence[Any]) -> list[int]:
 
 def _variables(fields: ChatFields) -> dict[str, Any]:
     """Extra names for the template; what a request says in a field of its own wins."""
-    own = {_THINKING: fields.enable_thinking, "reasoning_effort": fields.reasoning_effort}
+    thinking = fields.enable_thinking  # some templates have the shorter name
+    own = {_THINKING: thinking, "thinking": thinking, "reasoning_effort": fields.reasoning_effort}
     stated = {name: value for name, value in own.items() if value is not None}
     return {**(fields.chat_template_kwargs or {}), **stated}
 

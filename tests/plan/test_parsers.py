@@ -1,11 +1,14 @@
 """Which parsers a plan has, and why."""
 
 import importlib
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, Parser, detect_parser, find_parser
+from appliance.catalog.templates import shipped_template
+from appliance.plan.prepare import resolve_files
 from appliance.plan.types import EnginePlan
 
 from .machines import MODEL, decision, load, plan, small_model
@@ -65,3 +68,10 @@ def test_the_signs_of_a_parser_lead_to_it(table: tuple[Parser, ...]) -> None:
 def test_older_names() -> None:
     assert find_parser(TOOL_PARSERS, "qwen3_xml") == find_parser(TOOL_PARSERS, "qwen3_coder")
     assert find_parser(TOOL_PARSERS, "nothing") is None
+
+
+def test_a_shipped_template_by_its_name(tmp_path: Path) -> None:
+    files = resolve_files(load(MODEL + "  chat_template: hermes\n"), tmp_path)
+    assert files.chat_template == shipped_template("hermes")
+    (tmp_path / "hermes").write_text("of the user")
+    assert resolve_files(load(MODEL + "  chat_template: hermes\n"), tmp_path).chat_template == "of the user"

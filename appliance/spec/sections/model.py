@@ -157,7 +157,7 @@ class ModelSection(Section):
     enable_sleep_mode: bool = field(False, "Let the engine give its memory back on demand.", built=False)
     chat_template: Text | None = field(
         None,
-        "A path, a Jinja text, or the name of one of the tokenizer's templates. Default: the checkpoint's.",
+        "A path, a Jinja text, or a name: of one we ship, or of one of the tokenizer's. Default: the checkpoint's.",
         apply="live",
     )
     chat_template_content_format: Literal["auto", "string", "openai"] = field(
