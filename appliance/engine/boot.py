@@ -9,7 +9,7 @@ from pathlib import Path
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.grammar.backends import backend_loader
+from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
 from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.loop import EngineLoop
@@ -46,7 +46,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         weights=backend.weights,
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
-    grammars = GrammarGate(GrammarCompiler(backend_loader(plan.serving.structured.backend, backend.vocab_size)))
+    grammars = GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, backend.vocab_size)))
     return EngineLoop(scheduler, runner, limits, boot_report=raw(report), grammars=grammars)
 
 

@@ -2,9 +2,10 @@
 
 import math
 
+import msgspec
 import pytest
 
-from appliance.engine.messages import SamplingParams
+from appliance.engine.messages import Constraint, SamplingParams
 from appliance.engine.validation import (
     MAX_BAD_WORD_LENGTH,
     MAX_BAD_WORDS,
@@ -12,6 +13,7 @@ from appliance.engine.validation import (
     MAX_STOP_TOKEN_IDS,
     InvalidSamplingError,
     SamplingLimits,
+    validate_constraint,
     validate_request,
     validate_sampling,
 )
@@ -96,3 +98,12 @@ def test_prompts_and_end_tokens_are_in_the_vocabulary() -> None:
         with pytest.raises(InvalidSamplingError) as error:
             validate_request(request, VOCAB, LIMITS)
         assert error.value.field == field
+
+
+def test_the_texts_of_a_constraint_have_bounds() -> None:
+    wish = Constraint(kind="regex", source="a", field="guided_regex")
+    validate_constraint(wish)
+    for changes in ({"source": "a" * (2 << 20)}, {"whitespace": " " * 300}, {"after": "x" * 300}):
+        with pytest.raises(InvalidSamplingError) as refused:
+            validate_constraint(msgspec.structs.replace(wish, **changes))
+        assert refused.value.field == "guided_regex"

@@ -2,11 +2,15 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+
+from appliance.engine.scripted import Script
+from tests.server.harness import Server, write_plan
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -166,3 +170,31 @@ def test_a_refused_constraint_leaves_the_server_as_it_was(http: httpx.Client) ->
     before = text_of(complete(http, guided_choice=["hello"]))
     assert error_of(complete(http, guided_regex="(("))["param"] == "guided_regex"
     assert text_of(complete(http, guided_choice=["hello"])) == before
+
+
+def test_large_and_deep_constraints_are_refused(http: httpx.Client) -> None:
+    large = {"type": "object", "properties": {f"property {number}": {"type": "string"} for number in range(9000)}}
+    assert error_of(chat(http, guided_json=large))["param"] == "guided_json"
+    assert error_of(chat(http, guided_json=json.dumps(large)))["param"] == "guided_json"
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"items": deep}
+    assert "deep" in error_of(chat(http, guided_json=deep))["message"]
+    assert error_of(chat(http, guided_json='{"items":' * 5000 + "{}" + "}" * 5000))["param"] == "guided_json"
+    assert error_of(chat(http, guided_grammar="start: " + "(" * 5000))["param"] == "guided_grammar"
+
+
+def test_a_server_may_be_without_structured_output(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, Script())
+    plan = json.loads(path.read_bytes())
+    plan["serving"]["structured"] = {"backend": None}
+    path.write_text(json.dumps(plan))
+    server = Server(path, tmp_path)
+    try:
+        server.wait_for("ready")
+        with server.http() as http:
+            error = error_of(chat(http, guided_choice=["a"]))
+            assert (error["param"], error["code"]) == ("guided_choice", "unsupported_parameter")
+            assert chat(http).status_code == 200
+    finally:
+        server.close()

@@ -97,28 +97,35 @@ class Scheduler:
         return step.plan(self._num_steps, self._books.take_freed_rows())
 
     def _schedule_decodes(self, step: StepDraft) -> list[Sequence]:
-        """Takes every running sequence with one token left to compute. Returns the others, in policy order."""
+        """Takes every running sequence whose prompt is done: one token is left to compute, or some more were forced.
+
+        Returns the others, in policy order.
+        """
         prefills: list[Sequence] = []
         running, block_size, pool = self._books.running, self.config.block_size, self.kv.pool
         index = 0
         while index < len(running):  # victims leave from the end, never from before `index`
             sequence = running[index]
             index += 1
-            known = len(sequence.tokens)
-            if known - sequence.num_computed != 1:
-                prefills.append(sequence)
-                continue
+            length = len(sequence.tokens) - sequence.num_computed
+            if length != 1:
+                if not sequence.is_stored:
+                    prefills.append(sequence)
+                    continue
+                length = min(length, step.budget)
             if step.budget == 0:
                 break
+            end = sequence.num_computed + length
             new_blocks: tuple[int, ...] = ()
-            if known > len(sequence.block_table) * block_size:
-                while pool.num_free == 0 and running[-1] is not sequence:
+            if end > len(sequence.block_table) * block_size:
+                missing = self.kv.missing(sequence, end)
+                while pool.num_free < missing and running[-1] is not sequence:
                     self._books.preempt(running[-1])
-                if pool.num_free == 0:
+                if pool.num_free < missing:
                     self._books.preempt(sequence)
                     break
-                new_blocks = self.kv.grow(sequence, known)
-            step.append(sequence, 1, new_blocks)
+                new_blocks = self.kv.grow(sequence, end)
+            step.append(sequence, length, new_blocks)
         return prefills
 
     def _keep_pace(self, step: StepDraft) -> None:

@@ -74,7 +74,7 @@ class Sequence:
         self.status = Status.WAITING
         self.row = -1
         self.num_computed = 0
-        self.is_stored = False  # every token but the last is in the cache, by steps that have run
+        self.is_stored = False  # the prompt is in the cache, by steps that have run
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.block_hashes: list[BlockHash] = []

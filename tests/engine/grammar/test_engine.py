@@ -24,6 +24,7 @@ from appliance.engine.messages import (
     Vocabulary,
 )
 from appliance.engine.runner import Runner
+from appliance.engine.step import StepResult
 from appliance.engine.validation import SamplingLimits
 from tests.engine.simulator import generate
 from tests.engine.tiny_program import tiny_executable
@@ -210,3 +211,16 @@ def test_siblings_have_states_of_their_own(n: int) -> None:
     answers = [json.loads(engine.text(index=index)) for index in range(n)]
     assert all(jsonschema.Draft202012Validator(PERSON).is_valid(answer) for answer in answers)
     assert len({engine.text(index=index) for index in range(n)}) == n
+
+
+def test_forced_tokens_run_with_the_decodes_before_any_prompt() -> None:
+    scheduler = Scheduler(configure(max_num_batched_tokens=8))
+    scheduler.add(b"c", ask(None, "one", [5, 6, 7]))
+    plan = scheduler.schedule()
+    assert plan is not None
+    scheduler.commit(plan, StepResult(plan.step, [9], forced={plan.chunks[0].row: [10, 11, 12]}))
+    scheduler.add(b"c", ask(None, "two", list(range(30, 60))))
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert [(chunk.start, chunk.length, chunk.sample) for chunk in plan.chunks] == [(3, 4, True), (0, 4, False)]
+    scheduler.check_invariants()

@@ -11,7 +11,7 @@ from appliance.engine.boot import boot
 from appliance.engine.core.requests import Refusal
 from appliance.engine.grammar import compiler as compilers
 from appliance.engine.grammar.compiler import GrammarCompiler
-from appliance.engine.grammar.gate import GrammarGate
+from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.grammar.interface import Grammar, GrammarError
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import (
@@ -27,7 +27,6 @@ from appliance.engine.messages import (
     Vocabulary,
 )
 from appliance.engine.scripted import Script
-from appliance.plan.types import StructuredPlan
 from tests.engine.plans import scripted_plan
 from tests.engine.simulator import generate
 
@@ -174,13 +173,10 @@ def test_a_constraint_needs_a_vocabulary_and_a_back_end(tmp_path: Path) -> None:
     gate = GrammarGate(GrammarCompiler(lambda vocabulary: backend()))
     with pytest.raises(Refusal):
         gate.admit(b"c", ask("early"))
-    plan = scripted_plan(tmp_path)
-    serving = msgspec.structs.replace(plan.serving, structured=StructuredPlan(backend=None))
-    off = boot(msgspec.structs.replace(plan, serving=serving), lambda phase: None)
-    off.handle(b"c", VOCABULARY)
-    off.handle(b"c", ask("off"))
-    (refused,) = rest(off)
-    assert "structured output is off" in (refused.error or "")
+    loop = loop_of(tmp_path, closed_gate())
+    loop.handle(b"c", ask("off"))
+    (refused,) = rest(loop)
+    assert "takes no constraints" in (refused.error or "")
 
 
 def test_a_vocabulary_that_is_not_understood_is_said(tmp_path: Path) -> None:
