@@ -11,6 +11,14 @@ from appliance.text.errors import TokenizerError
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
+_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+def files(folder: Path) -> list[Path]:
+    """All that decides about the tokenizer of a folder; some may not be there."""
+    return [*(folder / name for name in _FILES), *sorted((folder / "additional_chat_templates").glob("*.jinja"))]
+
+
 def build_tokenizer(folder: Path) -> Tokenizer:
     """Its post-processor alone decides about BOS and EOS, as in transformers: the config's add_bos_token is not read.
 

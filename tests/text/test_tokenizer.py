@@ -1,6 +1,7 @@
 """Encoding and decoding agree with transformers, from a folder and from GGUF metadata."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,13 +199,45 @@ def test_converted_tokenizer_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert second.special_ids == first.special_ids
 
 
-def test_broken_cache_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pre", ["qwen2", "llama-bpe", "tekken"])
+def test_a_kept_tokenizer_is_the_same(tmp_path: Path, pre: str) -> None:
+    path = write_gguf(tmp_path / "m.gguf", byte_level(pre), pre, add_bos=True)
+    fresh, _ = load_tokenizer(path), load_tokenizer(path, tmp_path / "cache")
+    kept = load_tokenizer(path, tmp_path / "cache")
+    assert kept.backend.to_str() == fresh.backend.to_str()
+    assert (kept.identity, kept.added_tokens, kept.special_ids) == (
+        fresh.identity,
+        fresh.added_tokens,
+        fresh.special_ids,
+    )
+
+
+def test_a_tokenizer_of_a_folder_is_kept_until_a_file_changes(tmp_path: Path) -> None:
+    source = byte_level("qwen2")
+    source.add_special_tokens(["<|late|>"])
+    source.save(str(tmp_path / "tokenizer.json"))
+    fresh = load_tokenizer(tmp_path, tmp_path / "cache")
+    assert load_tokenizer(tmp_path, tmp_path / "cache").backend.to_str() == fresh.backend.to_str()
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<|late|>"}')
+    assert load_tokenizer(tmp_path, tmp_path / "cache").identity.special_tokens == {"bos_token": "<|late|>"}
+
+
+def test_a_tokenizer_of_another_kind_is_not_kept(tmp_path: Path) -> None:
+    Backend(models.WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    for _ in range(2):
+        assert load_tokenizer(tmp_path, tmp_path / "cache").token_id("a") == 0
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"{", lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_broken_cache_is_made_anew(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = write_gguf(tmp_path / "m.gguf", byte_level("qwen2"), "qwen2")
     load_tokenizer(path, tmp_path / "cache")
     kept = next((tmp_path / "cache" / "tokenizers").iterdir())
-    kept.write_text("{")
+    good = kept.read_bytes()
+    kept.write_bytes(damage(good))
     assert load_tokenizer(path, tmp_path / "cache").encode("hello", add_special_tokens=False)
-    assert len(kept.read_text()) > 100
+    assert kept.read_bytes() == good
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
