@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from appliance.base.log import logger
+from appliance.jobs.lines import ENDPOINTS as BATCH_ENDPOINTS
 from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
@@ -32,6 +33,8 @@ def make_app(state: ServerState) -> ASGIApp:
     api = FastAPI(redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)  # our own need no internet
     for route in served:
         endpoint = _endpoint(state, route)
+        if route.path in BATCH_ENDPOINTS:
+            state.batch_endpoints[route.path] = endpoint
         name = route.handler.__name__
         api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
     api.add_exception_handler(HTTPException, _http_error)

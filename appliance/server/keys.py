@@ -46,6 +46,12 @@ class KeyRing:
         """The holder of the key in `Authorization: Bearer KEY` or `x-api-key: KEY`.
 
         Every stored hash is compared in constant time, whichever fits.
+    def named(self, name: str) -> Caller | None:
+        """The holder of a key by its name, for work that outlives a request."""
+        self._follow_file()
+        found = self._callers.get(name)
+        return found[1] if found is not None else None
+
         """
         self._follow_file()
         scheme, _, given = headers.get("authorization", "").partition(" ")

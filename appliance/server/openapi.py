@@ -9,8 +9,9 @@ import orjson
 
 from appliance import __version__
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
+from appliance.server.batches.routes import BatchFields
 from appliance.server.fields import ChatFields, CompletionFields
-from appliance.server.openapi_answers import ANSWERS, ERROR, ERROR_ANTHROPIC, SCHEMAS, STREAMED
+from appliance.server.openapi_answers import ANSWERS, ERROR, ERROR_ANTHROPIC, SCHEMAS, STREAMED, UPLOAD
 from appliance.server.responses.fields import ResponsesFields
 from appliance.server.routes import Route
 from appliance.server.token_routes import DetokenizeFields, TokenizeFields
@@ -19,6 +20,7 @@ _BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatFields,
     "/v1/completions": CompletionFields,
     "/v1/responses": ResponsesFields,
+    "/v1/batches": BatchFields,
     "/v1/messages": MessagesFields,
     "/v1/messages/count_tokens": PromptFields,
     "/tokenize": TokenizeFields,
@@ -79,7 +81,10 @@ def _operation(route: Route, method: str, body: dict[str, Any] | None) -> dict[s
         operation["parameters"] = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
     if has_body:
         schema = body or {"type": "object"}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        kind = "application/json"
+        if route.path == "/v1/files":
+            kind, schema = "multipart/form-data", UPLOAD
+        operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema}}}
     if route.auth == "public":
         operation["security"] = []
     return operation

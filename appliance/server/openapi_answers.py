@@ -37,6 +37,31 @@ SCHEMAS: dict[str, Any] = {
             "usage": _ref("Usage"),
         }
     ),
+    "Response": _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "response"},
+            "created_at": _INTEGER,
+            "model": _TEXT,
+            "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]},
+            "output": _list({"type": "object"}),
+        }
+    ),
+    "Items": _object({"object": {"const": "list"}, "data": _list({"type": "object"}), "has_more": {"type": "boolean"}}),
+    "Message": _object(
+        {
+            "id": _TEXT,
+            "type": {"const": "message"},
+            "role": {"const": "assistant"},
+            "model": _TEXT,
+            "content": _list({"type": "object"}),
+            "stop_reason": _MAYBE_TEXT,
+            "usage": _object({"input_tokens": _INTEGER, "output_tokens": _INTEGER}),
+        }
+    ),
+    "MessageTokens": _object({"input_tokens": _INTEGER}),
+    "File": _object({"id": _TEXT, "object": {"const": "file"}}),
+    "Batch": _object({"id": _TEXT, "object": {"const": "batch"}, "status": _TEXT, "endpoint": _TEXT}),
     "Model": _object({"id": _TEXT, "object": {"const": "model"}, "created": _INTEGER, "owned_by": _TEXT}),
     "Models": _object({"object": {"const": "list"}, "data": _list(_ref("Model"))}),
     "Tokens": _object({"tokens": _list(_INTEGER), "count": _INTEGER, "max_model_len": _INTEGER}),
@@ -46,6 +71,9 @@ SCHEMAS: dict[str, Any] = {
     "Ready": _object({"ready": {"type": "boolean"}, "state": _TEXT, "reasons": _list(_TEXT)}),
     "Live": _object({"live": {"const": True}}),
 }
+
+
+UPLOAD = _object({"file": {"type": "string", "format": "binary"}, "purpose": {"const": "batch"}})
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -59,6 +87,15 @@ def _text(kind: str) -> dict[str, Any]:
 ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": _json("Completion"),
     "/v1/completions": _json("Completion"),
+    "/v1/responses": _json("Response"),
+    "/v1/responses/{response_id}/cancel": _json("Response"),
+    "/v1/responses/{response_id}/input_items": _json("Items"),
+    "/v1/messages": _json("Message"),
+    "/v1/messages/count_tokens": _json("MessageTokens"),
+    "/v1/files/{file_id}": _json("File"),
+    "/v1/files/{file_id}/content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    "/v1/batches/{batch_id}": _json("Batch"),
+    "/v1/batches/{batch_id}/cancel": _json("Batch"),
     "/v1/models": _json("Models"),
     "/v1/models/{model:path}": _json("Model"),
     "/tokenize": _json("Tokens"),

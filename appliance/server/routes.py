@@ -11,6 +11,8 @@ from starlette.responses import Response
 from appliance.plan.types import ServingPlan
 from appliance.server import chat, completions, debug_routes, health_routes, model_routes, pages, token_routes
 from appliance.server.anthropic import routes as anthropic_routes
+from appliance.server.batches import files
+from appliance.server.batches import routes as batch_routes
 from appliance.server.errors import ErrorShape
 from appliance.server.responses import routes as response_routes
 from appliance.server.state import ServerState
@@ -35,7 +37,7 @@ def _api(name: str) -> Callable[[ServingPlan], bool]:
     return lambda serving: name in serving.apis
 
 
-_responses = _api("responses")
+_responses, _batches = _api("responses"), _api("batches")
 _openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
 
 
@@ -68,6 +70,15 @@ ROUTES: tuple[Route, ...] = (
         response_routes.list_input_items,
         _responses,
     ),
+    Route("/v1/files", ("POST",), "key", "live", files.create_file, _batches),
+    Route("/v1/files", ("GET",), "key", "live", files.list_files, _batches),
+    Route("/v1/files/{file_id}", ("GET",), "key", "live", files.get_file, _batches),
+    Route("/v1/files/{file_id}", ("DELETE",), "key", "live", files.delete_file, _batches),
+    Route("/v1/files/{file_id}/content", ("GET",), "key", "live", files.get_content, _batches),
+    Route("/v1/batches", ("POST",), "key", "live", batch_routes.create_batch, _batches),
+    Route("/v1/batches", ("GET",), "key", "live", batch_routes.list_batches, _batches),
+    Route("/v1/batches/{batch_id}", ("GET",), "key", "live", batch_routes.get_batch, _batches),
+    Route("/v1/batches/{batch_id}/cancel", ("POST",), "key", "live", batch_routes.cancel_batch, _batches),
     Route("/v1/messages", ("POST",), "key", "live", anthropic_routes.create_message, _anthropic, "anthropic"),
     Route(
         "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"

@@ -22,6 +22,7 @@ from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
+from appliance.server.batches.worker import BatchWorker
 from appliance.server.callers import CallerPolicy
 from appliance.server.listen import Certificates, bind, release, url_of
 from appliance.server.protocol import Bounds, bounded_protocol
@@ -136,6 +137,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_terminate, state, supervisor, server)
+        batches = asyncio.create_task(BatchWorker(lambda: state).run(), name="batches")
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,6 +147,8 @@ class _Server:
             raise ApplianceError(f"the engine did not start: {supervisor.health.reason}")
         await serving
         settled.cancel()
+        batches.cancel()
+        await asyncio.gather(batches, return_exceptions=True)
 
     def _on_terminate(self, state: ServerState, supervisor: Supervisor, server: uvicorn.Server) -> None:
         """The first signal drains, a second one ends at once."""

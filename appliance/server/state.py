@@ -2,7 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from appliance.plan.types import EnginePlan
 from appliance.server.callers import CALLER
@@ -17,6 +21,8 @@ from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
 
 _SHOWN_NAME = 100
+
+Endpoint = Callable[[Request], Awaitable[Response]]  # errors are responses
 
 
 @dataclass(slots=True)
@@ -35,6 +41,8 @@ class ServerState:
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
+    batch_endpoints: dict[str, Endpoint] = field(default_factory=dict)  # handlers that answer lines, by path
+    batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
     background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
 

@@ -1,10 +1,13 @@
 """One store: opened at its first use, closed with its server."""
 
+import shutil
 import tempfile
 from pathlib import Path
 
 from appliance.plan.types import ServingPlan
-from appliance.store.database import Database
+from appliance.store.batches import BatchBounds, BatchStore
+from appliance.store.database import DATABASE, Database
+from appliance.store.files import FileBounds, FileStore
 from appliance.store.responses import ResponseStore
 
 
@@ -18,6 +21,13 @@ class Store:
         self._folder = Path(serving.store_dir) if serving.store_dir else folder
         self._database: Database | None = None
         self._responses: ResponseStore | None = None
+        self._files: FileStore | None = None
+        self._batches: BatchStore | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything in it, be it of an earlier server."""
+        return self._database is not None or (self._folder is not None and (self._folder / DATABASE).exists())
 
     @property
     def database(self) -> Database:
@@ -37,6 +47,33 @@ class Store:
                 self.database, max_count=serving.max_responses, max_bytes=serving.max_response_bytes
             )
         return self._responses
+
+    @property
+    def files(self) -> FileStore:
+        if self._files is None:
+            serving = self._serving
+            bounds = FileBounds(
+                max_bytes=serving.store_max_bytes,
+                max_files=serving.store_max_files,
+                lifetime_s=serving.store_lifetime_s,
+            )
+            self._files = FileStore(self.database, bounds)
+        return self._files
+
+    @property
+    def batches(self) -> BatchStore:
+        if self._batches is None:
+            serving = self._serving
+            bounds = BatchBounds(max_batches=serving.store_max_batches, lifetime_s=serving.store_lifetime_s)
+            self._batches = BatchStore(self.database, bounds)
+        return self._batches
+
+    def work_folder(self, batch_id: str) -> Path:
+        """Where a batch is run; `batch_id` is one that the server made."""
+        return self.database.folder / "work" / batch_id
+
+    def remove_work(self, batch_id: str) -> None:
+        shutil.rmtree(self.work_folder(batch_id), ignore_errors=True)
 
     def close(self) -> None:
         if self._database is not None:

@@ -15,12 +15,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
     "/v1/responses": {"input": "greet"},
+    "/v1/batches": {"input_file_id": "x", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/v1/messages": {**CHAT, "max_tokens": 20},
     "/v1/messages/count_tokens": CHAT,
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
-WITHOUT_BODY = ("/debug/profile/start", "/debug/profile/stop")
+WITHOUT_BODY = ("/v1/files", "/debug/profile/start", "/debug/profile/stop")
 POSTS = [route.path for route in ROUTES if route.methods == ("POST",) and "{" not in route.path]
 POSTS = [path for path in POSTS if path not in WITHOUT_BODY]
 GENERATING = ["/v1/chat/completions", "/v1/completions"]

@@ -37,7 +37,14 @@ def test_best_of(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])
 def test_beam_search(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
-    beams = {"use_beam_search": True, "n": 1, "best_of": 2, "max_tokens": 20, "temperature": 0, "early_stopping": "never"}
+    beams = {
+        "use_beam_search": True,
+        "n": 1,
+        "best_of": 2,
+        "max_tokens": 20,
+        "temperature": 0,
+        "early_stopping": "never",
+    }
     answer = http.post(path, json={**body, **beams}).json()
     [choice] = answer["choices"]
     assert (choice.get("text") or choice["message"]["content"]) == "hello world"

@@ -13,6 +13,7 @@ from appliance.server.bodies import json_decoder, read_fields
 from appliance.server.callers import owner
 from appliance.server.errors import ApiError, invalid, not_in_this_version
 from appliance.server.generation import respond
+from appliance.server.paging import list_object, read_page
 from appliance.server.responses.answer import Keep, ResponseAnswer
 from appliance.server.responses.background import current, start
 from appliance.server.responses.conversation import ITEMS, chat_fields, input_items
@@ -23,7 +24,6 @@ from appliance.server.turn import ChatTurn, capped, prepare_turn
 from appliance.store.responses import UNFINISHED, StoredResponse
 
 _DECODER = json_decoder(ResponsesFields)
-_MAX_LISTED = 100
 
 
 async def create_response(state: ServerState, request: Request) -> Response:
@@ -68,11 +68,12 @@ async def cancel_response(state: ServerState, request: Request) -> Response:
 async def list_input_items(state: ServerState, request: Request) -> Response:
     stored = _stored(state, request)
     items: list[dict[str, Any]] = [_shown(item) for item in orjson.loads(stored.items)]
-    if _choice(request.query_params, "order", ("desc", "asc")) == "desc":
+    page = read_page(request.query_params)
+    if page.order == "desc":
         items.reverse()
-    page, has_more = _page(items, request.query_params)
-    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return _json({"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": has_more})
+    places = [place for place, item in enumerate(items) if item["id"] == page.after]
+    items = items if page.after is None else items[places[0] + 1 :] if places else []
+    return _json(list_object(items[: page.limit], has_more=len(items) > page.limit))
 
 
 async def _prepared(
@@ -144,23 +145,6 @@ def _shown(item: dict[str, Any]) -> dict[str, Any]:
         part: dict[str, Any] = {"type": kind, "text": content}
         content = [{**part, "annotations": []} if kind == "output_text" else part]
     return {"status": "completed", **item, "content": content}
-
-
-def _page(items: list[dict[str, Any]], query: Mapping[str, str]) -> tuple[list[dict[str, Any]], bool]:
-    limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= _MAX_LISTED):
-        raise invalid("limit", f"limit is {limit[:20]!r}; it must be from 1 to {_MAX_LISTED}", "invalid_value")
-    if (after := query.get("after")) is not None:
-        places = [place for place, item in enumerate(items) if item["id"] == after]
-        items = items[places[0] + 1 :] if places else []
-    return items[: int(limit)], len(items) > int(limit)
-
-
-def _choice(query: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = query.get(name, allowed[0])
-    if value not in allowed:
-        raise invalid(name, f"{name} is {value[:20]!r}; it must be one of {', '.join(allowed)}", "invalid_value")
-    return value
 
 
 def _json(value: Any) -> Response:
