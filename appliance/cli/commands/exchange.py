@@ -16,7 +16,7 @@ def add(app: typer.Typer) -> None:
     )
     def render(
         spec: SpecPath,
-        target: Annotated[str, typer.Option("--to", help="systemd, compose, kubernetes or kserve.")],
+        target: Annotated[str, typer.Option("--to", help="systemd, compose, kubernetes, kserve, grafana or alerts.")],
         overrides: Overrides = None,
         hardware: Annotated[
             str, typer.Option(metavar="FILE|NAME", help="The machine to plan for; default: this.")

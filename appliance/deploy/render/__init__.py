@@ -1,1 +1,1 @@
-"""Files for other supervisors, made of a spec and its plan: systemd, compose, Kubernetes, KServe."""
+"""Files for other systems, made of a spec and its plan: supervisors, dashboards, alert rules."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from appliance.deploy.render import compose, kserve, kubernetes, systemd
+from appliance.deploy.render import alerts, compose, grafana, kserve, kubernetes, systemd
 from appliance.deploy.render.workload import (
     RenderError,
     RenderOptions,
@@ -25,6 +25,8 @@ TARGETS: dict[str, Target] = {
     "compose": Target(compose.render, in_container=True),
     "kubernetes": Target(kubernetes.render, in_container=True),
     "kserve": Target(kserve.render, in_container=True),
+    "grafana": Target(grafana.render, in_container=False),
+    "alerts": Target(alerts.render, in_container=False),
 }
 NOT_BUILT = ("helm", "leaderworkerset", "ray-serve")
 

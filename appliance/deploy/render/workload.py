@@ -45,6 +45,8 @@ class Workload:
     """A deployment as a supervisor sees it. Sizes in bytes, times in whole seconds."""
 
     name: str
+    model_name: str  # the label of its metrics
+    slo: dict[str, float]  # seconds, by name: "ttft_p95"
     spec_path: Path
     spec_text: str  # as written: references to secrets are not filled in
     overrides: tuple[str, ...]
@@ -71,6 +73,8 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
     address = parse_address(loaded.spec.model.source, Path(loaded.file).parent)
     return Workload(
         name=plan.name,
+        model_name=plan.model.served_names[0],
+        slo=plan.slo,
         spec_path=Path(loaded.file).resolve(),
         spec_text=loaded.text,
         overrides=tuple(overrides),
