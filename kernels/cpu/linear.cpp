@@ -179,6 +179,7 @@ class Run {
     const size_t side = first_group * size_t(call_.input.rows) + size_t(row);
     t.side_stride = size_t(call_.input.rows);
     t.scale = call_.input.scale + side;
+    t.sum = call_.input.sum + side;
     t.scaled_sum = call_.input.scaled_sum + side;
   }
 

@@ -118,8 +118,8 @@ Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, in
   p.data = memory;
   const size_t side = size_t(shape.num_groups()) * size_t(rows);
   p.scale = reinterpret_cast<float*>(memory + size_t(rows) * size_t(shape.num_blocks()) * kRowBytes);
-  p.sum = p.scale + side;
-  p.scaled_sum = p.sum + side;
+  p.scaled_sum = p.scale + side;
+  p.sum = p.scaled_sum + side;
   parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) prepare_row(p, x + size_t(row) * size_t(stride), int(row));
   });

@@ -29,9 +29,9 @@ struct PreparedShape {
 
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
-  // Bytes for `rows` rows: the blocks, then scales, sums and scaled sums, each [group][row].
+  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][row], and room for a vector.
   size_t bytes(int rows) const {
-    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * 3 * sizeof(float));
+    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * 3 * sizeof(float)) + 64;
   }
 };
 

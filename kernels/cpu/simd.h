@@ -64,7 +64,9 @@ inline void store(void* to, const V& v) {
 
 inline Floats splat(float x) { return x - Floats{}; }
 inline Words splat_word(uint32_t x) { return x - Words{}; }
+inline Ints splat_int(int32_t x) { return x - Ints{}; }
 inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
+inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }
 inline Floats vmax(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats vmin(Floats a, Floats b) { return a < b ? a : b; }
 inline Floats vabs(Floats a) { return bit_cast<Floats>(bit_cast<Words>(a) & 0x7fffffffu); }

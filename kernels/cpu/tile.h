@@ -35,7 +35,7 @@ struct TileArgs {
   bool scales_are_f32;
   bool has_offset;
   float zero_point;
-  const float *scale, *scaled_sum;        // of row 0 and the first group
+  const float *scale, *sum, *scaled_sum;  // of row 0 and the first group; a whole vector of sums can be read
   size_t side_stride;                     // from group to group
 };
 

@@ -98,30 +98,40 @@ struct Int4Type {
 template <class Type, int Rows, int Panels>
 class IntegerTile {
   static constexpr int kVectors = Panels * kPanelVectors;
+  static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   using Products = Ints[Rows][kVectors];
+  using Results = Accumulators<Rows, kVectors>;
 
  public:
   static void run(const TileArgs& t) {
-    Accumulators<Rows, kVectors> c;
-    c.start(t);
+    // The results stay in memory, where the compiler cannot move them: these loops need the registers for sums.
+    Results results;
+    Results* c = &results;
+    asm("" : "+r"(c));
+    c->start(t);
+    Prefetch<Rows, Panels> prefetch(t);
     TileArgs group = t;
     for (int first = 0; first < t.columns; first += t.group_size) {
       const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      alignas(64) int32_t zero[kWidth];
+      store(zero, to_ints(load(group.sum) * -t.zero_point));
       for (int k = 0; k < columns; k += Type::kFoldColumns) {
         Products products;
         const int count = k + Type::kFoldColumns < columns ? Type::kFoldColumns : columns - k;
-        multiply(group, count, products);
-        scale(group, products, c);
+        multiply(group, count, prefetch, products);
+        scale(group, products, zero, *c);
+        if constexpr (Type::kFoldColumns < kMaxActivationGroup) store(zero, Ints{});
         group.a += count / Type::kColumns * Type::kSteps * 4;
         group.b += count / Type::kColumns * kPanel * 4;
       }
-      remove_offset(group, c);
+      if (t.has_offset) add_offset(group, *c);
       group.b += t.group_stride - size_t(columns) / Type::kColumns * kPanel * 4;
       group.header += t.header_stride;
       group.scale += t.side_stride;
+      group.sum += t.side_stride;
       group.scaled_sum += t.side_stride;
     }
-    c.finish(t);
+    c->finish(t);
   }
 
  private:
@@ -129,19 +139,21 @@ class IntegerTile {
     return t.header + size_t(v / kPanelVectors) * t.panel_bytes;
   }
 
-  // Not inlined: the sums and the results do not fit the registers together, and these loops need them all.
-  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Products& products) {
+  // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
+  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& ahead,
+                                         Products& products) {
     typename Type::Sum sums[Rows][kVectors] = {};
+    Prefetch<Rows, Panels> prefetch = Rows <= 2 ? Prefetch<Rows, Panels>(t) : ahead;
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kPanel * 4) {
-      if constexpr (Rows <= 2) Prefetch<Rows, Panels>(t).step(b);
+      prefetch.step(b);
 #pragma GCC unroll 4
       for (int s = 0; s < Type::kSteps; ++s) {
         Words w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          w[v] = Type::weights(
-              load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4), s);
+          const uint8_t* at = b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
+          w[v] = Type::weights(load<Words>(at), s);
         }
 #pragma GCC unroll 16
         for (int m = 0; m < Rows; ++m) {
@@ -151,38 +163,36 @@ class IntegerTile {
         }
       }
     }
+    if constexpr (Rows > 2) ahead = prefetch;
     for (int m = 0; m < Rows; ++m)
       for (int v = 0; v < kVectors; ++v) products[m][v] = Type::fold(sums[m][v]);
   }
 
-  // c += products * scale of the input * scale of the weights
-  static void scale(const TileArgs& t, const Products& products, Accumulators<Rows, kVectors>& c) {
+  // c += (products + zero) * scale of the input * scale of the weights
+  static void scale(const TileArgs& t, const Products& products, const int32_t* zero, Results& c) {
     Floats weight_scale[kVectors];
+#pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats input_scale = splat(t.scale[m]);
+      const Ints offset = splat_int(zero[m]);
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) {
-        c.value[m][v] += to_floats(products[m][v]) * input_scale * weight_scale[v];
+        const Floats product = to_floats(products[m][v] + offset) * input_scale;
+        c.value[m][v] = multiply_add(c.value[m][v], product, weight_scale[v]);
       }
     }
   }
 
-  // c += (offset - zero point * scale of the weights) * sum of the inputs
-  static void remove_offset(const TileArgs& t, Accumulators<Rows, kVectors>& c) {
-    if (t.zero_point == 0 && !t.has_offset) return;
+  // c += offset * sum of the inputs
+  static void add_offset(const TileArgs& t, Results& c) {
     const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
-    Floats offset[kVectors];
+#pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      offset[v] = -t.zero_point * load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
-      if (t.has_offset) offset[v] += load_scales(header(t, v) + scale_bytes, t.scales_are_f32, v % kPanelVectors);
-    }
+      const Floats offset = load_scales(header(t, v) + scale_bytes, t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m) {
-      const Floats x = splat(t.scaled_sum[m]);
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) c.value[m][v] += x * offset[v];
+      for (int m = 0; m < Rows; ++m) c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[m]), offset);
     }
   }
 };
