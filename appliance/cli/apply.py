@@ -13,13 +13,14 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError, ExitCode
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
 from appliance.cli.progress import ProgressBar
-from appliance.deploy.execute import Applier, ApplyResult, Wanted, describe
+from appliance.deploy.execute import Applier, ApplyResult, Wanted
 from appliance.deploy.launch import server_command
 from appliance.deploy.lock import changing
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import PhaseClock, table
 from appliance.deploy.process import identify
 from appliance.deploy.reconcile import Action, Readiness, Verb
+from appliance.deploy.starting import describe
 from appliance.deploy.state import DeploymentState
 from appliance.plan.prepare import Prepared, prepare
 
@@ -50,7 +51,12 @@ def run(options: ApplyOptions) -> int:
     printer.counts = prepared.plan.model.show_load_progress
     state = DeploymentState(state_dir(), prepared.plan.name)
     state.create()
-    wanted = Wanted(plan=prepared.plan, spec_file=str(Path(options.spec).resolve()), spec_text=prepared.loaded.text)
+    wanted = Wanted(
+        plan=prepared.plan,
+        spec_file=str(Path(options.spec).resolve()),
+        spec_text=prepared.loaded.text,
+        spec_data=prepared.loaded.resolved(),
+    )
     with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting):
         if options.foreground:
             _become_the_server(state, wanted)
@@ -69,7 +75,7 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
         )
-    generation = state.new_generation(wanted.plan, wanted.spec_text)
+    generation = state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data)
     process = identify(os.getpid())
     assert process is not None
     current = describe(wanted.plan, generation, process, wanted.spec_file)

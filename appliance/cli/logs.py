@@ -8,7 +8,7 @@ from appliance.base.errors import ApplianceError, ExitCode
 from appliance.deploy.follow import log_tail
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.process import is_running
-from appliance.deploy.state import DeploymentState
+from appliance.deploy.state import DeploymentState, Generation
 
 _POLL_S = 0.1
 
@@ -16,7 +16,7 @@ _POLL_S = 0.1
 def run(name: str = "", follow: bool = False, num_lines: int = 100, generation: int = 0) -> int:
     """The last lines, of the newest generation unless one is named; with `follow` also what comes, until it ends."""
     state = find_deployment(name)
-    wanted = state.generation(generation) if generation else state.newest_generation()
+    wanted = _with_log(state, generation)
     if wanted is None or not wanted.log_path.is_file():
         which = f"generation {generation}" if generation else "it"
         raise ApplianceError(
@@ -28,6 +28,14 @@ def run(name: str = "", follow: bool = False, num_lines: int = 100, generation: 
     if follow:
         _follow(wanted.log_path, size, state)
     return ExitCode.OK
+
+
+def _with_log(state: DeploymentState, generation: int) -> Generation | None:
+    """The named one, else the newest whose server wrote something: a reload makes a generation without a server."""
+    if generation:
+        return state.generation(generation)
+    written = [each for each in state.generations() if each.log_path.is_file()]
+    return written[-1] if written else None
 
 
 def _follow(path: Path, offset: int, state: DeploymentState) -> None:

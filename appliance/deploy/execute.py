@@ -1,49 +1,49 @@
-"""Carries out what the reconciler decided, and says how long each part took."""
+"""Carries out what the reconciler decided, writes down how it went, and says how long each part took."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import msgspec
 
-from appliance import __version__
 from appliance.base.errors import ApplyError
-from appliance.deploy.follow import EventReader, log_tail
-from appliance.deploy.launch import Command, launch, reap, server_command
+from appliance.deploy import control
+from appliance.deploy.launch import Command, reap, server_command
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
-from appliance.deploy.probe import ask_ready, planned_url
-from appliance.deploy.process import ProcessId, is_running, terminate
-from appliance.deploy.reconcile import Action, Readiness, Verb, reconcile
-from appliance.deploy.start_events import STATUS_FILE, StartProgress
-from appliance.deploy.state import CurrentState, DeploymentState, Generation
+from appliance.deploy.process import terminate
+from appliance.deploy.reconcile import Action, Observation, Verb, reconcile
+from appliance.deploy.room import has_room
+from appliance.deploy.starting import END_MARGIN_S, Progress, Start, Starter, describe
+from appliance.deploy.state import CurrentState, DeploymentState, Generation, Result
+from appliance.deploy.swap import Running, Swapper
 from appliance.plan.types import EnginePlan
 
-_POLL_S = 0.02
-_END_MARGIN_S = 5.0  # over the plan's own limit for draining
 
-
-class Reporter(Protocol):
+class Reporter(Progress, Protocol):
     """Hears what happens while it happens."""
 
     def action(self, action: Action) -> None: ...
 
-    def phase(self, name: str) -> None: ...
-
-    def progress(self, done: int, total: int) -> None: ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
+    """`spec_data`: the spec with every default, secrets masked."""
+
     plan: EnginePlan
     spec_file: str
     spec_text: str
+    spec_data: Mapping[str, Any] = field(default_factory=dict)
+    rollback_of: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
+    """`how`: kept, start, reload, beside, in place."""
+
     is_changed: bool
+    how: str
     actions: tuple[Action, ...]
     current: CurrentState
     phases: tuple[Phase, ...]
@@ -58,13 +58,15 @@ class Applier:
     phases: PhaseClock
     timeout_s: float
     command: Command = server_command
+    has_room: Callable[[EnginePlan], bool] = has_room
     clock: Callable[[], float] = time.monotonic
 
     def apply(self, wanted: Wanted) -> ApplyResult:
-        """Returns when the planned server is ready. Raises ApplyError; then what was started has ended again."""
+        """Returns when the planned server is ready. Raises ApplyError; then what served before serves."""
+        self._end_leftovers()
         seen = observe(self.state)
         actions = reconcile(seen, wanted.plan)
-        current = seen.current
+        current, how = seen.current, "kept"
         for action in actions:
             self.reporter.action(action)
             match action.verb:
@@ -72,115 +74,108 @@ class Applier:
                     assert current is not None
                 case Verb.WAIT:
                     assert current is not None
-                    current = self._wait_or_end(current)
+                    current = self._wait(current)
                 case Verb.STOP:
                     assert current is not None
                     self._begin("stop")
                     stop(self.state, current, seen.plan)
-                case Verb.START:
-                    before = current if seen.readiness is Readiness.READY else None
-                    current = self._start_or_return(wanted, before)
+                case Verb.START | Verb.RELOAD | Verb.SWAP:
+                    current, how = self._carry_out(action, wanted, seen)
         assert current is not None
-        is_changed = any(action.verb in (Verb.STOP, Verb.START) for action in actions)
-        return ApplyResult(is_changed=is_changed, actions=actions, current=current, phases=self.phases.finish())
-
-    def _start_or_return(self, wanted: Wanted, before: CurrentState | None) -> CurrentState:
-        """Starts the new generation; when that fails, the one that served before is started again."""
-        try:
-            return self._start(self.state.new_generation(wanted.plan, wanted.spec_text), wanted.plan, wanted.spec_file)
-        except ApplyError as failure:
-            if before is None:
-                raise
-            self._begin("return")
-            old = self.state.generation(before.generation)
-            self._start(old, old.plan(), before.spec_file)
-            told = f"{failure}\ngeneration {before.generation} serves again"
-            raise ApplyError(told, hint=failure.hint) from failure
-
-    def _start(self, generation: Generation, plan: EnginePlan, spec_file: str) -> CurrentState:
-        self._begin("spawn")
-        (generation.folder / STATUS_FILE).unlink(missing_ok=True)
-        launch(
-            generation,
-            self.command(generation),
-            lambda process: self.state.write_current(describe(plan, generation, process, spec_file)),
+        return ApplyResult(
+            is_changed=how != "kept", how=how, actions=actions, current=current, phases=self.phases.finish()
         )
-        current = self.state.current()
-        assert current is not None
-        return self._wait_or_end(current)
 
-    def _wait_or_end(self, current: CurrentState) -> CurrentState:
-        """Whatever goes wrong while we wait, Ctrl-C as well, leaves nothing running."""
+    def _carry_out(self, action: Action, wanted: Wanted, seen: Observation) -> tuple[CurrentState, str]:
+        """Makes a generation, and writes down what became of it."""
+        generation = self.state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data)
+        how = self._how(action, wanted.plan)
+        before = seen.current.generation if seen.current is not None else 0
+        result = Result(
+            outcome="serving", how=how, cause=action.cause, at=time.time(), seconds=0.0,
+            replaced=before, rollback_of=wanted.rollback_of,
+        )  # fmt: skip
+        began = self.clock()
+        start = Start(generation, wanted.plan, wanted.spec_file)
         try:
-            url = self._wait(current)
+            current = self._run(how, start, seen)
+        except ApplyError as failure:
+            result = msgspec.structs.replace(result, outcome="failed", reason=str(failure))
+            raise
+        except BaseException as failure:
+            reason = f"interrupted ({type(failure).__name__})"
+            result = msgspec.structs.replace(result, outcome="failed", reason=reason)
+            raise
+        finally:
+            generation.write_result(msgspec.structs.replace(result, seconds=round(self.clock() - began, 3)))
+        return current, how
+
+    def _how(self, action: Action, plan: EnginePlan) -> str:
+        if action.verb is Verb.SWAP:
+            return "beside" if self.has_room(plan) else "in place"
+        return action.verb.value
+
+    def _run(self, how: str, start: Start, seen: Observation) -> CurrentState:
+        if how == "start" or seen.current is None or seen.plan is None:
+            return self._swapper.start(start)
+        if how == "reload":
+            return self._reload(start, seen.current)
+        old = Running(seen.current, seen.plan)
+        return self._swapper.beside(old, start) if how == "beside" else self._swapper.in_place(old, start)
+
+    def _reload(self, start: Start, current: CurrentState) -> CurrentState:
+        self._begin("reload")
+        control.reload(current.process, self._home(current), start.generation.plan_path)
+        described = describe(start.plan, start.generation, current.process, start.spec_file)
+        new = msgspec.structs.replace(
+            described, url=current.url, started_at=current.started_at, home=current.home_generation
+        )
+        self.state.write_current(new)
+        return new
+
+    def _wait(self, current: CurrentState) -> CurrentState:
+        try:
+            ready = self._starter.wait(current, self._home(current))
         except BaseException:
-            terminate(current.process, _END_MARGIN_S)
-            reap(current.process)
             self.state.clear_current()
             raise
-        if url is not None and url != current.url:  # the port was left to the system
-            current = msgspec.structs.replace(current, url=url)
-            self.state.write_current(current)
-        return current
+        self.state.write_current(ready)
+        return ready
 
-    def _wait(self, current: CurrentState) -> str | None:
-        """Until the server is ready; answers its URL."""
-        generation = self.state.generation(current.generation)
-        reader = EventReader(generation.folder / STATUS_FILE)
-        start = StartProgress()
-        deadline = self.clock() + self.timeout_s
-        while True:
-            is_alive = is_running(current.process)  # before the events, so that none of a dead server is missed
-            for event in reader.read():
-                if (phase := start.take(event)) is not None:
-                    self._begin(phase, event.time)
-                self.reporter.progress(start.done, start.total)
-            if start.failure is not None or not is_alive:
-                raise ApplyError(_why_ended(start.failure, generation), hint=_logs_hint(current))
-            if start.is_ready and ask_ready(start.url or current.url).is_ready:  # it may have been ready long ago
-                return start.url
-            if self.clock() > deadline:
-                message = f"the server was not ready after {self.timeout_s:g} s (in phase {self.phases.name})"
-                raise ApplyError(message, hint="--timeout gives it longer")
-            time.sleep(_POLL_S)
+    def _end_leftovers(self) -> None:
+        """Servers of an apply that was killed before it had ended what it replaced, or what did not become ready."""
+        current = self.state.current()
+        if current is None or not current.leftover:
+            return
+        self._begin("clean up")
+        for process in current.leftover:
+            terminate(process, END_MARGIN_S)
+            reap(process)
+        self.state.write_current(msgspec.structs.replace(current, leftover=()))
 
-    def _begin(self, phase: str, at: float | None = None) -> None:
-        self.phases.begin(phase, at)
-        self.reporter.phase(phase)
+    def _home(self, current: CurrentState) -> Generation:
+        return self.state.generation(current.home_generation)
+
+    @property
+    def _starter(self) -> Starter:
+        return Starter(
+            reporter=self.reporter, phases=self.phases, timeout_s=self.timeout_s, command=self.command, clock=self.clock
+        )
+
+    @property
+    def _swapper(self) -> Swapper:
+        return Swapper(self.state, self._starter)
+
+    def _begin(self, phase: str) -> None:
+        self._starter.begin(phase)
 
 
 def stop(state: DeploymentState, current: CurrentState, plan: EnginePlan | None) -> bool:
     """Drains and ends the server. Whether it ended by itself within its time."""
-    grace_s = (plan.serving.shutdown_timeout_s if plan is not None else 0.0) + _END_MARGIN_S
-    is_clean = terminate(current.process, grace_s)
-    reap(current.process)
+    grace_s = (plan.serving.shutdown_timeout_s if plan is not None else 0.0) + END_MARGIN_S
+    is_clean = True
+    for process in (current.process, *current.leftover):
+        is_clean = terminate(process, grace_s) and is_clean
+        reap(process)
     state.clear_current()
     return is_clean
-
-
-def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_file: str) -> CurrentState:
-    """What is written down of a server that is about to start."""
-    return CurrentState(
-        name=plan.name,
-        generation=generation.number,
-        process=process,
-        started_at=time.time(),
-        url=planned_url(plan.serving),
-        served_name=plan.model.served_names[0],
-        needs_key=bool(plan.serving.key_hashes or plan.serving.front.keys_file),
-        engine_sha256=plan.engine_sha256,
-        serving_sha256=plan.serving_sha256,
-        spec_file=spec_file,
-        appliance_version=__version__,
-    )
-
-
-def _why_ended(failure: str | None, generation: Generation) -> str:
-    if failure is not None:
-        return f"the server did not start: {failure}"
-    tail = log_tail(generation.log_path)
-    return f"the server ended before it was ready; its last words:\n{tail}" if tail else "the server ended at once"
-
-
-def _logs_hint(current: CurrentState) -> str:
-    return f"appliance logs {current.name} --generation {current.generation}"

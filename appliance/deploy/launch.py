@@ -1,6 +1,7 @@
 """Starting a server that outlives us, without a moment in which it runs and nobody knows of it."""
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -10,6 +11,7 @@ from appliance.deploy.process import ProcessId, identify
 from appliance.deploy.state import Generation
 
 _SHELL = "/bin/sh"
+_LISTENER = 200  # above any descriptor of ours, so that duplicating it always clears close-on-exec
 # The shell becomes the server (same pid) once a line arrives; when we die before that, it reads the end and ends too.
 _GATE = 'cd / && read -r go && exec "$@" </dev/null'
 
@@ -22,11 +24,21 @@ def server_command(generation: Generation) -> list[str]:
     return [sys.executable, "-m", "appliance.server", "--plan", plan, "--state", folder, "--store", store]
 
 
-def launch(generation: Generation, command: Sequence[str], record: Callable[[ProcessId], None]) -> ProcessId:
+def launch(
+    generation: Generation,
+    command: Sequence[str],
+    record: Callable[[ProcessId], None],
+    listener: socket.socket | None = None,
+) -> ProcessId:
     """Starts `command` in a session of its own, with its output in the generation's log.
 
-    `record` writes down the process; the server begins only after it has returned. Raises ApplyError.
+    `record` writes down the process; the server begins only after it has returned. `listener`: a socket that it takes
+    over. Raises ApplyError.
     """
+    inherited: list[tuple[int, int, int]] = []
+    if listener is not None:
+        command = [*command, "--listener", str(_LISTENER)]
+        inherited = [(os.POSIX_SPAWN_DUP2, listener.fileno(), _LISTENER)]
     gate_end, our_end = os.pipe()
     try:
         with generation.log_path.open("ab") as log:
@@ -38,6 +50,7 @@ def launch(generation: Generation, command: Sequence[str], record: Callable[[Pro
                     (os.POSIX_SPAWN_DUP2, gate_end, 0),
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 1),
                     (os.POSIX_SPAWN_DUP2, log.fileno(), 2),
+                    *inherited,
                 ],
                 setsid=True,
             )

@@ -1,20 +1,23 @@
 """What has to happen so that the planned server runs. Pure: observation and plan in, actions with causes out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from appliance.deploy.classes import class_of, highest
 from appliance.deploy.state import CurrentState
 from appliance.plan.types import EnginePlan
+from appliance.spec.fields import ApplyClass
 
 # Words, digests, what is derived from other fields, and what a server does not read.
 _NOT_COMPARED = (
     *("decisions", "spec_sha256", "engine_sha256", "serving_sha256"),
     *("memory", "hardware", "hardware_sha256", "profile", "batch", "bench"),
 )
+_SHOWN_CHANGES = 3
 
 
 class Readiness(StrEnum):
@@ -38,14 +41,10 @@ class Observation:
 class Verb(StrEnum):
     KEEP = "keep"
     WAIT = "wait"
+    RELOAD = "reload"  # the running server takes the new plan; engine, cache and open streams stay
+    SWAP = "swap"  # a new server takes over from the running one
     STOP = "stop"
     START = "start"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    verb: Verb
-    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,26 @@ class Change:
     old: Any
     new: Any
 
+    @property
+    def apply(self) -> ApplyClass:
+        return class_of(self.path)
+
+    @property
+    def is_secret(self) -> bool:
+        return self.path.startswith("serving.key_hashes.")
+
     def __str__(self) -> str:
-        if self.path.startswith("serving.key_hashes."):
-            return self.path
-        return f"{self.path}: {_shown(self.old)} -> {_shown(self.new)}"
+        return self.path if self.is_secret else f"{self.path}: {shown(self.old)} -> {shown(self.new)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`apply` and `changes` say what a changed plan costs, and why."""
+
+    verb: Verb
+    cause: str
+    apply: ApplyClass | None = None
+    changes: tuple[Change, ...] = ()
 
 
 def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
@@ -66,12 +81,29 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
         return (Action(Verb.START, "nothing runs"),)
     if seen.readiness is Readiness.DEAD:
         return (Action(Verb.START, seen.reason or "its server has ended"),)
-    cause = seen.reason if seen.readiness is Readiness.FAILED else _why_replaced(seen, wanted)
-    if cause is not None:
-        return Action(Verb.STOP, cause), Action(Verb.START, cause)
+    if seen.readiness is Readiness.FAILED:
+        return _replaced(seen.reason)
+    if seen.plan is None:
+        return _replaced("the plan of the running server cannot be read")
+    found = changes(seen.plan, wanted)
+    if found:
+        return _changed(seen.readiness, found)
     if seen.readiness is Readiness.NOT_READY:
         return (Action(Verb.WAIT, seen.reason or "it is starting"),)
     return (Action(Verb.KEEP, "the same plan runs and is ready"),)
+
+
+def _changed(readiness: Readiness, found: Sequence[Change]) -> tuple[Action, ...]:
+    apply = highest(change.apply for change in found)
+    cause = _because(found)
+    if readiness is not Readiness.READY:  # it serves nobody yet
+        return Action(Verb.STOP, cause, apply, tuple(found)), Action(Verb.START, cause)
+    verb = Verb.RELOAD if apply == "live" else Verb.SWAP
+    return (Action(verb, cause, apply, tuple(found)),)
+
+
+def _replaced(cause: str) -> tuple[Action, ...]:
+    return Action(Verb.STOP, cause), Action(Verb.START, cause)
 
 
 def changes(old: EnginePlan, new: EnginePlan) -> list[Change]:
@@ -81,17 +113,9 @@ def changes(old: EnginePlan, new: EnginePlan) -> list[Change]:
     return [Change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
 
 
-def _why_replaced(seen: Observation, wanted: EnginePlan) -> str | None:
-    """None when the running server already is what is wanted."""
-    if seen.plan is None:
-        return "the plan of the running server cannot be read"
-    if (seen.plan.engine_sha256, seen.plan.serving_sha256) == (wanted.engine_sha256, wanted.serving_sha256):
-        return None
-    found = changes(seen.plan, wanted)
-    if not found:
-        return None
-    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
-    return "changed " + "; ".join(map(str, found[:3])) + more
+def _because(found: Sequence[Change]) -> str:
+    more = f" (and {len(found) - _SHOWN_CHANGES} more)" if len(found) > _SHOWN_CHANGES else ""
+    return "changed " + "; ".join(map(str, found[:_SHOWN_CHANGES])) + more
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -103,6 +127,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(below, f"{path}.{key}" if path else str(key))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """One short line."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 60 else text[:57] + "..."

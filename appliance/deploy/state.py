@@ -2,14 +2,17 @@
 
 state/<name>/lock            held by the command that changes the deployment
 state/<name>/current.json    CurrentState: which generation runs, and as which process
-state/<name>/generations/<number>/  plan.json, spec.yaml, server.log, and what the server writes beside them
+state/<name>/generations/<number>/  plan.json, spec.yaml, spec.json (with every default, secrets masked), result.json,
+                             server.log, and what the server writes beside them
 """
 
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +20,7 @@ from appliance.base.errors import ApplianceError
 from appliance.deploy.process import ProcessId
 from appliance.plan.types import EnginePlan
 
-KEPT_GENERATIONS = 10
+KEPT_GENERATIONS = 20
 LOG_NAME = "server.log"
 
 
@@ -33,6 +36,26 @@ class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
     serving_sha256: str
     spec_file: str
     appliance_version: str
+    home: int = 0  # the generation whose folder its process writes to; 0 is `generation`
+    leftover: tuple[ProcessId, ...] = ()  # that an apply started or replaced, and that must not stay
+
+    @property
+    def home_generation(self) -> int:
+        """A reload makes a generation without a process of its own."""
+        return self.home or self.generation
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a generation came to serve, or why it did not. Written once."""
+
+    outcome: Literal["serving", "failed"]
+    how: str  # start, reload, beside, in place
+    cause: str
+    at: float  # seconds since the epoch
+    seconds: float
+    reason: str = ""  # of a failure
+    replaced: int = 0  # the generation that served before
+    rollback_of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +70,27 @@ class Generation:
     @property
     def log_path(self) -> Path:
         return self.folder / LOG_NAME
+
+    @property
+    def spec_text(self) -> str:
+        return (self.folder / "spec.yaml").read_text(encoding="utf-8")
+
+    def spec_data(self) -> dict[str, Any] | None:
+        """The spec with every default, secrets masked; None where an older version kept none."""
+        try:
+            return msgspec.json.decode((self.folder / "spec.json").read_bytes(), type=dict[str, Any])
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def result(self) -> Result | None:
+        """None while it is being applied, and when the apply was killed."""
+        try:
+            return msgspec.json.decode((self.folder / "result.json").read_bytes(), type=Result)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def write_result(self, result: Result) -> None:
+        write_atomically(self.folder / "result.json", msgspec.json.encode(result))
 
     def plan(self) -> EnginePlan:
         return msgspec.json.decode(self.plan_path.read_bytes(), type=EnginePlan)
@@ -88,20 +132,21 @@ class DeploymentState:
     def generation(self, number: int) -> Generation:
         return Generation(number, self._generations / f"{number:04d}")
 
-    def newest_generation(self) -> Generation | None:
-        numbers = self._numbers()
-        return self.generation(numbers[-1]) if numbers else None
+    def generations(self) -> list[Generation]:
+        """Those that are kept, the oldest first."""
+        return [self.generation(number) for number in self._numbers()]
 
-    def new_generation(self, plan: EnginePlan, spec_text: str) -> Generation:
+    def new_generation(self, plan: EnginePlan, spec_text: str, spec_data: Mapping[str, Any]) -> Generation:
         """The next number. Older ones than KEPT_GENERATIONS are removed, never the one that runs."""
         numbers = self._numbers()
         made = self.generation(max(numbers, default=0) + 1)
         made.folder.mkdir()
         write_atomically(made.folder / "spec.yaml", spec_text.encode())
+        write_atomically(made.folder / "spec.json", msgspec.json.encode(spec_data))
         write_atomically(made.plan_path, msgspec.json.format(msgspec.json.encode(plan)))
         running = self.current()
         for number in numbers[: -KEPT_GENERATIONS + 1]:
-            if running is None or number != running.generation:
+            if running is None or number not in (running.generation, running.home_generation):
                 shutil.rmtree(self.generation(number).folder)
         return made
 

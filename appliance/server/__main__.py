@@ -13,12 +13,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", required=True, type=Path, help="an EnginePlan as JSON")
     parser.add_argument("--state", type=Path, help="an existing folder for status.jsonl")
     parser.add_argument("--store", type=Path, help="a folder for responses, files and batches; else a temporary one")
+    parser.add_argument("--listener", type=int, metavar="FD", help="a listening socket, taken over from another server")
     options = parser.parse_args(arguments)
     with socket_folder() as sockets:
         engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
         from appliance.server.run import run_server  # takes about as long as the engine takes to load
 
-        return run_server(options.plan, options.state, store_folder=options.store, engine=engine)
+        return run_server(
+            options.plan, options.state, store_folder=options.store, listener=options.listener, engine=engine
+        )
 
 
 if __name__ == "__main__":

@@ -33,6 +33,13 @@ def bind(serving: ServingPlan) -> socket.socket:
     return listener
 
 
+def adopt(descriptor: int) -> socket.socket:
+    """A listening socket that another server shares with us."""
+    listener = socket.socket(fileno=descriptor)
+    listener.setblocking(False)
+    return listener
+
+
 def url_of(listener: socket.socket, serving: ServingPlan) -> str:
     """unix:/path for a Unix socket."""
     if serving.front.uds is not None:
@@ -42,10 +49,10 @@ def url_of(listener: socket.socket, serving: ServingPlan) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def release(listener: socket.socket, serving: ServingPlan) -> None:
-    """Closes the listener; a Unix socket leaves no file behind."""
+def release(listener: socket.socket, serving: ServingPlan, *, is_shared: bool = False) -> None:
+    """Closes the listener; a Unix socket leaves no file behind, unless another server listens on it."""
     listener.close()
-    if serving.front.uds is not None:
+    if serving.front.uds is not None and not is_shared:
         Path(serving.front.uds).unlink(missing_ok=True)
 
 

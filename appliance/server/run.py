@@ -14,18 +14,17 @@ from typing import Any
 import msgspec
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
-from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.plan.types import EnginePlan
 from appliance.server.app import make_app
-from appliance.server.batches.worker import BatchWorker
 from appliance.server.callers import CallerPolicy
-from appliance.server.listen import Certificates, bind, release, url_of
-from appliance.server.protocol import Bounds, bounded_protocol
+from appliance.server.listen import Certificates, adopt, bind, release, url_of
+from appliance.server.live import Control, LiveApp
+from appliance.server.running import RunningServer, uvicorn_config
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, socket_folder
@@ -37,7 +36,6 @@ from appliance.service.text_side import load_text_side
 from appliance.store.store import Store
 
 _log = logger("server")
-_LOOK_EVERY_S = 0.05  # while draining
 
 
 def run_server(
@@ -46,12 +44,15 @@ def run_server(
     engine_command: Sequence[str] = (),
     store_folder: Path | None = None,
     engine: SpawnedEngine | None = None,
+    listener: int | None = None,
 ) -> int:
     """Serves the plan until it is told to end; answers the exit code.
 
-    `state_folder` receives status.jsonl (see service.status_file). Errors of the start are logged and in the status.
-    `engine`: one that was started already, with the same plan.
+    `state_folder` receives status.jsonl (see service.status_file) and commands (service.control). Errors of the start
+    are logged and in the status. `engine`: one that was started already, with the same plan. `listener`: the descriptor
+    of a socket that is taken over; then nothing is accepted before the engine is ready.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     status = StatusFile(state_folder / STATUS_FILE if state_folder else None)
     try:
         plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
@@ -59,7 +60,7 @@ def run_server(
         _route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             store = Store(plan.serving, store_folder)
-            runner.run(_Server(plan, plan_path, status, engine_command, store, engine).run())
+            runner.run(_Server(plan, plan_path, status, engine_command, store, engine).run(listener))
     except (ApplianceError, OSError, msgspec.DecodeError) as error:
         _log.error("the server cannot run", extra=fields(reason=str(error)))
         status.write("failed", reason=str(error))
@@ -88,17 +89,18 @@ class _Server:
         self._status = status
         self._started = time.monotonic()
         self._plan_path = plan_path
+        self._state_folder = status.folder
         self._engine_command = engine_command
         self._engine = engine
         self._was_ready = False
         self._url = ""
-        self._drain_task: asyncio.Task[None] | None = None
+        self._running: RunningServer | None = None
 
-    async def run(self) -> None:
+    async def run(self, inherited: int | None) -> None:
         self._status.write("process", pid=os.getpid())
         serving = self._plan.serving
         certificates = Certificates(serving.front.tls) if serving.front.tls is not None else None
-        listener = bind(serving)
+        listener = adopt(inherited) if inherited is not None else bind(serving)
         self._url = url_of(listener, serving)
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
@@ -121,23 +123,30 @@ class _Server:
                 text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
                 client.use_text(text)
                 state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer, self._store)
+                if inherited is not None:
+                    await supervisor.settled()
                 await self._serve(state, supervisor, listener, certificates)
             finally:
-                release(listener, serving)
+                is_shared = self._running is not None and self._running.is_shared
+                release(listener, serving, is_shared=is_shared)
                 await supervisor.stop()
                 self._store.close()
 
     async def _serve(
         self, state: ServerState, supervisor: Supervisor, listener: socket.socket, certificates: Certificates | None
     ) -> None:
-        config = _uvicorn_config(self._plan.serving, make_app(state))
+        app = LiveApp(make_app(state))
+        config = uvicorn_config(self._plan.serving, app)
         config.load()
         config.ssl = certificates.context if certificates is not None else None
         server = _QuietServer(config)
+        running = self._running = RunningServer(state, supervisor, server, app)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_terminate, state, supervisor, server)
-        batches = asyncio.create_task(BatchWorker(lambda: state).run(), name="batches")
+            loop.add_signal_handler(number, running.terminate)
+        if self._state_folder is not None:
+            control = Control(self._state_folder, self._status, running, listener)
+            loop.add_signal_handler(signal.SIGHUP, control.wake)
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -147,25 +156,6 @@ class _Server:
             raise ApplianceError(f"the engine did not start: {supervisor.health.reason}")
         await serving
         settled.cancel()
-        batches.cancel()
-        await asyncio.gather(batches, return_exceptions=True)
-
-    def _on_terminate(self, state: ServerState, supervisor: Supervisor, server: uvicorn.Server) -> None:
-        """The first signal drains, a second one ends at once."""
-        if self._drain_task is None:
-            state.is_draining = True
-            supervisor.drain()
-            self._drain_task = asyncio.create_task(self._drain(state, server))
-        else:
-            self._drain_task.cancel()
-            _end_now(state, server)
-
-    async def _drain(self, state: ServerState, server: uvicorn.Server) -> None:
-        """Waits for what is open, up to the planned time."""
-        deadline = time.monotonic() + self._plan.serving.shutdown_timeout_s
-        while (state.client.num_open_requests or state.load) and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_EVERY_S)
-        _end_now(state, server)
 
     def _on_event(self, event: EngineEvent | Health) -> None:
         if isinstance(event, BootPhase):
@@ -187,27 +177,6 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _end_now(state: ServerState, server: uvicorn.Server) -> None:
-    state.client.fail_all("the server is shutting down")
-    server.should_exit = True
-
-
-def _uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=bounded_protocol(Bounds.of(serving)),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        root_path=serving.root_path,
-        timeout_keep_alive=max(1, round(serving.keep_alive_s)),
-        timeout_graceful_shutdown=2,
-    )
 
 
 def _route_uvicorn_logs() -> None:

@@ -77,7 +77,7 @@ class EngineClient:
         self._limits = limits
         self._metrics = metrics
         self._clock = clock
-        self._policy = policy or OpenPolicy()
+        self.policy = policy or OpenPolicy()
         self._link: EngineLink | None = None
         self._knows_vocabulary = False  # the engine behind the link
         self._open: dict[str, _OpenRequest] = {}
@@ -120,7 +120,7 @@ class EngineClient:
         failures come from the stream.
         """
         self.check_admission()
-        admitted, meter = self._policy.admit(requests)
+        admitted, meter = self.policy.admit(requests)
         group = _Group(len(admitted), meter)
         stream = OutputStream(lambda: self._end_group(group, "abort"))
         first_index = 0

@@ -7,6 +7,7 @@ Every line has "time" (seconds since the epoch) and "event":
     boot       seconds, memory_bytes, num_blocks        what the engine measured (a BootReport), each time it is up
     state      state, reason, ready                     whenever the engine's state changes (see EngineState)
     ready      url, seconds                             the first time that requests are taken, after the start
+    answer     id, ok, reason                           to a command from outside (see service.control)
     failed     reason                                   the server ends, or will not be ready again
     stopped                                             last, after an orderly end
 """
@@ -25,6 +26,7 @@ class StatusFile:
 
     def __init__(self, path: Path | None) -> None:
         """Starts the file anew. None writes nothing."""
+        self.folder = path.parent if path else None
         self._file = path.open("wb", buffering=0) if path else None
         self._encoder = msgspec.json.Encoder()
 

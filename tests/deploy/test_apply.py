@@ -4,70 +4,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import msgspec
 import pytest
 
 from appliance.base.errors import ApplyError
-from appliance.deploy.execute import Applier, ApplyResult, Wanted, stop
+from appliance.deploy.execute import stop
 from appliance.deploy.launch import server_command
 from appliance.deploy.observe import observe
-from appliance.deploy.phases import PhaseClock
 from appliance.deploy.process import descendants, is_running
-from appliance.deploy.reconcile import Action, Readiness, Verb
+from appliance.deploy.reconcile import Readiness, Verb
 from appliance.deploy.state import DeploymentState
 from appliance.engine.scripted import Script
 from appliance.plan.boot import read_boot_report
-from appliance.plan.hashes import with_hashes
 from appliance.plan.types import EnginePlan
-from tests.server.harness import says, wait_until, write_plan
-
-
-@dataclass
-class Heard:
-    actions: list[Action] = field(default_factory=list)
-    phases: list[str] = field(default_factory=list)
-
-    def action(self, action: Action) -> None:
-        self.actions.append(action)
-
-    def phase(self, name: str) -> None:
-        self.phases.append(name)
-
-    def progress(self, done: int, total: int) -> None: ...
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[DeploymentState]:
-    state = DeploymentState(tmp_path / "state", "scripted")
-    state.create()
-    yield state
-    current = state.current()
-    if current is not None:
-        stop(state, current, None)
-
-
-def wanted(folder: Path, script: Script | None = None, **changes: object) -> Wanted:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = write_plan(folder, script or Script(replies=[says("greet", "hello world")]), **changes)
-    plan = with_hashes(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
-    return Wanted(plan=plan, spec_file="spec.yaml", spec_text="name: scripted\n")
-
-
-def apply(state: DeploymentState, what: Wanted, heard: Heard | None = None, timeout_s: float = 60.0) -> ApplyResult:
-    phases = PhaseClock("resolve")
-    return Applier(state=state, reporter=heard or Heard(), phases=phases, timeout_s=timeout_s).apply(what)
-
-
-def ask(url: str) -> str:
-    body = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
-    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20.0).raise_for_status().json()
-    text: str = answer["choices"][0]["message"]["content"]
-    return text
+from tests.deploy.applying import Heard, apply, ask, wanted
+from tests.server.harness import says, wait_until
 
 
 def test_apply_starts_keeps_replaces_and_stops(state: DeploymentState, tmp_path: Path) -> None:
@@ -85,7 +38,9 @@ def test_apply_starts_keeps_replaces_and_stops(state: DeploymentState, tmp_path:
 
     heard = Heard()
     changed = apply(state, wanted(tmp_path / "a", max_num_seqs=4), heard)
-    assert heard.actions[0] == Action(Verb.STOP, "changed scheduler.max_num_seqs: 8 -> 4")
+    [action] = heard.actions
+    assert (action.verb, action.cause) == (Verb.SWAP, "changed scheduler.max_num_seqs: 8 -> 4")
+    assert changed.how == "beside"
     assert changed.current.generation == 2
     assert not is_running(first.current.process)
     assert ask(changed.current.url) == "hello world"
@@ -113,13 +68,22 @@ def test_a_server_that_cannot_start_leaves_a_reason_and_nothing_else(state: Depl
     assert observe(state).readiness is Readiness.ABSENT
 
 
-def test_a_failed_replacement_brings_the_old_generation_back(state: DeploymentState, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["beside", "in place"])
+def test_a_failed_replacement_leaves_the_old_generation(state: DeploymentState, tmp_path: Path, how: str) -> None:
     first = apply(state, wanted(tmp_path / "a"))
     broken = wanted(tmp_path / "b", max_num_seqs=4)
     (tmp_path / "b" / "script.json").write_text("not a script")
-    with pytest.raises(ApplyError, match="generation 1 serves again"):
-        apply(state, broken)
+    told = {"beside": "generation 1 has served throughout", "in place": "generation 1 serves again"}[how]
+    with pytest.raises(ApplyError, match=told):
+        apply(state, broken, has_room=how == "beside")
+    result = state.generation(2).result()
+    assert result is not None
+    assert (result.outcome, result.how, result.replaced) == ("failed", how, 1)
+    assert "JSON is malformed" in result.reason
     seen = observe(state)
+    assert seen.current is not None
+    assert not seen.current.leftover
+    assert (seen.current.process == first.current.process) == (how == "beside")
     assert seen.readiness is Readiness.READY
     assert seen.current is not None
     assert seen.current.generation == first.current.generation

@@ -63,9 +63,26 @@ def test_what_has_failed_is_started_anew(plan: EnginePlan) -> None:
 
 def test_a_changed_plan_replaces_and_names_the_change(plan: EnginePlan) -> None:
     wanted = changed(plan, "scheduler", max_num_seqs=4)
-    actions = reconcile(seen(Readiness.READY, plan), wanted)
-    assert [action.verb for action in actions] == [Verb.STOP, Verb.START]
-    assert actions[0].cause == "changed scheduler.max_num_seqs: 8 -> 4"
+    [action] = reconcile(seen(Readiness.READY, plan), wanted)
+    assert (action.verb, action.apply) == (Verb.SWAP, "restart")
+    assert action.cause == "changed scheduler.max_num_seqs: 8 -> 4"
+    assert [(change.path, change.old, change.new) for change in action.changes] == [("scheduler.max_num_seqs", 8, 4)]
+
+
+def test_a_live_change_is_a_reload(plan: EnginePlan) -> None:
+    wanted = changed(changed(plan, "serving", max_n=3), "model", served_names=("other",))
+    [action] = reconcile(seen(Readiness.READY, plan), wanted)
+    assert (action.verb, action.apply) == (Verb.RELOAD, "live")
+
+
+def test_the_costliest_change_decides(plan: EnginePlan) -> None:
+    wanted = changed(plan, "serving", max_n=3, port=9)
+    [action] = reconcile(seen(Readiness.READY, plan), wanted)
+    assert (action.verb, action.apply) == (Verb.SWAP, "drain")
+
+
+def test_a_change_of_what_serves_nobody_yet_needs_no_care(plan: EnginePlan) -> None:
+    assert verbs(seen(Readiness.NOT_READY, plan), changed(plan, "serving", max_n=3)) == [Verb.STOP, Verb.START]
 
 
 def test_many_changes_are_counted(plan: EnginePlan) -> None:

@@ -1,0 +1,31 @@
+"""What a change of a planned value costs the running server. `live` < `adapters` < `drain` < `restart`."""
+
+from collections.abc import Iterable, Mapping
+
+from appliance.plan.hashes import LIVE_MODEL_FIELDS
+from appliance.spec.fields import ApplyClass
+
+ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
+
+_RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
+# What a server takes only at its start, and its engine does not read.
+_DRAIN = (
+    *("serving.host", "serving.port", "serving.front.uds", "serving.front.tls", "serving.front.middleware"),
+    *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
+    *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
+)
+_LIVE = ("serving", "restart", "slo", *(f"model.{name}" for name in LIVE_MODEL_FIELDS))
+_PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain": _DRAIN, "live": _LIVE}
+
+
+def class_of(path: str) -> ApplyClass:
+    """Of one path of a plan. What is not known to be less is a restart."""
+    for found, prefixes in _PREFIXES.items():
+        if any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes):
+            return found
+    return "restart"
+
+
+def highest(classes: Iterable[ApplyClass]) -> ApplyClass:
+    """The one that covers all; `live` when there are none."""
+    return max(classes, key=ORDER.index, default="live")

@@ -1,0 +1,74 @@
+"""Telling a running server what to do, and hearing its answer."""
+
+import os
+import signal
+import socket
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+
+from appliance.base.errors import ApplyError
+from appliance.deploy.follow import EventReader
+from appliance.deploy.process import ProcessId, is_running
+from appliance.deploy.state import Generation, write_atomically
+from appliance.service.control import CONTROL_FILE, ControlCommand, Handover, Reload, Retire
+from appliance.service.status_file import STATUS_FILE
+
+_POLL_S = 0.01
+_ANSWER_S = 30.0
+
+
+def reload(process: ProcessId, home: Generation, plan: Path) -> None:
+    """Returns when the server answers by the new plan. Raises ApplyError with its reason; the old plan then holds."""
+    _tell(process, home, Reload(_new_id(), str(plan)))
+
+
+def retire(process: ProcessId, home: Generation) -> None:
+    """Returns when the server accepts no more connections. It ends by itself. Raises ApplyError."""
+    _tell(process, home, Retire(_new_id()))
+
+
+def take_listener(process: ProcessId, home: Generation) -> socket.socket:
+    """The listening socket of a running server, which goes on listening. Raises ApplyError."""
+    with tempfile.TemporaryDirectory(prefix="appliance-") as folder, socket.socket(socket.AF_UNIX) as meeting:
+        place = str(Path(folder) / "listener")
+        meeting.bind(place)
+        meeting.listen(1)
+        meeting.settimeout(_ANSWER_S)
+        _tell(process, home, Handover(_new_id(), place))
+        try:
+            connection, _ = meeting.accept()
+            with connection:
+                _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+        except OSError as error:
+            raise ApplyError(f"the running server did not hand its socket over: {error}") from error
+    return socket.socket(fileno=descriptors[0])
+
+
+def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None:
+    answers = EventReader(home.folder / STATUS_FILE)
+    answers.read()
+    write_atomically(home.folder / CONTROL_FILE, msgspec.json.encode(command))
+    if not is_running(process):
+        raise ApplyError("the running server has ended")
+    os.kill(process.pid, signal.SIGHUP)
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        is_alive = is_running(process)
+        for event in answers.read():
+            if event.name == "answer" and event.values["id"] == command.id:
+                if not event.values["ok"]:
+                    raise ApplyError(f"the running server refused: {event.values['reason']}")
+                return
+        if not is_alive:
+            raise ApplyError("the running server has ended")
+        if time.monotonic() > deadline:
+            raise ApplyError(f"the running server did not answer within {_ANSWER_S:g} s")
+        time.sleep(_POLL_S)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

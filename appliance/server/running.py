@@ -1,0 +1,116 @@
+"""A server that runs: it takes other plans, hands over, and ends."""
+
+import asyncio
+import time
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure
+from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.server.app import make_app
+from appliance.server.callers import CallerPolicy
+from appliance.server.live import LiveApp
+from appliance.server.protocol import Bounds, bounded_protocol
+from appliance.server.state import ServerState, make_state
+from appliance.service.supervisor import Supervisor
+
+_LOOK_EVERY_S = 0.05  # while draining
+_LINGER_S = 1.0  # after another server listens: for requests on connections that were accepted here
+
+
+class RunningServer:
+    """`server` accepts connections for `app`, which belongs to `state`."""
+
+    def __init__(self, state: ServerState, supervisor: Supervisor, server: uvicorn.Server, app: LiveApp) -> None:
+        self.is_shared = False  # our socket, with the server that replaces us
+        self._states = [state]  # the newest last; of older ones requests may be open
+        self._supervisor = supervisor
+        self._server = server
+        self._app = app
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> ServerState:
+        """The newest plan's."""
+        return self._states[-1]
+
+    def use_plan(self, plan: EnginePlan) -> None:
+        """Answers new requests by this plan. Raises ApplianceError when it needs more than a live change."""
+        old = self.state
+        if plan.engine_sha256 != old.plan.engine_sha256:
+            raise ApplianceError("the plan is for another engine, which needs a new server")
+        new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store)
+        app = make_app(new)
+        old.keys.use(plan.serving)
+        new.keys, new.created, new.background = old.keys, old.created, old.background
+        new.batch_wanted = old.batch_wanted
+        new.is_draining = old.is_draining
+        self._states = [*(state for state in self._states if state.load), new]
+        new.client.policy = CallerPolicy(isolates_caches=plan.serving.front.isolate_caches)
+        self._supervisor.use_plan(plan)
+        configure(plan.serving.log_level)
+        self._app.use(app)
+        _bound(self._server.config, plan.serving)
+
+    def terminate(self) -> None:
+        """What is open is finished within the planned time, nothing new is taken; a second time, it ends at once."""
+        if self._ending is not None and self.state.is_draining:
+            self._ending.cancel()
+            self._end_now()
+            return
+        for state in self._states:
+            state.is_draining = True
+        self._supervisor.drain()
+        self._begin_to_end(linger_s=0.0)
+
+    def retire(self) -> None:
+        """Another server listens on our socket. Requests on connections that are ours already are still taken."""
+        self.is_shared = True
+        self._app.is_retiring = True
+        for server in self._server.servers:
+            server.close()
+        self._begin_to_end(_LINGER_S)
+
+    def _begin_to_end(self, linger_s: float) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.create_task(self._finish(linger_s), name="drain")
+
+    async def _finish(self, linger_s: float) -> None:
+        deadline = time.monotonic() + self.state.plan.serving.shutdown_timeout_s
+        await asyncio.sleep(linger_s)
+        while self._has_open_requests() and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        self._end_now()
+
+    def _has_open_requests(self) -> bool:
+        return bool(self.state.client.num_open_requests or any(state.load for state in self._states))
+
+    def _end_now(self) -> None:
+        self.state.client.fail_all("the server is shutting down")
+        self._server.should_exit = True
+
+
+def uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(Bounds.of(serving)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        root_path=serving.root_path,
+        timeout_keep_alive=max(1, round(serving.keep_alive_s)),
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _bound(config: uvicorn.Config, serving: ServingPlan) -> None:
+    """For connections from now on: uvicorn asks its config at each."""
+    config.http_protocol_class = bounded_protocol(Bounds.of(serving))
+    config.root_path = serving.root_path
+    config.timeout_keep_alive = max(1, round(serving.keep_alive_s))

@@ -1,0 +1,157 @@
+"""What changes under a running server: streams go on, no connection is refused."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from appliance.base.errors import ApplyError
+from appliance.deploy.observe import observe
+from appliance.deploy.process import descendants, identify, is_running
+from appliance.deploy.reconcile import Readiness
+from appliance.deploy.state import DeploymentState
+from appliance.engine.scripted import Script
+from tests.deploy.applying import apply, ask, wanted
+from tests.server.harness import says
+
+LONG = "hello world " * 8
+SLOW = Script(replies=[says("greet", "hello world"), says("long", LONG)], step_seconds=0.03)
+
+
+class Stream(threading.Thread):
+    """One streamed answer, read while other things happen."""
+
+    def __init__(self, url: str, model: str = "scripted") -> None:
+        super().__init__()
+        self._url, self._model = url, model
+        self.has_begun = threading.Event()
+        self.text = ""
+        self.start()
+        assert self.has_begun.wait(20.0)
+
+    def run(self) -> None:
+        body = {"model": self._model, "messages": [{"role": "user", "content": "long"}], "stream": True}
+        with httpx.stream("POST", f"{self._url}/v1/chat/completions", json=body, timeout=30.0) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    for choice in msgspec.json.decode(line[6:])["choices"]:
+                        self.text += choice["delta"].get("content") or ""
+                    self.has_begun.set()
+
+
+class Caller(threading.Thread):
+    """Asks again and again, each time on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+        self._stop_asking = threading.Event()
+        self.answers: list[str] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while not self._stop_asking.is_set():
+            try:
+                self.answers.append(ask(self._url))
+            except httpx.HTTPError as error:
+                self.errors.append(repr(error))
+
+    def end(self) -> None:
+        self._stop_asking.set()
+        self.join()
+
+
+@contextmanager
+def asking(url: str) -> Iterator[Caller]:
+    caller = Caller(url)
+    caller.start()
+    try:
+        yield caller
+    finally:
+        caller.end()
+
+
+def test_live_changes_keep_the_engine_and_every_stream(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a", SLOW))
+    family = [first.current.process, *descendants(first.current.process)]
+    stream = Stream(first.current.url)
+    with asking(first.current.url) as caller:
+        for round_ in range(20):
+            changed = apply(state, wanted(tmp_path / "a", SLOW, served_names=["scripted", f"name-{round_}"]))
+            assert changed.how == "reload"
+    stream.join()
+    assert stream.text == LONG
+    assert (caller.errors, set(caller.answers)) == ([], {"hello world"})
+    assert all(map(is_running, family))
+    assert changed.current.process == first.current.process
+    assert (changed.current.generation, changed.current.home_generation) == (21, 1)
+    models = httpx.get(f"{changed.current.url}/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["scripted", "name-19"]
+    assert apply(state, wanted(tmp_path / "a", SLOW, served_names=["scripted", "name-19"])).how == "kept"
+
+
+def test_a_key_that_is_taken_away_opens_nothing(state: DeploymentState, tmp_path: Path) -> None:
+    from appliance.base.hashing import key_hash
+
+    first = apply(state, wanted(tmp_path / "a", key_hashes={"old": key_hash("one")}))
+    models = f"{first.current.url}/v1/models"
+    assert httpx.get(models, headers={"x-api-key": "one"}).status_code == 200
+    assert apply(state, wanted(tmp_path / "a", key_hashes={"new": key_hash("two")})).how == "reload"
+    assert httpx.get(models, headers={"x-api-key": "one"}).status_code == 401
+    assert httpx.get(models, headers={"x-api-key": "two"}).status_code == 200
+
+
+def test_a_refused_reload_leaves_what_served(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a"))
+    with pytest.raises(ApplyError, match="the chat template is broken at line 1"):
+        apply(state, wanted(tmp_path / "a", chat_template="{{ broken"))
+    seen = observe(state)
+    assert seen.current == first.current
+    assert ask(first.current.url) == "hello world"
+    result = state.generation(2).result()
+    assert result is not None
+    assert (result.outcome, result.how) == ("failed", "reload")
+
+
+@pytest.mark.parametrize("how", ["beside", "in place"])
+def test_a_new_server_takes_the_socket_over(state: DeploymentState, tmp_path: Path, how: str) -> None:
+    first = apply(state, wanted(tmp_path / "a", SLOW))
+    stream = Stream(first.current.url)
+    with asking(first.current.url) as caller:
+        second = apply(state, wanted(tmp_path / "a", SLOW, max_num_seqs=4), has_room=how == "beside")
+        assert ask(second.current.url) == "hello world"
+    stream.join()
+    assert (second.how, second.current.url) == (how, first.current.url)
+    assert stream.text == LONG
+    assert (caller.errors, set(caller.answers)) == ([], {"hello world"})
+    assert not is_running(first.current.process)
+    assert observe(state).current == second.current
+
+
+def test_a_unix_socket_is_taken_over(state: DeploymentState, tmp_path: Path) -> None:
+    from appliance.plan.types import FrontPlan
+
+    place = str(tmp_path / "s")
+    first = apply(state, wanted(tmp_path / "a", front=FrontPlan(uds=place)))
+    second = apply(state, wanted(tmp_path / "a", front=FrontPlan(uds=place), max_num_seqs=4))
+    assert second.how == "beside"
+    assert not is_running(first.current.process)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=place)) as client:
+        assert client.get("http://localhost/readyz").status_code == 200
+
+
+def test_what_a_killed_apply_left_is_ended(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a"))
+    with subprocess.Popen(["sleep", "600"]) as orphan:
+        left = identify(orphan.pid)
+        assert left is not None
+        state.write_current(msgspec.structs.replace(first.current, leftover=(left,)))
+        assert apply(state, wanted(tmp_path / "a")).how == "kept"
+        assert not is_running(left)
+    seen = observe(state)
+    assert (seen.readiness, seen.current) == (Readiness.READY, first.current)
