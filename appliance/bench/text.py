@@ -2,6 +2,7 @@
 
 from appliance.bench.result import FIGURES, BenchResult, Spread
 from appliance.bench.roofline import Roofline
+from appliance.engine.profile import EngineProfile
 
 _MILLISECONDS = ("ttft", "itl", "tpot", "e2el")
 _UNITS = {
@@ -44,8 +45,10 @@ def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, floa
     return "\n".join(lines)
 
 
-def render_rooflines(found: tuple[Roofline, ...]) -> str:
-    return "\n\n".join(_roofline(each) for each in found)
+def render_profile(found: tuple[Roofline, ...], profile: EngineProfile) -> str:
+    """Steps by kind, and who was on a CPU: the engine's threads, and the server where there is one."""
+    on_cpu = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in profile.threads.items())
+    return "\n\n".join([*map(_roofline, found), f"  on a CPU, of {profile.seconds:.2f} s: {on_cpu}"])
 
 
 def _roofline(found: Roofline) -> str:

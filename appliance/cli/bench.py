@@ -17,7 +17,7 @@ from appliance.bench.result import BenchResult, compare, load, save
 from appliance.bench.run import DEFAULT_VOCAB_SIZE, Depth, Subject, bench_in_process, bench_server
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import Target
-from appliance.bench.text import render, render_comparison, render_rooflines
+from appliance.bench.text import render, render_comparison, render_profile
 from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
@@ -52,8 +52,8 @@ def run(options: BenchOptions) -> int:
     for scenario in _scenarios(options, plan):
         result = _measure(scenario, options, plan, options.vocab_size or min(vocab_size, DEFAULT_VOCAB_SIZE))
         print(render(result), end="\n\n")
-        if result.rooflines:
-            print(render_rooflines(result.rooflines), end="\n\n")
+        if result.profile is not None:
+            print(render_profile(result.rooflines, result.profile), end="\n\n")
         results.append(result)
     _write(results, options, _output_folder(options, plan))
     return int(ExitCode.OK)

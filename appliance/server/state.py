@@ -45,6 +45,7 @@ class ServerState:
     batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
     background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
+    cpu_at_profile_start: float = 0.0  # seconds of this process
 
     @property
     def model_name(self) -> str:

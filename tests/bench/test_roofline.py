@@ -7,7 +7,7 @@ from appliance.base.errors import ApplianceError
 from appliance.bench.offline import run_profiled
 from appliance.bench.roofline import measured_or_refuse, rooflines
 from appliance.bench.scenario import Scenario
-from appliance.bench.text import render_rooflines
+from appliance.bench.text import render_profile
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.hardware import load_facts
 from appliance.hardware.facts import MeasuredFacts
@@ -22,7 +22,7 @@ OPERATORS = (
 STEPS = StepsProfile(
     steps=2, tokens=8, sampled=8, phases={"schedule": 0.002, "model": 0.09, "sample": 0.008}, operators=OPERATORS
 )
-PROFILE = EngineProfile(seconds=0.2, kinds={"decode": STEPS}, threads={})
+PROFILE = EngineProfile(seconds=0.2, kinds={"decode": STEPS}, threads={"MainThread": 0.1})
 
 
 def test_floors_are_the_longer_of_reading_and_computing() -> None:
@@ -46,10 +46,11 @@ def test_parts_are_the_whole_step() -> None:
 
 
 def test_text_has_every_part_and_the_share() -> None:
-    text = render_rooflines(rooflines(PROFILE, MEASURED))
+    text = render_profile(rooflines(PROFILE, MEASURED), PROFILE)
     assert "decode: 2 steps of 4.0 tokens, 50.000 ms each; floor 20.000 ms, reached 40%" in text
     assert "python: schedule" in text
-    assert "reached 40%" not in render_rooflines(rooflines(PROFILE, None))
+    assert "on a CPU, of 0.20 s: MainThread 0.10 s" in text
+    assert "reached 40%" not in render_profile(rooflines(PROFILE, None), PROFILE)
 
 
 def test_a_roofline_needs_a_measured_machine() -> None:
