@@ -46,6 +46,28 @@ class KeyRing:
         """Whether no key is asked for: none are planned, and there is no file of them."""
         return not self._planned and self._file is None
 
+    def named(self, name: str) -> Caller | None:
+        """The holder of a key by its name, for work that outlives a request."""
+        self._follow_file()
+        found = self._callers.get(name)
+        return found[1] if found is not None else None
+
+    def find(self, headers: Mapping[str, str]) -> Caller | None:
+        """The holder of the key in `Authorization: Bearer KEY` or `x-api-key: KEY`.
+
+        Every stored hash is compared in constant time, whichever fits.
+        """
+        self._follow_file()
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key = given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not key:
+            return None
+        hashed, found = key_hash(key), None
+        for entry, caller in self._callers.values():
+            if hmac.compare_digest(hashed, entry.hash):
+                found = caller
+        return found
+
     def _follow_file(self) -> None:
         if self._file is None or (signature := _signature(self._file)) == self._signature:
             return
