@@ -1,10 +1,11 @@
 """What the engine needs of a grammar back-end. `guidance` is the one that is built in."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # front ends import this for its errors, and do without numpy
+    import numpy as np
+    import numpy.typing as npt
 
 
 class GrammarError(Exception):
@@ -22,7 +23,7 @@ class MatcherError(Exception):
 class Matcher(Protocol):
     """Where one sequence stands in its grammar. For one thread at a time."""
 
-    def fill(self, row: npt.NDArray[np.uint32]) -> None:
+    def fill(self, row: "npt.NDArray[np.uint32]") -> None:
         """Sets the bits of the tokens that may come next (see SamplingBatch.mask_bits). Raises MatcherError."""
 
     def consume(self, token_ids: Sequence[int]) -> None:
