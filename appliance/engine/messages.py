@@ -40,7 +40,7 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Literal["json_schema", "regex", "choice", "lark", "gbnf", "tags"]
     source: str
     field: str  # of the request, to blame in errors
-    whitespace: str | None = None  # a regex for the gaps in JSON; None is any JSON whitespace, "" is none
+    whitespace: str | None = None  # a regex for the gaps in JSON; None is up to 64 of JSON's own, "" is none
     after: str | None = None  # the constraint begins behind this text, before which anything may be said
 
 

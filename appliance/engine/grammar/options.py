@@ -4,6 +4,8 @@ from typing import Any
 
 from appliance.engine.messages import Constraint
 
+# A gap of JSON where the request does not say. Pretty printing fits; white space without end does not.
+GAP = r"[ \n\r\t]{1,64}"
 # Without u: an escaped key ("\u0061" for "a") would pass as an additional property and slip out of its own schema.
 # Every character but a few control characters can be said without it.
 ESCAPES = 'nrbtf\\"'
@@ -14,8 +16,8 @@ def json_options(constraint: Constraint) -> dict[str, Any]:
     options: dict[str, Any] = {"json_allowed_escapes": ESCAPES}
     if constraint.whitespace == "":
         options["whitespace_flexible"] = False
-    elif constraint.whitespace is not None:
-        options["whitespace_pattern"] = constraint.whitespace
+    else:
+        options["whitespace_pattern"] = GAP if constraint.whitespace is None else constraint.whitespace
     return options
 
 

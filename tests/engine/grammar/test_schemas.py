@@ -63,6 +63,14 @@ def test_whitespace_changes_nothing_but_the_gaps() -> None:
         check(name, schema, "[ \\n]{0,3}")
 
 
+def test_gaps_have_an_end() -> None:
+    pretty = '{\n    "a": [\n        true\n    ]\n}'
+    schema = {"properties": {"a": {"items": {"type": "boolean"}}}, "required": ["a"], "type": "object"}
+    assert says(json_grammar(schema, None), pretty)
+    assert not says(json_grammar(schema, None), "{" + " " * 65)
+    assert not says(json_grammar(schema, ""), pretty)
+
+
 def test_formats_hold_at_their_edges() -> None:
     for name in ("date", "time", "date-time", "hostname"):
         validator = jsonschema.Draft202012Validator({"format": name}, format_checker=FORMATS)
