@@ -71,7 +71,7 @@ class OutputFormat:
 
 
 def load_output_format(tools: str | None, reasoning: str | None) -> OutputFormat:
-    """By import path, "module:NAME". Raises ApplianceError for one that is not there, or is something else."""
+    """By import path, "module:NAME" or "module.NAME". Raises ApplianceError for what is not there, or is no format."""
     tool_format = load_format(tools, ToolFormat) if tools else None
     reasoning_format = load_format(reasoning, ReasoningFormat) if reasoning else None
     if reasoning_format is not None and reasoning_format.script is None:
@@ -83,7 +83,7 @@ def load_output_format(tools: str | None, reasoning: str | None) -> OutputFormat
 
 
 def load_format(path: str, kind: type[T]) -> T:
-    module, _, name = path.partition(":")
+    module, _, name = path.rpartition(":" if ":" in path else ".")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
