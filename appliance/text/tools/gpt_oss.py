@@ -63,11 +63,12 @@ def _body(reader: Reader, writer: CallWriter, context: ToolContext, head: str, s
     """Answers the marker after it."""
     found = _RECIPIENT.search(head)
     recipient = found.group(1) if found else ""
-    if recipient.startswith(_FUNCTIONS) and context.may_call:
+    is_call = recipient.startswith(_FUNCTIONS)
+    if is_call and context.may_call:
         name = recipient.removeprefix(_FUNCTIONS)
         yield from writer.attempt(_call(reader, writer, name), head)
         sink: Sink = writer.content
-    elif recipient or f"{_CHANNEL}analysis" in head:
+    elif (recipient and not is_call) or f"{_CHANNEL}analysis" in head:
         sink = shown.reasoning()
     else:
         sink = shown.content()
