@@ -1,5 +1,7 @@
 """The grammars of the runner's rows: masks are filled beside the model's step, tokens are taken in after it."""
 
+import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -9,6 +11,9 @@ from appliance.engine.grammar.interface import Matcher, MatcherError
 from appliance.engine.messages import ErrorKind
 from appliance.engine.rows import Rows
 from appliance.engine.step import NewRow, RowError
+
+FILL_BUDGET_S = 1.0  # of the filling thread's time for one row, and for each of its masks:
+FILL_BUDGET_A_MASK_S = 0.005  # usual are 0.02 to 0.2 ms; a grammar made to be slow would slow all neighbours
 
 
 @dataclass(slots=True)
@@ -26,6 +31,7 @@ class _Row:
     may_force: bool
     allowed: np.ndarray | None
     error: str | None = None
+    budget_s: float = FILL_BUDGET_S
 
 
 @dataclass(slots=True)
@@ -41,8 +47,9 @@ class GrammarMasks:
     """`begin` before the model runs, `finish` before sampling, `advance` after it. One thread fills, without the
     interpreter's lock, while the model's step runs."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, clock: Callable[[], float] = time.thread_time) -> None:
         self._rows = rows
+        self._clock = clock
         self._by_row: dict[int, _Row] = {}
         self._thread: ThreadPoolExecutor | None = None
         self._filling: Future[None] | None = None
@@ -131,7 +138,11 @@ class GrammarMasks:
                 bits[:] = 0
 
     def _fill_row(self, bits: np.ndarray, state: _Row) -> None:
+        started = self._clock()
         state.matcher.fill(bits)
+        state.budget_s += FILL_BUDGET_A_MASK_S - (self._clock() - started)
+        if state.budget_s < 0:
+            raise MatcherError("its masks take too long")
         for token in state.closed:
             bits[token // 32] &= ~np.uint32(1 << token % 32)
         if state.stops and state.matcher.is_accepting:
