@@ -11,15 +11,23 @@ from appliance import __version__
 from appliance.server.anthropic.fields import MessagesFields, PromptFields
 from appliance.server.batches.routes import BatchFields
 from appliance.server.fields import ChatFields, CompletionFields
-from appliance.server.openapi_answers import ANSWERS, ERROR, ERROR_ANTHROPIC, SCHEMAS, STREAMED, UPLOAD
+from appliance.server.openapi_answers import ANSWERS, ERROR, ERROR_ANTHROPIC, EVENT, SCHEMAS, SILENT, STREAMED, UPLOAD
 from appliance.server.responses.fields import ResponsesFields
 from appliance.server.routes import Route
+from appliance.server.scoring import ScoringFields
 from appliance.server.token_routes import DetokenizeFields, TokenizeFields
+from appliance.server.tokens.demo import DemoFields
+from appliance.server.tokens.fields import GenerateFields
 
 _BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatFields,
     "/v1/completions": CompletionFields,
     "/v1/responses": ResponsesFields,
+    "/v1/chat/completions/render": ChatFields,
+    "/v1/completions/render": CompletionFields,
+    "/generative_scoring": ScoringFields,
+    "/inference/v1/generate": GenerateFields,
+    "/generate": DemoFields,
     "/v1/batches": BatchFields,
     "/v1/messages": MessagesFields,
     "/v1/messages/count_tokens": PromptFields,
@@ -91,10 +99,12 @@ def _operation(route: Route, method: str, body: dict[str, Any] | None) -> dict[s
 
 
 def _answers(route: Route) -> dict[str, Any]:
-    content: dict[str, Any] = ANSWERS.get(route.path, {"application/json": {"schema": {}}})
+    default: dict[str, Any] = {} if route.path in SILENT else {"application/json": {"schema": {}}}
+    content: dict[str, Any] = ANSWERS.get(route.path, default)
     if route.path in STREAMED:
-        content = {**content, "text/event-stream": {"schema": {"type": "string"}}}
-    return {"200": {"description": "Done.", **({"content": content} if content else {})}}
+        content = {**content, "text/event-stream": {"schema": EVENT}}
+    status = "204" if route.path in SILENT else "200"
+    return {status: {"description": "Done.", **({"content": content} if content else {})}}
 
 
 def _refusals(route: Route, *, has_body: bool) -> dict[str, Any]:

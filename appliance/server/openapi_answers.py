@@ -60,6 +60,14 @@ SCHEMAS: dict[str, Any] = {
         }
     ),
     "MessageTokens": _object({"input_tokens": _INTEGER}),
+    "Rendered": _object({"token_ids": _list(_INTEGER), "sampling_params": {"type": "object"}}),
+    "Generated": _object(
+        {"request_id": _TEXT, "choices": _list(_object({"index": _INTEGER, "token_ids": _list(_INTEGER)}))}
+    ),
+    "Scores": _object(
+        {"object": {"const": "list"}, "data": _list(_object({"index": _INTEGER, "score": {"type": "number"}}))}
+    ),
+    "Texts": _object({"text": _list(_TEXT)}),
     "File": _object({"id": _TEXT, "object": {"const": "file"}}),
     "Batch": _object({"id": _TEXT, "object": {"const": "batch"}, "status": _TEXT, "endpoint": _TEXT}),
     "Model": _object({"id": _TEXT, "object": {"const": "model"}, "created": _INTEGER, "owned_by": _TEXT}),
@@ -87,6 +95,12 @@ def _text(kind: str) -> dict[str, Any]:
 ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": _json("Completion"),
     "/v1/completions": _json("Completion"),
+    "/v1/chat/completions/render": _json("Rendered"),
+    "/v1/completions/render": {"application/json": {"schema": _list(_ref("Rendered"))}},
+    "/generative_scoring": _json("Scores"),
+    "/inference/v1/generate": _json("Generated"),
+    "/invocations": _json("Completion"),
+    "/generate": {**_json("Texts"), "application/octet-stream": {"schema": _TEXT}},
     "/v1/responses": _json("Response"),
     "/v1/responses/{response_id}/cancel": _json("Response"),
     "/v1/responses/{response_id}/input_items": _json("Items"),
@@ -114,4 +128,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/page.js": _text("text/javascript"),
     "/docs.js": _text("text/javascript"),
 }
-STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+EVENT = _object({"data": _TEXT}, event=_TEXT)  # one of a stream
+SILENT = frozenset({"/debug/profile/start"})  # answer 204
+STREAMED = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/inference/v1/generate",
+        "/invocations",
+    }
+)
