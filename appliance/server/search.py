@@ -11,6 +11,7 @@ from appliance.server.answers import Answer, Tally
 from appliance.server.errors import ApiError, invalid
 from appliance.server.fields import GenerationFields
 from appliance.server.state import ServerState
+from appliance.server.structured_fields import ResponseFormat
 from appliance.service.beam_search import BeamRules, BeamStream
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.streams import merged
@@ -30,7 +31,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
     "bad_words": (None, []),
     "prompt_logprobs": (None,),
-    "response_format": (None, {"type": "text"}),
+    "response_format": (None, ResponseFormat(type="text")),
     "guided_json": (None,),
     "guided_regex": (None,),
     "guided_choice": (None,),
