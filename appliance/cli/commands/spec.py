@@ -1,11 +1,11 @@
-"""The verbs about a spec: validate, explain, schema, init."""
+"""The verbs about a spec: validate, explain, schema, init, audit."""
 
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from appliance.cli.commands.options import AsJson, Overrides
+from appliance.cli.commands.options import AsJson, Overrides, SpecPath
 from appliance.cli.commands.verb import verb
 
 
@@ -62,3 +62,26 @@ def add(app: typer.Typer) -> None:
         from appliance.spec.starter import SOURCE
 
         return init.run(path, source or SOURCE, name, force, with_schema)
+
+    @verb(app, "audit", "appliance audit deployment.yaml --policy policy.yaml")
+    def audit(
+        spec: SpecPath,
+        overrides: Overrides = None,
+        policy: Annotated[str, typer.Option(metavar="FILE", help="What fails; default: high findings.")] = "",
+        hardware: Annotated[
+            str, typer.Option(metavar="FILE|NAME", help="The machine to plan for; default: this.")
+        ] = "",
+        model_facts: Annotated[str, typer.Option(metavar="FILE", help="Facts of a checkpoint that is not here.")] = "",
+        as_json: AsJson = False,
+    ) -> int:
+        """Say what a deployment exposes, to whom, and what to mend; 2 when the policy forbids it."""
+        from appliance.cli import audit
+
+        return audit.run(
+            spec,
+            overrides or (),
+            policy or None,
+            hardware=hardware or None,
+            model_facts=model_facts or None,
+            as_json=as_json,
+        )

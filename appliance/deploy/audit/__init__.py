@@ -1,0 +1,1 @@
+"""What a deployment exposes and to whom, before and without starting it."""
