@@ -29,10 +29,10 @@ class StartProgress:
         values = event.values
         match event.name:
             case "process":
-                return "bind"
+                return "import"
             case "listening":
                 self.url = reachable(str(values["url"]))
-                return "import"
+                return "connect"
             case "phase":
                 return self._engine_phase(values)
             case "ready":

@@ -1,11 +1,12 @@
 """`python -m appliance.server --plan plan.json --state DIR`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from appliance.service.engine_spawn import engine_command, first_socket, socket_folder, spawn_engine
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, socket_folder, spawn_engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,11 +18,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with socket_folder() as sockets:
         engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
-        from appliance.server.run import run_server  # takes about as long as the engine takes to load
+        return _serve(options, engine)
 
-        return run_server(
-            options.plan, options.state, store_folder=options.store, listener=options.listener, engine=engine
-        )
+
+def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
+    """Imports while the engine loads; both take about as long."""
+    from appliance.service.status_file import STATUS_FILE, StatusFile  # noqa: PLC0415 - after the engine's start
+
+    status = StatusFile(options.state / STATUS_FILE if options.state else None)
+    status.write("process", pid=os.getpid())
+    from appliance.server.run import run_server  # noqa: PLC0415 - after the engine's start
+
+    return run_server(options.plan, status, store_folder=options.store, listener=options.listener, engine=engine)
 
 
 if __name__ == "__main__":

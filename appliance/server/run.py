@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import time
@@ -30,7 +29,7 @@ from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, socket_folder
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
-from appliance.service.status_file import STATUS_FILE, StatusFile
+from appliance.service.status_file import StatusFile
 from appliance.service.supervisor import EnginePaths, Supervisor
 from appliance.service.text_side import load_text_side
 from appliance.store.store import Store
@@ -40,7 +39,7 @@ _log = logger("server")
 
 def run_server(
     plan_path: Path,
-    state_folder: Path | None = None,
+    status: StatusFile,
     engine_command: Sequence[str] = (),
     store_folder: Path | None = None,
     engine: SpawnedEngine | None = None,
@@ -48,12 +47,11 @@ def run_server(
 ) -> int:
     """Serves the plan until it is told to end; answers the exit code.
 
-    `state_folder` receives status.jsonl (see service.status_file) and commands (service.control). Errors of the start
-    are logged and in the status. `engine`: one that was started already, with the same plan. `listener`: the descriptor
+    The folder of `status`, if it has one, also receives commands (service.control). Errors of the start are logged and
+    in the status. `engine`: one that was started already, with the same plan. `listener`: the descriptor
     of a socket that is taken over; then nothing is accepted before the engine is ready.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
-    status = StatusFile(state_folder / STATUS_FILE if state_folder else None)
     try:
         plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
         configure(plan.serving.log_level)
@@ -97,7 +95,6 @@ class _Server:
         self._running: RunningServer | None = None
 
     async def run(self, inherited: int | None) -> None:
-        self._status.write("process", pid=os.getpid())
         serving = self._plan.serving
         certificates = Certificates(serving.front.tls) if serving.front.tls is not None else None
         listener = adopt(inherited) if inherited is not None else bind(serving)

@@ -29,7 +29,7 @@ def test_apply_starts_keeps_replaces_and_stops(state: DeploymentState, tmp_path:
     assert first.is_changed
     assert [action.verb for action in heard.actions] == [Verb.START]
     assert ask(first.current.url) == "hello world"
-    assert {"spawn", "bind", "import", "ready"} <= {phase.name for phase in first.phases}
+    assert {"spawn", "import", "connect", "ready"} <= {phase.name for phase in first.phases}
     assert read_boot_report(state.folder).num_blocks == 256  # what `plan --verify` reads
 
     again = apply(state, wanted(tmp_path / "a"))
@@ -151,7 +151,7 @@ Applier(state=state, reporter=Mute(), phases=PhaseClock("resolve"), timeout_s=60
 """
 
 
-@pytest.mark.parametrize("phase", ["spawn", "bind", "import"])
+@pytest.mark.parametrize("phase", ["spawn", "import", "connect"])
 def test_a_killed_apply_is_taken_up_by_the_next(state: DeploymentState, tmp_path: Path, phase: str) -> None:
     what = wanted(tmp_path / "a", Script(load_seconds=0.5, replies=[says("greet", "hello world")]))
     plan = tmp_path / "plan.json"
