@@ -38,7 +38,11 @@ _EVENT_STREAM = [
 
 def request_id_of(request: Request, state: ServerState, fields: GenerationFields) -> str:
     """The client's own id, from the body, or from X-Request-Id where the plan honours it; else a new one."""
-    given = fields.request_id
+    return new_request_id(request, state, fields.request_id)
+
+
+def new_request_id(request: Request, state: ServerState, given: str | None) -> str:
+    """`given`: what the body says. Raises ApiError 400."""
     if given is None and state.plan.serving.request_id_headers:
         given = request.headers.get("x-request-id")
     if given is not None and not (0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()):
@@ -76,6 +80,21 @@ async def respond(
         raise as_api_error(failure) from failure
     finally:
         state.load -= 1
+
+
+async def collect(state: ServerState, request: Request, requests: Sequence[TextRequest]) -> dict[int, TextOutput]:
+    """Every sequence whole, by its index. Raises RequestFailedError. A client that goes away ends them."""
+    stream = state.client.generate(*requests)
+    found: dict[int, list[TextOutput]] = {}
+    state.load += 1
+    try:
+        async with _closed_on_disconnect(request.receive, stream):
+            async for outputs in stream:
+                for output in outputs:
+                    found.setdefault(output.index, []).append(output)
+    finally:
+        state.load -= 1
+    return {index: merged(outputs)[0] for index, outputs in found.items()}
 
 
 class _EventStream(Response):

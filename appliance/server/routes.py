@@ -9,13 +9,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import ServingPlan
-from appliance.server import chat, completions, debug_routes, health_routes, model_routes, pages, token_routes
+from appliance.server import (
+    chat,
+    completions,
+    debug_routes,
+    health_routes,
+    model_routes,
+    pages,
+    sagemaker,
+    scoring,
+    token_routes,
+)
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
 from appliance.server.errors import ErrorShape
 from appliance.server.responses import routes as response_routes
 from appliance.server.state import ServerState
+from appliance.server.tokens import demo, generate, info, render
 
 AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
 ApplyClass = Literal["live", "drain", "restart"]  # how a change of the route's settings takes effect
@@ -56,6 +67,12 @@ def _saved_docs(serving: ServingPlan) -> bool:
 ROUTES: tuple[Route, ...] = (
     Route("/v1/chat/completions", ("POST",), "key", "live", chat.create_chat_completion, _openai),
     Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
+    Route("/v1/chat/completions/render", ("POST",), "key", "live", render.render_chat, _openai),
+    Route("/v1/completions/render", ("POST",), "key", "live", render.render_completion, _openai),
+    Route("/generative_scoring", ("POST",), "key", "live", scoring.score_items, _openai),
+    Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference")),
+    Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker")),
+    Route("/generate", ("POST",), "key", "live", demo.demo_generate, _api("demo")),
     Route("/v1/models", ("GET",), "key", "live", model_routes.list_models, _openai),
     Route("/v1/models/{model:path}", ("GET",), "key", "live", model_routes.get_model, _openai),
     Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
@@ -85,6 +102,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
     Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
+    Route("/tokenizer_info", ("GET",), "key", "live", info.tokenizer_info, lambda serving: serving.tokenizer_info),
     Route("/version", ("GET",), "key", "live", health_routes.version),
     Route("/load", ("GET",), "key", "live", health_routes.load),
     Route("/metrics", ("GET",), "key", "live", health_routes.metrics, lambda serving: serving.metrics),

@@ -73,7 +73,7 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         "max_model_len": 512,
         "num_blocks": 256,
         "served_names": ["scripted", "alias"],
-        "apis": ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo"],
+        "apis": ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"],
         **changes,
     }
     restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`

@@ -15,12 +15,19 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
     "/v1/responses": {"input": "greet"},
+    "/v1/chat/completions/render": CHAT,
+    "/v1/completions/render": COMPLETION,
+    "/generative_scoring": {"query": "x", "items": ["y"], "label_token_ids": [5]},
+    "/inference/v1/generate": {"token_ids": [5]},
+    "/invocations": CHAT,
+    "/generate": {"prompt": "x"},
     "/v1/batches": {"input_file_id": "x", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/v1/messages": {**CHAT, "max_tokens": 20},
     "/v1/messages/count_tokens": CHAT,
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }
+OFF = ("/docs", "/docs/offline", "/docs.js", "/openapi.json", "/tokenizer_info")  # until a plan turns them on
 WITHOUT_BODY = ("/v1/files", "/debug/profile/start", "/debug/profile/stop")
 POSTS = [route.path for route in ROUTES if route.methods == ("POST",) and "{" not in route.path]
 POSTS = [path for path in POSTS if path not in WITHOUT_BODY]
@@ -135,7 +142,7 @@ def test_missing_required_field(http: httpx.Client, path: str) -> None:
     assert error["param"] in ("messages", "prompt")
 
 
-@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("path", [path for path in POSTS if path != "/generate"])
 def test_unknown_model(http: httpx.Client, path: str) -> None:
     error = is_error(http.post(path, json={**BODIES[path], "model": "no-such"}), 404)
     assert "no-such" in error["message"]
@@ -182,13 +189,13 @@ def test_wrong_content_type(http: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v2/chat/completions", "/v1/completions/", "/..", "/%2e%2e", "//v1/models"]
+    "path", ["/v1", "/v1/", "/v2/chat/completions", "/v1/completions/", "/v1/..%2f", "//v1/models"]
 )
 def test_unknown_paths(http: httpx.Client, path: str) -> None:
     is_error(http.get(path), 404)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.path not in OFF], ids=lambda route: route.path)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "TRACE"])
 def test_wrong_methods(http: httpx.Client, route: Any, method: str) -> None:
     if method not in methods_of(route.path):

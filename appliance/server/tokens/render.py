@@ -1,0 +1,85 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: a request up to its token ids, without generation.
+
+The answer is a body of /inference/v1/generate, so that another server may generate what this one prepared.
+"""
+
+from typing import Any
+
+import msgspec
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.server.bodies import json_decoder, read_fields
+from appliance.server.completions import DEFAULT_MAX_TOKENS
+from appliance.server.errors import not_in_this_version
+from appliance.server.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
+from appliance.server.generation import request_id_of
+from appliance.server.state import ServerState
+from appliance.server.tokens.fields import SAMPLING_NAMES, SamplingFields
+from appliance.server.turn import prepare_turn
+
+_CHAT = json_decoder(ChatFields)
+_COMPLETION = json_decoder(CompletionFields)
+_LOST = (  # token ids and sampling cannot tell them
+    "use_beam_search", "best_of", "echo", "suffix", "response_format", "guided_json", "guided_regex", "guided_choice",
+    "guided_grammar", "structured_outputs",
+)  # fmt: skip
+
+
+async def render_chat(state: ServerState, request: Request) -> Response:
+    """What /v1/chat/completions would generate from."""
+    fields = await read_fields(state, request, _CHAT)
+    _check(fields)
+    turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
+    if turn.request.constraint is not None:
+        raise not_in_this_version("tool_choice", "rendering with a call that must be made")
+    logprobs = turn.request.sampling.logprobs
+    return _json(_rendered(state, fields, turn.request.prompt_token_ids, turn.request.request_id, logprobs))
+
+
+async def render_completion(state: ServerState, request: Request) -> Response:
+    """What /v1/completions would generate from: a list, one for each prompt."""
+    fields = await read_fields(state, request, _COMPLETION)
+    state.check_model(fields.model)
+    refuse_unbuilt(fields)
+    _check(fields)
+    request_id = request_id_of(request, state, fields)
+    fields.max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    prompts = await state.prompts.completion(fields)
+    rendered = [
+        _rendered(state, fields, token_ids, f"{request_id}-{place}", fields.logprobs)
+        for place, (_, token_ids) in enumerate(prompts)
+    ]
+    return _json(rendered)
+
+
+def _check(fields: GenerationFields) -> None:
+    for name in _LOST:
+        if getattr(fields, name, None):
+            raise not_in_this_version(name, f"rendering with {name}")
+
+
+def _rendered(
+    state: ServerState, fields: GenerationFields, token_ids: list[int], request_id: str, logprobs: int | None
+) -> dict[str, Any]:
+    sampling = {name: getattr(fields, name) for name in SAMPLING_NAMES if name != "logprobs"}
+    max_tokens = getattr(fields, "max_completion_tokens", None) or fields.max_tokens
+    told = msgspec.to_builtins(SamplingFields(max_tokens=max_tokens, logprobs=logprobs, **sampling))
+    stream_options = None if fields.stream_options is None else msgspec.to_builtins(fields.stream_options)
+    return {
+        "request_id": request_id,
+        "model": state.model_name,
+        "token_ids": token_ids,
+        "sampling_params": told,
+        "stream": bool(fields.stream),
+        "stream_options": stream_options,
+        "priority": fields.priority or 0,
+        "cache_salt": fields.cache_salt,
+        "features": None,
+        "kv_transfer_params": None,
+    }
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
