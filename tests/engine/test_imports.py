@@ -6,7 +6,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("package", ["torch", "transformers", "tokenizers", "pydantic", "yaml", "asyncio", "llguidance"])
+@pytest.mark.parametrize(
+    "package", ["torch", "transformers", "tokenizers", "pydantic", "yaml", "asyncio", "llguidance"]
+)
 def test_the_engine_process_does_not_import(package: str) -> None:
     source = f"import sys, appliance.engine.process; sys.exit({package!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", source], check=False).returncode == 0
