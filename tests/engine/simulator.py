@@ -19,6 +19,7 @@ class SimulatedRunner:
 
     def __init__(self, scheduler: Scheduler, next_token: NextToken = mixed) -> None:
         self.block_size = scheduler.config.block_size
+        self.window = scheduler.config.window
         self.cells: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
         self.rows: dict[int, NewRow] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -65,9 +66,10 @@ class SimulatedRunner:
 
     def _read(self, chunk: Chunk) -> list[int]:
         end = chunk.start + chunk.length
-        cells = [self.cells[self._slot(chunk.row, position)] for position in range(end)]
-        assert [position for position, _ in cells] == list(range(end)), "a block holds other positions"
-        context = [token for _, token in cells]
+        first = 0 if self.window is None else max(0, chunk.start - self.window + 1)  # that any token of the chunk sees
+        cells = [self.cells[self._slot(chunk.row, position)] for position in range(first, end)]
+        assert [position for position, _ in cells] == list(range(first, end)), "a block holds other positions"
+        context = self.tokens[chunk.row][:first] + [token for _, token in cells]
         assert context == self.tokens[chunk.row][:end], "a block holds another sequence's tokens"
         return context
 

@@ -9,7 +9,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import ErrorKind, FinishReason, GenerateRequest, SequenceOutput, TokenLogprobs
 from appliance.engine.runner import Runner
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import Executable, StepInputs
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
 from .simulator import generate
@@ -27,10 +27,15 @@ def configure(**changes: object) -> SchedulerConfig:
 
 
 class Engine:
-    def __init__(self, config: SchedulerConfig | None = None, mode: LogprobsMode = "raw_logprobs") -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig | None = None,
+        mode: LogprobsMode = "raw_logprobs",
+        executable: Executable | None = None,
+    ) -> None:
         config = config or configure()
         self.scheduler = Scheduler(config)
-        self.runner = Runner(tiny_executable(config), config, VOCAB, mode)
+        self.runner = Runner(executable or tiny_executable(config), config, VOCAB, mode)
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
 
     def run(self, *requests: GenerateRequest) -> "Engine":
@@ -270,3 +275,15 @@ def test_parameters_of_rows_are_gathered_anew_when_rows_change_hands() -> None:
     limited = engine.run(greedy(allowed_token_ids=(3, 5))).tokens()
     assert set(limited) <= {3, 5}
     assert engine.run(greedy()).tokens() == greedily
+
+
+@pytest.mark.parametrize("kernel_set", ["reference", "cpu-generic"])
+def test_blocks_out_of_the_window_may_hold_anything(kernel_set: str) -> None:
+    """A cache too small for all tokens, whose blocks change hands all the time, against one that keeps everything."""
+    requests = [drawn([3 * number + 7, *PROMPT, *PROMPT], 60, f"r{number}", seed=number) for number in range(4)]
+    answers = []
+    for config in (configure(), configure(window=9, num_blocks=30, max_num_batched_tokens=16)):
+        executable = tiny_executable(config, kernel_set=kernel_set, window=9)
+        engine = Engine(config, executable=executable).run(*requests)
+        answers.append([engine.tokens(f"r{number}") for number in range(4)])
+    assert answers[0] == answers[1]

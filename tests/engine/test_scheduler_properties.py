@@ -33,6 +33,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         long_prefill_token_threshold=draw(st.sampled_from([0, 3, 10])),
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         prefix_caching=draw(st.booleans()),
+        window=draw(st.sampled_from([None, None, 1, 3, 9, 20])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
     )
 

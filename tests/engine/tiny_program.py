@@ -28,7 +28,7 @@ def _whole(slot: Slot) -> Span:
     return Span(slot, 0, slot.width)
 
 
-def _program(vocab: int) -> StepProgram:
+def _program(vocab: int, window: int | None) -> StepProgram:
     hidden, normed, heads, mixed = (Slot(index, Extent.TOKENS, WIDTH) for index in range(4))
     qkv = Slot(4, Extent.TOKENS, (HEADS + 2 * KV_HEADS) * HEAD)
     wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, vocab)
@@ -41,7 +41,14 @@ def _program(vocab: int) -> StepProgram:
         Linear(x=_whole(normed), weight="qkv", out=_whole(qkv)),
         KvWrite(k=k, v=v, layer=0, num_kv_heads=KV_HEADS, head_dim=HEAD),
         PagedAttention(
-            q=q, out=heads, layer=0, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD, scale=HEAD**-0.5
+            q=q,
+            out=heads,
+            layer=0,
+            num_heads=HEADS,
+            num_kv_heads=KV_HEADS,
+            head_dim=HEAD,
+            scale=HEAD**-0.5,
+            window=window,
         ),
         Linear(x=_whole(heads), weight="out", out=_whole(hidden), accumulate=True),
         RmsNorm(x=hidden, weight="norm", out=mixed, eps=1e-6),
@@ -57,7 +64,11 @@ def _weight(generator: np.random.Generator, rows: int, columns: int, scale: floa
 
 
 def tiny_executable(
-    config: SchedulerConfig, vocab: int = VOCAB, max_len: int = MAX_LEN, kernel_set: str = "reference"
+    config: SchedulerConfig,
+    vocab: int = VOCAB,
+    max_len: int = MAX_LEN,
+    kernel_set: str = "reference",
+    window: int | None = None,
 ) -> Executable:
     generator = np.random.default_rng(3)
     weights = {
@@ -79,4 +90,4 @@ def tiny_executable(
         num_threads=1,
         quantize_activations=False,
     )
-    return load_kernel_set(kernel_set).bind(_program(vocab), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)
+    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)

@@ -31,7 +31,7 @@ class Admission:
             if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
                 held.append(books.pop_head())
                 continue
-            admitted = self._fork(head, step, reserved) if _can_fork(head) else self._start(head, step, reserved)
+            admitted = self._fork(head, step, reserved) if self._can_fork(head) else self._start(head, step, reserved)
             if not admitted:
                 break
             reserved += self._kv.missing(head, len(head.tokens))
@@ -89,6 +89,12 @@ class Admission:
         self._rules.count(sequence, step)
         self._kv.register(sequence)
 
+    def _can_fork(self, sequence: Sequence) -> bool:
+        """The leader's prompt must be stored, not only scheduled: blocks are copied before a step runs."""
+        leader = sequence.leader
+        ready = leader is not sequence and leader.is_stored and not sequence.has_output
+        return ready and self._kv.can_fork(leader, sequence)
+
     def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:
         """Whether all known tokens find blocks, with one left for each running sequence: else a newcomer would soon be
         preempted again."""
@@ -103,8 +109,3 @@ def _leader_is_busy(sequence: Sequence) -> bool:
     """Whether the leader is still to compute the prompt that this sequence will share."""
     leader = sequence.leader
     return leader is not sequence and leader.status is not Status.FINISHED and not leader.has_output
-
-
-def _can_fork(sequence: Sequence) -> bool:
-    """The leader's prompt must be stored, not only scheduled: blocks are copied before a step runs."""
-    return sequence.leader is not sequence and sequence.leader.is_stored and not sequence.has_output

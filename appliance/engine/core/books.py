@@ -14,7 +14,7 @@ class Books:
 
     def __init__(self, config: SchedulerConfig) -> None:
         hasher = HASHERS[config.hash_algorithm]() if config.prefix_caching else None
-        self.kv = KvManager(config.num_blocks, config.block_size, hasher)
+        self.kv = KvManager(config.num_blocks, config.block_size, hasher, config.window)
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
@@ -90,7 +90,7 @@ class Books:
         assert len(self.free_rows) + len(running) == len(self.by_row), "a row leaked"
         assert not any(s.block_table for s in every if s.status is not Status.RUNNING), "blocks without a row"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
-        self.kv.pool.check_invariants(sequence.block_table for sequence in running)
+        self.kv.pool.check_invariants(sequence.block_table[sequence.num_dropped :] for sequence in running)
 
     def _leave_row(self, sequence: Sequence) -> None:
         self.by_row[sequence.row] = None

@@ -24,6 +24,7 @@ class SchedulerConfig:
     prefix_caching: bool = True
     hash_algorithm: Literal["sha256", "builtin"] = "builtin"
     max_waiting: int | None = None
+    window: int | None = None  # the widest sliding window; None where a layer sees everything
     target_step_s: float | None = None  # how long a step with decodes should last; None: as long as it takes
     seed: int = 0
 
@@ -63,6 +64,14 @@ class SchedulerConfig:
             prefix_caching=plan.cache.prefix_caching,
             hash_algorithm=plan.cache.hash_algorithm,
             max_waiting=scheduler.max_waiting,
+            window=widest_window(plan),
             target_step_s=scheduler.target_step_s,
             seed=plan.model.seed,
         )
+
+
+def widest_window(plan: EnginePlan) -> int | None:
+    """None where a layer has full attention, or where the plan tells nothing of layers."""
+    windows = [group.window for device in plan.memory for group in device.kv_groups]
+    known = [window for window in windows if window is not None]
+    return max(known) if known and len(known) == len(windows) else None

@@ -1,6 +1,7 @@
 """Which KV blocks each sequence holds.
 
-Every layer keeps every block of a sequence, sliding-window layers too: one table serves all layers.
+One table serves all layers. Where every layer has a sliding window, blocks that fell out of the widest one are given
+back; their places in the table stay, with numbers that mean nothing. One layer without a window keeps all for all.
 """
 
 from appliance.engine.core.block_pool import BlockPool
@@ -9,11 +10,12 @@ from appliance.engine.core.sequence import Sequence
 
 
 class KvManager:
-    """`hasher` None turns prefix caching off."""
+    """`hasher` None turns prefix caching off. `window`: the widest of the layers, None where one layer has none."""
 
-    def __init__(self, num_blocks: int, block_size: int, hasher: Hasher | None) -> None:
+    def __init__(self, num_blocks: int, block_size: int, hasher: Hasher | None, window: int | None = None) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
+        self._window = window
         self._hasher = hasher
 
     @property
@@ -50,6 +52,17 @@ class KvManager:
         sequence.num_registered = len(hits)
         sequence.num_computed = min(len(hits) * self.block_size, len(sequence.tokens) - 1)
 
+    def slide(self, sequence: Sequence) -> None:
+        """Gives back the blocks that no token still to compute will see."""
+        first = self._first_seen(sequence.num_computed)
+        if first > sequence.num_dropped:
+            self.pool.release(sequence.block_table[sequence.num_dropped : first])
+            sequence.num_dropped = first
+
+    def can_fork(self, leader: Sequence, sequence: Sequence) -> bool:
+        """Whether the leader still has all that the last token of the prompt sees."""
+        return leader.num_dropped <= self._first_seen(sequence.num_prompt - 1)
+
     def fork(self, leader: Sequence, sequence: Sequence) -> tuple[int, int] | None:
         """Shares the leader's prompt blocks. Returns the (source, destination) copy of the last, partial one, if any.
 
@@ -57,7 +70,8 @@ class KvManager:
         """
         num_full = sequence.num_prompt // self.block_size
         sequence.block_table = leader.block_table[:num_full]
-        self.pool.share(sequence.block_table)
+        sequence.num_dropped = self._first_seen(sequence.num_prompt - 1)
+        self.pool.share(sequence.block_table[sequence.num_dropped :])
         sequence.block_hashes = leader.block_hashes[:num_full]
         sequence.num_registered = min(num_full, leader.num_registered)
         sequence.num_computed = sequence.num_prompt - 1
@@ -93,11 +107,12 @@ class KvManager:
 
         With `trusted` false the blocks are not to be found again.
         """
+        held = sequence.block_table[sequence.num_dropped :]
         if not trusted:
-            for block in sequence.block_table:
-                self.pool.forget(block)
-        self.pool.release(reversed(sequence.block_table))
+            self._forget(sequence, held)
+        self.pool.release(reversed(held))
         sequence.block_table = []
+        sequence.num_dropped = 0
         sequence.num_registered = 0
         sequence.num_computed = 0
 
@@ -107,6 +122,19 @@ class KvManager:
             return False
         self.pool.forget_all()
         return True
+
+    def _first_seen(self, position: int) -> int:
+        """The index of the first block that a token at `position` sees."""
+        return 0 if self._window is None else max(0, position - self._window + 1) // self.block_size
+
+    def _forget(self, sequence: Sequence, held: list[int]) -> None:
+        """Blocks that were given back are known by their names alone: their numbers may be others' by now."""
+        for block in held:
+            self.pool.forget(block)
+        for index in range(min(sequence.num_dropped, len(sequence.block_hashes))):
+            block_of_name = self.pool.lookup(sequence.block_hashes[index])
+            if block_of_name is not None:
+                self.pool.forget(block_of_name)
 
     def _hash(self, sequence: Sequence, index: int) -> int | bytes:
         hashes = sequence.block_hashes

@@ -118,6 +118,7 @@ class Scheduler:
             end = sequence.num_computed + length
             new_blocks: tuple[int, ...] = ()
             if end > len(sequence.block_table) * block_size:
+                self.kv.slide(sequence)
                 missing = self.kv.missing(sequence, end)
                 while pool.num_free < missing and running[-1] is not sequence:
                     self._books.preempt(running[-1])
@@ -143,6 +144,7 @@ class Scheduler:
             sequence = prefills[index]
             index += 1
             length = self._rules.length(sequence, sequence.num_computed, step)
+            self.kv.slide(sequence)
             missing = self.kv.missing(sequence, sequence.num_computed + length)
             while missing > pool.num_free and prefills[-1] is not sequence:
                 self._books.preempt(prefills.pop())

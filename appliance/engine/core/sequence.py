@@ -45,6 +45,7 @@ class Sequence:
         "min_tokens",
         "num_cached_tokens",
         "num_computed",
+        "num_dropped",
         "num_prompt",
         "num_registered",
         "order",
@@ -77,6 +78,7 @@ class Sequence:
         self.is_stored = False  # the prompt is in the cache, by steps that have run
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
+        self.num_dropped = 0  # leading blocks of the table that were given back
         self.block_hashes: list[BlockHash] = []
         self.num_registered = 0  # leading blocks that were offered to the hash table
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
