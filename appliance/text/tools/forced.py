@@ -13,6 +13,8 @@ from appliance.text.tools.writer import CallWriter
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
+_OPEN_WORDS = {"patternProperties", "propertyNames", "unevaluatedProperties", "$ref", "anyOf", "oneOf", "allOf", "not"}
+
 
 def named_call(name: str) -> ToolFormat:
     """The text is the arguments of one call of `name`."""
@@ -38,8 +40,14 @@ REQUIRED_CALLS = ToolFormat(name="required", script=_required)
 
 
 def named_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the arguments of a call satisfy. A tool without parameters takes none."""
-    return {"type": "object", **parameters} if parameters else dict(_NO_ARGUMENTS)
+    """What the arguments of a call satisfy: the parameters' schema, and no arguments that it does not know.
+
+    A schema may leave others open in words of its own. A tool without parameters takes none.
+    """
+    if not parameters:
+        return dict(_NO_ARGUMENTS)
+    closed = {} if _OPEN_WORDS & parameters.keys() else {"additionalProperties": False}
+    return {"type": "object", **closed, **parameters}
 
 
 def required_schema(tools: Mapping[str, Mapping[str, Any] | None], *, parallel: bool) -> dict[str, Any]:

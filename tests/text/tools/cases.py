@@ -98,6 +98,13 @@ HERMES = [
     Case("hermes", '<tool_call>{"name": "weather", "arguments": {"city": "a\n\tb\\d"}}</tool_call>', "",
          (("weather", '{"city": "a\\n\\tb\\\\d"}'),)),
     Case("hermes", "a </tool_call> b", "a </tool_call> b"),
+    Case("hermes", f"Sure:\n```json\n{_object(OSLO)}\n```\nDone.", "Sure:\nDone.", ONE),
+    Case("hermes", f"{_object(OSLO)}\n{_object('{}', 'now')}", "", TWO),
+    Case("hermes", f"Calling.\n{_object(OSLO)}", "Calling.", ONE),
+    Case("hermes", f"Calling {_object(OSLO)}", f"Calling {_object(OSLO)}"),
+    Case("hermes", '```json\n{"name": "Bob", "arguments": {}}\n```', '```json\n{"name": "Bob", "arguments": {}}\n```'),
+    Case("hermes", "```python\nprint({})\n```\n{1: 2}\n", "```python\nprint({})\n```\n{1: 2}\n"),
+    Case("hermes", '{"name": "weather"}', '{"name": "weather"}'),
     Case("hermes", "1 < 2 <tool", "1 < 2 <tool"),
     Case("hermes", f"before {_hermes(OSLO)} after {_hermes('{}', 'now')} end ", "before  after  end ", TWO),
 ]  # fmt: skip
