@@ -285,3 +285,15 @@ def test_no_parser_no_auto(tmp_path: Any) -> None:
         assert response.status_code == 400
         assert "decoding.tool_parser" in response.json()["error"]["message"]
         assert http.post("/v1/chat/completions", json={**body, "tool_choice": "none"}).status_code == 200
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+def test_deep_schemas_hurt_nobody(http: httpx.Client, choice: str) -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(450):
+        schema = {"type": "object", "properties": {"a": schema}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "plain"}], "max_tokens": 1}
+    response = http.post("/v1/chat/completions", json={**body, "tools": tools, "tool_choice": choice})
+    assert response.status_code in (200, 400), response.text
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
