@@ -1,4 +1,4 @@
-"""The verbs about a spec: validate, explain, schema, init, audit."""
+"""The verbs about a spec: validate, explain, schema, init, audit, lock."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -85,3 +85,16 @@ def add(app: typer.Typer) -> None:
             model_facts=model_facts or None,
             as_json=as_json,
         )
+
+    @verb(app, "lock", "appliance lock deployment.yaml --check")
+    def lock(
+        spec: SpecPath,
+        overrides: Overrides = None,
+        output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Default: beside the spec.")] = "",
+        check: Annotated[bool, typer.Option("--check", help="Write nothing; answer 2 when something differs.")] = False,
+        as_json: AsJson = False,
+    ) -> int:
+        """Write the digests of everything that changes answers; `apply --locked` refuses when one differs."""
+        from appliance.cli import lock
+
+        return lock.run(spec, overrides or (), output or None, check, as_json)

@@ -1,0 +1,24 @@
+"""`appliance lock`: write the lock file, or hold the deployment against it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+
+from appliance.base.errors import ExitCode
+from appliance.deploy.pins.collect import collect_lock
+from appliance.deploy.pins.lockfile import differences, lock_path, lock_text, read_lock, told
+from appliance.plan.prepare import prepare
+
+
+def run(spec: str, overrides: Sequence[str], output: str | None, check: bool, as_json: bool) -> int:
+    """0 when written or the same, 2 with `check` when something differs."""
+    path = Path(output) if output else lock_path(Path(spec))
+    found = collect_lock(prepare(spec, overrides).plan)
+    if check:
+        differing = differences(read_lock(path), found)
+        print(dumps([asdict(each) for each in differing]) if as_json else "\n".join(map(told, differing)) or "same")
+        return int(ExitCode.INVALID if differing else ExitCode.OK)
+    path.write_text(lock_text(found), encoding="utf-8")
+    print(dumps({"lock": str(path)}) if as_json else f"wrote {path}: {len(found.files)} files")
+    return int(ExitCode.OK)

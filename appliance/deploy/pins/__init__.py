@@ -1,0 +1,1 @@
+"""The lock file: digests of everything that changes answers."""
