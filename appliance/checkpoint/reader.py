@@ -61,11 +61,11 @@ class TensorReader:
         if length:
             self._mapping(tensor.file).madvise(mmap.MADV_WILLNEED, begin, length)
 
-    def release(self, name: str) -> None:
-        """Take this tensor's whole pages out of the process; they are read again where they are touched again."""
+    def release(self, name: str, start: int, stop: int) -> None:
+        """Take whole pages of the bytes [start, stop) of a tensor out of the process; a touch reads them again."""
         tensor = self.facts(name)
-        begin = -(-tensor.offset_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = (tensor.offset_bytes + tensor.size_bytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        begin = -(-(tensor.offset_bytes + start) // mmap.PAGESIZE) * mmap.PAGESIZE
+        length = (tensor.offset_bytes + stop) // mmap.PAGESIZE * mmap.PAGESIZE - begin
         if length > 0:
             self._mapping(tensor.file).madvise(mmap.MADV_DONTNEED, begin, length)
 

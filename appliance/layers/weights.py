@@ -15,6 +15,7 @@ from appliance.layers.inventory import InventoryItem, WeightError
 from appliance.layers.program import CompiledDecoder, WeightUse
 from appliance.layers.rope import rope_table
 
+_REORDERING = ("transpose", "unpermute_heads")  # rows of a weight then are not rows of the file
 Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
 
 
@@ -78,10 +79,8 @@ class DecoderWeights(WeightPieces):
         if start == 0:
             self._read_ahead(name)
         weight = self._translate(use, start, stop)
-        num_rows = self.shape(name)[0]
-        self._count(use, (stop - start) / num_rows)
-        if stop == num_rows:
-            self._release(use)
+        self._count(use, (stop - start) / self.shape(name)[0])
+        self._release(use, start, stop)
         return weight
 
     def _count(self, use: WeightUse, share: float) -> None:
@@ -90,10 +89,16 @@ class DecoderWeights(WeightPieces):
             if self._progress is not None:
                 self._progress(min(round(self._loaded_bytes), self._total_bytes), self._total_bytes)
 
-    def _release(self, use: WeightUse) -> None:
+    def _release(self, use: WeightUse, start: int, stop: int) -> None:
         """What was read stays with the system, and counts as this process's memory no more."""
+        first = 0
         for part in use.parts:
-            self._reader.release(self._inventory[part].tensor.name)
+            item, num_rows = self._inventory[part], self._num_rows(part)
+            begin, end = max(start - first, 0), min(stop - first, num_rows)
+            first += num_rows
+            if begin < end and item.source.transform not in _REORDERING:
+                at, row_bytes = item.source.rows[0] if item.source.rows else 0, _part_bytes(item) // num_rows
+                self._reader.release(item.tensor.name, (at + begin) * row_bytes, (at + end) * row_bytes)
 
     def _num_rows(self, part: str) -> int:
         return _decoder_shape(self._inventory[part])[0]

@@ -13,7 +13,7 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
-from appliance.kernels.packed_cache import PackedCache
+from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.inventory import take_inventory
 from appliance.layers.spec import DecoderSpec
@@ -81,4 +81,4 @@ def packed_cache(
         return None
     identity = sha256_json([checkpoint_identity(facts, loading.checkpoint_sha256), weights.identity])
     label = re.sub(r"[^A-Za-z0-9._-]", "_", Path(facts.root).stem)[:64]
-    return PackedCache(folder, identity, label, loading.packed_max_bytes)
+    return PackedCache(folder, identity, label, loading.packed_max_bytes, MIN_BYTES, SPARE_BYTES)

@@ -1,0 +1,76 @@
+"""Kept weights outlive the code that packed them: when packed bytes change, APPL_PACKED_VERSION must be raised.
+
+A failure here that was meant: raise the version in appliance_abi.h, and write the new digests down.
+"""
+
+import ctypes
+import hashlib
+
+import numpy as np
+import pytest
+
+from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.cpu.library import Library
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Linear
+
+from .harness import Graph, limits, whole
+
+VERSION = 1
+DIGESTS = {  # by layout, and whether there are offsets
+    ("f32", False): "c79a5498fa77f440",
+    ("f16", False): "20902deed8a430ca",
+    ("bf16", False): "674d777b8d3a980b",
+    ("int8", False): "49a365aaac205f2e",
+    ("int8", True): "478a445e2776243a",
+    ("int4", False): "11858901fc0a69db",
+    ("int4", True): "10a332350566b1a9",
+}
+
+
+def integers(shape: tuple[int, ...], modulus: int) -> np.ndarray:
+    """The same numbers everywhere and always, of whatever numpy."""
+    return (np.arange(np.prod(shape)).reshape(shape) * 7919 + 13) % modulus
+
+
+def sample(layout: Layout, has_offset: bool) -> CanonicalWeight:
+    n, k, group = 35, 96, 32
+    match layout:
+        case Layout.F32 | Layout.F16:
+            kind = np.float32 if layout is Layout.F32 else np.float16
+            return CanonicalWeight(layout, n, k, integers((n, k), 251).astype(kind))
+        case Layout.BF16:
+            return CanonicalWeight(layout, n, k, integers((n, k), 65521).astype(np.uint16))
+        case Layout.INT8:
+            data = (integers((n, k), 251) - 125).astype(np.int8)
+        case Layout.INT4:
+            data = integers((n, k // 2), 251).astype(np.uint8)
+    scale = (integers((n, k // group), 61) + 1).astype(np.float16)
+    offset = integers((n, k // group), 59).astype(np.float16) if has_offset else None
+    return CanonicalWeight(layout, n, k, data, scale, offset, group)
+
+
+def digest(library: Library, weight: CanonicalWeight) -> str:
+    graph = Graph()
+    x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
+    name = graph.weight(weight)
+    graph.add(Linear(whole(x), name, whole(out)))
+    executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, (), limits())
+    handle = executable.matrix(name)
+    form = abi.PackedForm()
+    library.functions.appl_weight_form(handle, ctypes.byref(form))
+    panels = ctypes.string_at(library.functions.appl_weight_panels(handle), form.bytes)
+    executable.close()
+    fields = [int(getattr(form, field[0])) for field in abi.PackedForm._fields_]
+    return hashlib.sha256(str(fields).encode() + panels).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(("layout", "has_offset"), DIGESTS)
+def test_packed_bytes_are_those_of_this_version(library: Library, layout: str, has_offset: bool) -> None:
+    assert library.functions.appl_packed_version() == VERSION
+    assert digest(library, sample(Layout(layout), has_offset)) == DIGESTS[layout, has_offset]
+
+
+def test_every_layout_is_watched() -> None:
+    assert {layout for layout, _ in DIGESTS} == {layout.value for layout in Layout}

@@ -1,0 +1,95 @@
+"""Kept weights outlive the code that translated them: when a translation changes, formats.translate.VERSION is raised.
+
+A failure here that was meant: raise the version, and write the new digests down.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from appliance.catalog.formats import STORAGES, WeightForm
+from appliance.checkpoint.facts import Storage, TensorFacts
+from appliance.checkpoint.storage import stored_bytes
+from appliance.layers.formats.translate import BLOCK_READERS, VERSION, StoredRows, translate_matrix
+from appliance.layers.rope import rope_table
+from appliance.layers.spec import RopeSpec, WeightSource
+
+WATCHED_VERSION = 1
+ROWS, COLUMNS = 3, 512
+DIGESTS = {
+    "q4_0": "6d4277991aec9b49",
+    "q4_1": "99f63e627acf7978",
+    "q5_0": "7dffc7de8424a769",
+    "q5_1": "17bbdab599cde394",
+    "q8_0": "1adbce26f08e040e",
+    "q2_k": "9548ce1aa39eb148",
+    "q3_k": "2ac2426b20a1cbb8",
+    "q4_k": "0741d8901e1d7abc",
+    "q5_k": "3b0cace7c556a715",
+    "q6_k": "f5c94dff4f754829",
+}
+ROUNDED = {
+    "int8": "9c6e0d4640e55cab",
+    "int8 in groups": "156716b810ff5f24",
+    "int4": "ebaaf3eb45f2cf59",
+    "bf16": "3b4f2ded10bf33a2",
+}
+ROPE = "52e8bc71993220af"
+
+
+def digest(*arrays: np.ndarray | None) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(b"none" if array is None else np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()[:16]
+
+
+def translated(storage: Storage, raw: np.ndarray, form: WeightForm) -> str:
+    facts = TensorFacts(
+        name="w", stored_name="w", shape=(ROWS, COLUMNS), storage=storage, file="f", offset_bytes=0, size_bytes=raw.size
+    )
+    rows = StoredRows(facts, WeightSource("w"), raw.reshape(-1))
+    weight = translate_matrix([rows], form, COLUMNS)
+    return digest(weight.data, weight.scale, weight.offset)
+
+
+def of_blocks(storage: Storage) -> str:
+    """Bytes that count up from 0 to 59 make every f16 in a block small and finite."""
+    form = STORAGES[storage].form
+    assert form is not None
+    size = stored_bytes(storage, (ROWS, COLUMNS))
+    return translated(storage, (np.arange(size) * 31 % 60).astype(np.uint8), form)
+
+
+def of_floats(form: WeightForm) -> str:
+    values = ((np.arange(ROWS * COLUMNS) * 7919 % 1021).astype(np.float32) - 510) / 256
+    return translated("f32", values.view(np.uint8), form)
+
+
+FORMS = {
+    "int8": WeightForm("int8"),
+    "int8 in groups": WeightForm("int8", 32),
+    "int4": WeightForm("int4", 32, has_offset=True),
+    "bf16": WeightForm("bf16"),
+}
+
+
+def test_the_version_is_the_watched_one() -> None:
+    assert VERSION == WATCHED_VERSION
+    assert set(DIGESTS) == set(BLOCK_READERS)
+    assert set(ROUNDED) == set(FORMS)
+
+
+@pytest.mark.parametrize("storage", BLOCK_READERS)
+def test_blocks(storage: Storage) -> None:
+    assert of_blocks(storage) == DIGESTS[storage]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rounding(form: str) -> None:
+    assert of_floats(FORMS[form]) == ROUNDED[form]
+
+
+def test_rotary_table() -> None:
+    assert digest(rope_table(RopeSpec(4, (1.0, 0.5)), 2).data.round(5)) == ROPE
