@@ -5,7 +5,7 @@ import random
 import pytest
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.pace import MIN_TOKENS, Pace
+from appliance.engine.core.pace import FIRST_TOKENS, MIN_TOKENS, Pace
 from appliance.engine.core.scheduler import Scheduler
 
 from .simulator import Harness, generate
@@ -16,14 +16,29 @@ def machine(decodes: int, prompt_tokens: int) -> float:
     return 0.020 + 0.001 * decodes + 0.004 * prompt_tokens
 
 
-def test_nothing_is_bounded_without_a_target_without_decodes_or_before_a_step() -> None:
-    assert Pace(0.2).prompt_tokens(3) is None
-    taught = Pace(0.2)
-    taught.learn(0, 512, machine(0, 512))
-    assert taught.prompt_tokens(0) is None
+def test_nothing_is_bounded_without_a_target() -> None:
     untargeted = Pace(None)
+    assert untargeted.prompt_tokens(3) is None
     untargeted.learn(0, 512, machine(0, 512))
     assert untargeted.prompt_tokens(3) is None
+
+
+def test_the_first_step_is_small_and_those_without_decodes_are_longer() -> None:
+    pace = Pace(0.2)
+    assert pace.prompt_tokens(0) == pace.prompt_tokens(3) == FIRST_TOKENS
+    pace.learn(0, FIRST_TOKENS, 0.64)
+    assert pace.prompt_tokens(0) == 80
+    assert pace.prompt_tokens(1) == 20
+
+
+def test_a_cold_first_step_is_soon_forgotten() -> None:
+    pace = Pace(0.2)
+    pace.learn(0, FIRST_TOKENS, 10 * machine(0, FIRST_TOKENS))
+    for _ in range(8):
+        tokens = pace.prompt_tokens(1)
+        assert tokens is not None
+        pace.learn(1, tokens, machine(1, tokens))
+    assert machine(1, pace.prompt_tokens(1) or 0) == pytest.approx(0.2, rel=0.15)
 
 
 def test_steps_come_to_last_the_target() -> None:
@@ -60,7 +75,7 @@ def test_prompts_go_on_when_decodes_alone_miss_the_target() -> None:
     assert pace.prompt_tokens(64) == pytest.approx(0.25 * 0.4 / 0.001, abs=1)
     for _ in range(30):
         pace.learn(64, 0, 0.00001)
-        pace.learn(0, 100, 1000.0)
+        pace.learn(0, 100, 1000.0)  # bounded a step, so it takes many
     assert pace.prompt_tokens(64) == MIN_TOKENS
 
 
