@@ -8,6 +8,7 @@ import orjson
 from appliance.server.anthropic.fields import ContentBlock, InputMessage, PromptFields, ToolChoice
 from appliance.server.errors import invalid, not_in_this_version
 from appliance.server.fields import ChatFields, ChatMessage
+from appliance.server.structured_fields import JsonSchemaFormat, ResponseFormat
 
 _REDACTED = "redacted_thinking"
 
@@ -28,6 +29,14 @@ def chat_fields(fields: PromptFields) -> ChatFields:
         continue_final_message=continues,
     )
     _add_tools(chat, fields)
+    if fields.thinking is not None:
+        chat.enable_thinking = fields.thinking.type != "disabled"
+        chat.include_reasoning = fields.thinking.display != "omitted"
+    if (config := fields.output_config) is not None:
+        chat.reasoning_effort = config.effort
+        if config.format is not None:
+            schema = JsonSchemaFormat(name="output", schema=config.format.schema)
+            chat.response_format = ResponseFormat(type="json_schema", json_schema=schema)
     return chat
 
 

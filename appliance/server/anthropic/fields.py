@@ -55,12 +55,24 @@ class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None
-    display: str | None = None
+    budget_tokens: int | None = None  # a wish that no model here was trained to keep; max_tokens bounds all
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class Metadata(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     user_id: str | None = None
+
+
+class OutputFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """effort: for chat templates that know it."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
 
 
 class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +85,7 @@ class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     cache_control: Any = None
-    output_config: Any = None
+    output_config: OutputConfig | None = None
     mcp_servers: Any = None
     context_management: Any = None
 
@@ -95,7 +107,6 @@ class MessagesFields(PromptFields, kw_only=True, forbid_unknown_fields=True):
 
 # Field -> values that ask for nothing. Any other value is refused.
 UNBUILT: dict[str, tuple[Any, ...]] = {
-    "output_config": (None, {}),
     "mcp_servers": (None, []),
     "context_management": (None, {}),
     "container": (None,),

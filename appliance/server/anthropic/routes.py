@@ -48,4 +48,8 @@ async def count_tokens(state: ServerState, request: Request) -> Response:
 def _checked(state: ServerState, fields: PromptFields) -> ChatFields:
     state.check_model(fields.model)
     refuse_unbuilt(fields)
+    wants_thinking = fields.thinking is not None and fields.thinking.type != "disabled"
+    if wants_thinking and state.plan.serving.parsers.reasoning is None:
+        message = "this model has no parser of reasoning, so it gives no thinking blocks: set decoding.reasoning_parser"
+        raise invalid("thinking", f"thinking: {message}", "unsupported_parameter")
     return chat_fields(fields)
