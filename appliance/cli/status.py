@@ -1,18 +1,21 @@
 """`appliance status`: what runs, since when, and how it is."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from appliance.base.environ import state_dir
-from appliance.base.errors import ExitCode
+from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.units import format_size
 from appliance.deploy.lock import owner_of
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.state import DeploymentState, deployment_names
+from appliance.plan.boot import read_boot_report
 
 _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
@@ -56,7 +59,26 @@ def _status(state: DeploymentState) -> dict[str, Any]:
     if seen.readiness in _LIVE:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
+        body["weights"] = _weights(state.generation(current.home_generation).folder)
     return body
+
+
+def _weights(folder: Path) -> dict[str, Any] | None:
+    """Where the running engine's weights came from; None while it starts."""
+    try:
+        report = read_boot_report(folder)
+    except ApplianceError:
+        return None
+    return None if report.weights is None else msgspec.to_builtins(report.weights)
+
+
+def _origin(weights: dict[str, Any] | None) -> str | None:
+    if weights is None:
+        return None
+    size, seconds = format_size(weights["size_bytes"]), f"{weights['seconds']:.2f} s"
+    if weights["origin"] == "cache":
+        return f"{size} mapped from {weights['file']} in {seconds}"
+    return f"{size} packed in {seconds} ({weights['reason']})"
 
 
 def _text(status: dict[str, Any]) -> str:
@@ -67,6 +89,7 @@ def _text(status: dict[str, Any]) -> str:
         "pid": status.get("pid"),
         "uptime": _duration(status["uptime_s"]) if "uptime_s" in status else None,
         "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
+        "weights": _origin(status.get("weights")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,
         "spec": status.get("spec"),
