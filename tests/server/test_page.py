@@ -101,7 +101,7 @@ def test_a_chat_is_stopped_and_errors_are_shown(site: Server) -> None:
         page.fill("#prompt", "unknown")
         page.click("#send")
         page.wait_for_selector("#stop:not([hidden])")
-        page.wait_for_function("document.querySelector('.message.assistant')?.textContent.length > 3")
+        page.wait_for_selector(".message.assistant:text-matches('.{4}')")
         page.click("#stop")
         page.wait_for_selector("#send:not([disabled])")
         page.click("#clear")
@@ -157,7 +157,7 @@ def test_figures_and_plan(site: Server, pictures: Path) -> None:
         with site.http() as http:
             for _ in range(4):
                 http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "What is a plan?"}]})
-        page.wait_for_function("Number(document.querySelector('#plots output').textContent.replace(',', '')) > 0")
+        page.wait_for_selector("#plots figure:first-child output:text-matches('[1-9]')")
         assert page.locator("#plots figure").count() == 7
         page.screenshot(path=pictures / "page-figures.png")
         page.keyboard.press("Tab")
@@ -190,7 +190,7 @@ def test_a_key_is_asked_for(tmp_path: Path) -> None:
             page.wait_for_selector("#key-box:not([hidden])")
             page.fill("#key", "secret")
             page.press("#key", "Tab")
-            page.wait_for_function("document.querySelector('#model').value === 'scripted'")
+            page.wait_for_selector("#model option", state="attached")
             page.fill("#prompt", "greet")
             page.click("#send")
             page.wait_for_selector("#send:not([disabled])")
