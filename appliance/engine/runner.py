@@ -37,7 +37,7 @@ class Runner:
         """A row whose logits are unusable is reported in the result; any other failure raises."""
         self._update_rows(plan)
         inputs, wanted = self._inputs.build(plan)
-        self._grammars.begin([chunk.row for chunk in plan.chunks if chunk.sample])
+        self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
         self.laps.lap("prepare")
         logits = self._executable.run(inputs)
         self.laps.ran(inputs)
@@ -91,7 +91,7 @@ class Runner:
         if count and tokens.min() < 0:
             for at in np.flatnonzero(tokens < 0).tolist():
                 errors[int(rows[at])] = _why_no_token(logits[at])
-        advance = self._grammars.advance(rows.tolist(), tokens.tolist())
+        advance = self._grammars.advance(rows, tokens)
         for row, forced in advance.forced.items():
             self._rows.append(row, forced)
         logprobs: dict[int, TokenLogprobs] = {}

@@ -1,7 +1,7 @@
 """The grammars of the runner's rows: masks are filled beside the model's step, tokens are taken in after it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from appliance.engine.grammar.interface import Matcher, MatcherError
 from appliance.engine.messages import ErrorKind
-from appliance.engine.rows import Rows
+from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import NewRow, RowError
 
 FILL_BUDGET_S = 1.0  # of the filling thread's time for one row, and for each of its masks:
@@ -41,6 +41,9 @@ class Advance:
     forced: dict[int, list[int]] = field(default_factory=dict)
     completed: set[int] = field(default_factory=set)
     errors: dict[int, RowError] = field(default_factory=dict)
+
+
+NOTHING = Advance()  # never written to
 
 
 class GrammarMasks:
@@ -77,7 +80,7 @@ class GrammarMasks:
     def drop(self, row: int) -> None:
         self._by_row.pop(row, None)
 
-    def begin(self, rows: list[int]) -> None:
+    def begin(self, rows: Iterable[int]) -> None:
         """Starts to fill the masks of those of `rows` that have a grammar."""
         if not self._by_row:
             return
@@ -92,12 +95,12 @@ class GrammarMasks:
             filling, self._filling = self._filling, None
             filling.result()
 
-    def advance(self, rows: list[int], tokens: list[int]) -> Advance:
-        """Takes in what was sampled for `rows`."""
-        result = Advance()
+    def advance(self, rows: Int32, tokens: Int32) -> Advance:
+        """Takes in the tokens [R] that were sampled for `rows` [R]; NO_TOKEN where none could be."""
         if not self._by_row:
-            return result
-        for row, token in zip(rows, tokens, strict=True):
+            return NOTHING
+        result = Advance()
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
             state = self._by_row.get(row)
             if state is None or token in state.ends:
                 continue

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from appliance.engine.grammar.interface import MatcherError
-from appliance.engine.grammar.masks import FILL_BUDGET_A_MASK_S, FILL_BUDGET_S, GrammarMasks
+from appliance.engine.grammar.masks import FILL_BUDGET_A_MASK_S, FILL_BUDGET_S, Advance, GrammarMasks
 from appliance.engine.messages import SamplingParams
 from appliance.engine.rows import Rows
 from appliance.engine.step import NewRow
@@ -79,6 +79,10 @@ def filled(rows: Rows, masks: GrammarMasks, row: int = 1) -> list[int]:
     ]
 
 
+def taken(masks: GrammarMasks, rows: list[int], tokens: list[int]) -> Advance:
+    return masks.advance(np.array(rows, np.int32), np.array(tokens, np.int32))
+
+
 def test_a_mask_is_filled_and_joined_with_stops(rows: Rows) -> None:
     masks = GrammarMasks(rows)
     put(rows, masks, Scripted())
@@ -99,7 +103,7 @@ def test_forced_tokens_end_with_the_row(rows: Rows) -> None:
     masks = GrammarMasks(rows)
     put(rows, masks, Scripted(forces=range(20, 60)))
     rows.num_tokens[1] = 3  # the runner has counted the sampled one
-    advance = masks.advance([1], [7])
+    advance = taken(masks, [1], [7])
     assert advance.forced == {1: list(range(20, 29))}
 
 
@@ -109,18 +113,18 @@ def test_forced_tokens_end_with_the_row(rows: Rows) -> None:
 def test_a_step_that_has_something_to_say_is_not_skipped(rows: Rows, sampling: dict[str, object]) -> None:
     masks = GrammarMasks(rows)
     put(rows, masks, Scripted(forces=[20]), **sampling)
-    assert masks.advance([1], [7]).forced == {}
+    assert taken(masks, [1], [7]).forced == {}
 
 
 def test_a_complete_grammar_and_an_end_token(rows: Rows) -> None:
     masks, matcher = GrammarMasks(rows), Scripted(ends_after=2)
     put(rows, masks, matcher)
-    assert masks.advance([1], [7]).completed == set()
-    assert masks.advance([1], [0]).completed == set(), "the scheduler ends it"
+    assert taken(masks, [1], [7]).completed == set()
+    assert taken(masks, [1], [0]).completed == set(), "the scheduler ends it"
     assert matcher.said == [7]
-    assert masks.advance([1], [7]).completed == {1}
+    assert taken(masks, [1], [7]).completed == {1}
     masks.drop(1)
-    assert masks.advance([1], [7]).completed == set()
+    assert taken(masks, [1], [7]).completed == set()
 
 
 def test_a_row_whose_masks_take_too_long_fails_alone(rows: Rows) -> None:
@@ -134,7 +138,7 @@ def test_a_row_whose_masks_take_too_long_fails_alone(rows: Rows) -> None:
     put(rows, masks, Scripted(), row=2)
     affordable = int(FILL_BUDGET_S / (0.3 - FILL_BUDGET_A_MASK_S))
     assert [len(filled(rows, masks)) for _ in range(affordable + 1)] == [1] * affordable + [0]
-    advance = masks.advance([1, 2], [-1, 7])
+    advance = taken(masks, [1, 2], [-1, 7])
     assert set(advance.errors) == {1}
     assert "take too long" in advance.errors[1].reason
     assert filled(rows, masks, 2) == [7]
@@ -148,4 +152,4 @@ def test_a_matcher_that_fails_while_it_catches_up_fails_its_row(rows: Rows) -> N
     masks = GrammarMasks(rows)
     put(rows, masks, Broken())
     assert filled(rows, masks) == []
-    assert "no such token" in masks.advance([1], [-1]).errors[1].reason
+    assert "no such token" in taken(masks, [1], [-1]).errors[1].reason
