@@ -22,9 +22,15 @@ from appliance.deploy.process import identify
 from appliance.deploy.reconcile import Action, Readiness, Verb
 from appliance.deploy.starting import describe
 from appliance.deploy.state import DeploymentState
-from appliance.plan.prepare import Prepared, prepare
+from appliance.plan.prepare import prepare
+from appliance.plan.types import EnginePlan
 
 LOCK_WAIT_S = 600.0
+_HOW = {
+    "reload": ", changed as it runs,",
+    "beside": ", in place of the one before, which served until then,",
+    "in place": ", after the one before had ended,",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +45,7 @@ class ApplyOptions:
 def run(options: ApplyOptions) -> int:
     """Raises ApplyError (4) when it does not become ready."""
     phases = PhaseClock("resolve")
-    printer = _Printer(quiet=options.as_json)
+    printer = Printer(quiet=options.as_json)
     printer.phase("resolve")
     with ProgressBar() as bar:
         prepared = prepare(options.spec, options.overrides, progress=bar)
@@ -48,22 +54,27 @@ def run(options: ApplyOptions) -> int:
         print(f"warning: {warning.message}", file=sys.stderr)
     for text in prepared.plan.warnings:
         print(f"warning: {text}", file=sys.stderr)
-    printer.counts = prepared.plan.model.show_load_progress
-    state = DeploymentState(state_dir(), prepared.plan.name)
-    state.create()
     wanted = Wanted(
         plan=prepared.plan,
         spec_file=str(Path(options.spec).resolve()),
         spec_text=prepared.loaded.text,
         spec_data=prepared.loaded.resolved(),
     )
+    return bring_about(wanted, options, printer, phases)
+
+
+def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phases: PhaseClock) -> int:
+    """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""
+    printer.counts = wanted.plan.model.show_load_progress
+    state = DeploymentState(state_dir(), wanted.plan.name)
+    state.create()
     with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting):
         if options.foreground:
             _become_the_server(state, wanted)
         applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=options.timeout_s)
         result = applier.apply(wanted)
     printer.clear()
-    print(_as_json(result) if options.as_json else _as_text(result, prepared))
+    print(_as_json(result) if options.as_json else _as_text(result, wanted.plan))
     return ExitCode.OK
 
 
@@ -85,13 +96,14 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
     os.execv(command[0], command)
 
 
-def _as_text(result: ApplyResult, prepared: Prepared) -> str:
+def _as_text(result: ApplyResult, plan: EnginePlan) -> str:
     current = result.current
-    is_chat = prepared.plan.model.chat_template is not None
+    is_chat = plan.model.chat_template is not None
     path = CHAT_PATH if is_chat else COMPLETION_PATH
     asked = {"messages": [{"role": "user", "content": "Hello!"}]} if is_chat else {"prompt": "Once upon a time"}
     body = {"model": current.served_name, **asked, "stream": True}
     what = f"{current.name} is ready" if result.is_changed else f"{current.name}: no change"
+    what += _HOW.get(result.how, "")
     lines = [
         f"{what} at {current.url} (generation {current.generation}, pid {current.process.pid})",
         "",
@@ -107,7 +119,8 @@ def _as_json(result: ApplyResult) -> str:
     body = {
         "name": result.current.name,
         "changed": result.is_changed,
-        "actions": [{"verb": each.verb.value, "cause": each.cause} for each in result.actions],
+        "how": result.how,
+        "actions": [{"verb": each.verb.value, "cause": each.cause, "apply": each.apply} for each in result.actions],
         "url": result.current.url,
         "pid": result.current.process.pid,
         "generation": result.current.generation,
@@ -121,7 +134,7 @@ def _command_line() -> str:
 
 
 @dataclass(slots=True)
-class _Printer:
+class Printer:
     """Progress on stderr: one line that changes on a terminal, a line a phase elsewhere."""
 
     quiet: bool

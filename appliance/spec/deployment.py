@@ -38,6 +38,7 @@ class Head(Section):
         "What happens when something asked for can only be had in a lesser form: refuse it, plan the lesser form with "
         "a warning, or plan it and record it. The same for a field of a request that the server does not know: refuse "
         "the request, or leave the field out, say so in a response header, and under warn also in the log.",
+        apply="live",
     )
 
 

@@ -79,7 +79,8 @@ def field(
 
     `auto` says what the value `auto` becomes; `allowed` says in words what a type cannot; `vllm` is the name of
     the vLLM argument when it is not the field's own. A mutable default is made anew for each model: pydantic copies
-    lists and dicts, a Section class is constructed. `built=False`: it is parsed and checked, and the planner refuses it.
+    lists and dicts, a Section class is constructed. `built=False`: it is parsed and checked, and the planner refuses
+    it.
     """
     if isinstance(default, type) and issubclass(default, Section):
         factory: Callable[[], Any] | None = default.model_construct  # a call would build a validator of its own

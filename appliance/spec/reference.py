@@ -17,7 +17,8 @@ Any value may be `${env:NAME}`, `${env:NAME:?message}` or `${file:path}`, and is
 `--set path=value` and `APPLIANCE__SECTION__FIELD` override the file, unless it says `overrides: none`.
 
 The column *apply* says what a change of the field costs: `live` nothing, `adapters` a change of the adapter set,
-`drain` a pause, `restart` a new engine. What is marked *not in this version* is checked, and refused by the planner.
+`drain` a new server, which takes the place of the old one, `restart` a new server with another engine. What is marked
+*not in this version* is checked, and refused by the planner.
 """
 
 

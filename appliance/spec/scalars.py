@@ -39,8 +39,8 @@ def _schema(kind: str, pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, text]} if kind == "integer" else text)
 
 
-def _check_dotted_path(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+([:][A-Za-z_]\w*)?", value):
+def _check_dotted_path(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+([:][A-Za-z_]\w*)?", value):
         raise ValueError(f"{value!r} is no dotted path")
     return value
 

@@ -48,8 +48,8 @@ class CommandLine:
         assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def json(self, *arguments: object) -> Any:
-        return json.loads(self.run(*arguments, "--json").stdout)
+    def json(self, *arguments: object, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
 
 
 @pytest.fixture(scope="session")

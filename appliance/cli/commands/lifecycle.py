@@ -1,4 +1,4 @@
-"""The verbs about what runs: apply, status, logs, down."""
+"""The verbs about what runs: apply, diff, history, rollback, status, logs, down."""
 
 from typing import Annotated
 
@@ -23,10 +23,19 @@ def add(app: typer.Typer) -> None:
         from appliance.cli import apply
 
         options = apply.ApplyOptions(
-            spec=spec, overrides=overrides or (), foreground=foreground, timeout_s=timeout, as_json=as_json
+            spec=spec,
+            overrides=overrides or (),
+            foreground=foreground,
+            timeout_s=timeout,
+            as_json=as_json,
         )
         return apply.run(options)
 
+    _add_generations(app)
+    _add_running(app)
+
+
+def _add_running(app: typer.Typer) -> None:
     @verb(app, "status", "appliance status --json")
     def status(name: Deployment = "", as_json: AsJson = False) -> int:
         """Say what runs and how it is; 0 when it is ready."""
@@ -52,3 +61,33 @@ def add(app: typer.Typer) -> None:
         from appliance.cli import down
 
         return down.run(name)
+
+
+def _add_generations(app: typer.Typer) -> None:
+    @verb(app, "diff", "appliance diff deployment.yaml --set scheduler.max_num_seqs=8")
+    def diff(spec: SpecPath, overrides: Overrides = None, as_json: AsJson = False) -> int:
+        """Say what an apply would change and what that costs; 2 when there is something."""
+        from appliance.cli import diff
+
+        return diff.run(spec, overrides or (), as_json)
+
+    @verb(app, "history", "appliance history quickstart --json")
+    def history(name: Deployment = "", as_json: AsJson = False) -> int:
+        """List the generations: when each served, why, and why those that failed did."""
+        from appliance.cli import history
+
+        return history.run(name, as_json)
+
+    @verb(app, "rollback", "appliance rollback quickstart 3")
+    def rollback(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="A deployment, or its spec.")],
+        generation: Annotated[
+            int, typer.Argument(metavar="[N]", help="Default: the one that served before.", show_default=False)
+        ] = 0,
+        timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it may take to be ready.")] = 600.0,
+        as_json: AsJson = False,
+    ) -> int:
+        """Apply an older generation again, as a new one."""
+        from appliance.cli import rollback
+
+        return rollback.run(name, generation, timeout, as_json)

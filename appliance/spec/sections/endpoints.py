@@ -15,9 +15,11 @@ class HttpSection(Section):
 
     doc: ClassVar[str] = "The listener and its switches."
 
-    host: Text = field("127.0.0.1", "Address to bind. Anything but loopback needs keys in endpoints.auth.")
-    port: Port = field(8000, "Port to bind.")
-    uds: Text | None = field(None, "A Unix socket in place of host and port.")
+    host: Text = field(
+        "127.0.0.1", "Address to bind. Anything but loopback needs keys in endpoints.auth.", apply="drain"
+    )
+    port: Port = field(8000, "Port to bind.", apply="drain")
+    uds: Text | None = field(None, "A Unix socket in place of host and port.", apply="drain")
     root_path: str = field("", "Path prefix behind a proxy.", apply="live")
     allowed_hosts: Auto[list[Text]] = field(
         "auto",
@@ -29,7 +31,7 @@ class HttpSection(Section):
     api_server_count: PositiveInt = field(1, "API processes.", built_values=(1,))
     disable_frontend_multiprocessing: bool = field(False, "API and engine in one process.", built=False)
     middleware: list[DottedPath] = field(
-        [], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost."
+        [], "ASGI middleware of your own: classes, or functions for HTTP; the first is outermost.", apply="drain"
     )
     enable_request_id_headers: bool = field(False, "Echo X-Request-Id; costs throughput.", apply="live")
     enable_docs: bool = field(
@@ -114,14 +116,14 @@ class StoreSection(Section):
     doc: ClassVar[str] = "What the server keeps for its clients, each owned by the key that made it."
 
     dir: Text | None = field(
-        None, "Folder of files and batches. Default: beside the state of the deployment.", apply="live"
+        None, "Folder of files and batches. Default: beside the state of the deployment.", apply="drain"
     )
-    max_bytes: Size = field(2**30, "Most bytes of files, inputs and results together.", apply="live")
-    max_files: PositiveInt = field(10_000, "Most files.", apply="live")
-    max_batches: PositiveInt = field(1_000, "Most batches, ended ones included.", apply="live")
-    file_lifetime: Duration = field(30 * 86400.0, "Files and ended batches are deleted after this.", apply="live")
-    max_responses: PositiveInt = field(1_000, "Most stored responses; the oldest goes first.", apply="live")
-    max_response_bytes: Size = field(64 * 2**20, "Most memory of stored responses.", apply="live")
+    max_bytes: Size = field(2**30, "Most bytes of files, inputs and results together.", apply="drain")
+    max_files: PositiveInt = field(10_000, "Most files.", apply="drain")
+    max_batches: PositiveInt = field(1_000, "Most batches, ended ones included.", apply="drain")
+    file_lifetime: Duration = field(30 * 86400.0, "Files and ended batches are deleted after this.", apply="drain")
+    max_responses: PositiveInt = field(1_000, "Most stored responses; the oldest goes first.", apply="drain")
+    max_response_bytes: Size = field(64 * 2**20, "Most memory of stored responses.", apply="drain")
 
 
 class TlsSection(Section):
@@ -129,13 +131,15 @@ class TlsSection(Section):
 
     doc: ClassVar[str] = "Certificates of the listener."
 
-    keyfile: Text | None = field(None, "Private key.", vllm="ssl_keyfile")
-    certfile: Text | None = field(None, "Certificate chain.", vllm="ssl_certfile")
-    ca_certs: Text | None = field(None, "Authorities of client certificates.", vllm="ssl_ca_certs")
+    keyfile: Text | None = field(None, "Private key.", vllm="ssl_keyfile", apply="drain")
+    certfile: Text | None = field(None, "Certificate chain.", vllm="ssl_certfile", apply="drain")
+    ca_certs: Text | None = field(None, "Authorities of client certificates.", vllm="ssl_ca_certs", apply="drain")
     cert_reqs: Literal["none", "optional", "required"] = field(
-        "none", "Whether clients need certificates.", vllm="ssl_cert_reqs"
+        "none", "Whether clients need certificates.", vllm="ssl_cert_reqs", apply="drain"
     )
-    enable_refresh: bool = field(False, "Read the files again when they change.", vllm="enable_ssl_refresh")
+    enable_refresh: bool = field(
+        False, "Read the files again when they change.", vllm="enable_ssl_refresh", apply="drain"
+    )
 
 
 class CorsSection(Section):

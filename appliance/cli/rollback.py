@@ -1,0 +1,57 @@
+"""`appliance rollback`: an older generation's plan, applied again as a new generation."""
+
+import msgspec
+
+from appliance import __version__
+from appliance.base.errors import ApplianceError
+from appliance.cli.apply import ApplyOptions, Printer, bring_about
+from appliance.deploy.execute import Wanted
+from appliance.deploy.naming import find_deployment
+from appliance.deploy.phases import PhaseClock
+from appliance.deploy.state import DeploymentState, Generation
+from appliance.plan.types import EnginePlan
+
+
+def run(name: str, number: int = 0, timeout_s: float = 600.0, as_json: bool = False) -> int:
+    """0 names the one that served before the one that serves. Raises ApplyError (4) when it does not become ready."""
+    state = find_deployment(name)
+    generation = _chosen(state, number)
+    phases, printer = PhaseClock("resolve"), Printer(quiet=as_json)
+    wanted = Wanted(
+        plan=_plan(generation),
+        spec_file=str(generation.folder / "spec.yaml"),
+        spec_text=generation.spec_text,
+        spec_data=generation.spec_data() or {},
+        rollback_of=generation.number,
+    )
+    options = ApplyOptions(spec=wanted.spec_file, timeout_s=timeout_s, as_json=as_json)
+    return bring_about(wanted, options, printer, phases)
+
+
+def _chosen(state: DeploymentState, number: int) -> Generation:
+    kept = {each.number: each for each in state.generations()}
+    served = [each for each in kept.values() if (result := each.result()) is not None and result.outcome == "serving"]
+    current = state.current()
+    serving = current.generation if current is not None else 0
+    before = [each for each in served if not serving or each.number < serving]
+    if not number and before:
+        return before[-1]
+    if number in kept:
+        return kept[number]
+    what = f"no generation {number}" if number else "no generation that served before"
+    raise ApplianceError(f"{state.name} has {what}", hint=f"appliance history {state.name}")
+
+
+def _plan(generation: Generation) -> EnginePlan:
+    """Its spec may be applied by any version; its plan only by the one that made it."""
+    hint = f"appliance apply {generation.folder / 'spec.yaml'}"
+    try:
+        plan = generation.plan()
+    except (OSError, msgspec.DecodeError) as error:
+        raise ApplianceError(f"the plan of generation {generation.number} cannot be read: {error}", hint=hint) from None
+    if plan.appliance_version != __version__:
+        message = (
+            f"generation {generation.number} was planned by version {plan.appliance_version}; this is {__version__}"
+        )
+        raise ApplianceError(message, hint=hint)
+    return plan
