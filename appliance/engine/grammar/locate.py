@@ -3,10 +3,12 @@
 The deepest subschema that fails on its own is to blame, and in it the keyword without which it passes.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_MOST_TRIALS = 400  # compilations spent on a better message
+_MOST_TRIALS = 400  # compilations spent on a better message,
+_MOST_SECONDS = 1.0  # and the time: a trial may be slow
 _ROOT_KEPT = ("$defs", "definitions", "$schema")  # what references in a subschema need
 _ANNOTATIONS = frozenset(("$schema", "$defs", "definitions", "title", "description", "$id", "$comment", "x-guidance"))
 
@@ -50,19 +52,21 @@ def definition(root: Any, reference: Any) -> Any:
     return found
 
 
-def locate(schema: Any, is_bad: IsBad) -> str:
+def locate(schema: Any, is_bad: IsBad, clock: Callable[[], float] = time.monotonic) -> str:
     """The path of what is to blame in a schema that is bad; "" for the whole."""
     if not isinstance(schema, dict):
         return ""
-    return _Search(schema, is_bad).path()
+    return _Search(schema, is_bad, clock).path()
 
 
 class _Search:
-    def __init__(self, root: dict[str, Any], is_bad: IsBad) -> None:
+    def __init__(self, root: dict[str, Any], is_bad: IsBad, clock: Callable[[], float]) -> None:
         self._root = root
         self._kept = {name: root[name] for name in _ROOT_KEPT if name in root}
         self._is_bad = is_bad
         self._trials = _MOST_TRIALS
+        self._clock = clock
+        self._deadline = clock() + _MOST_SECONDS
         self._seen: set[int] = set()
 
     def path(self) -> str:
@@ -79,19 +83,23 @@ class _Search:
             reference = str(node["$ref"]).removeprefix("#").strip("/")
             children.append(("".join(member("", part) for part in reference.split("/")), target))
         for child_path, child in children:
-            if isinstance(child, dict) and id(child) not in self._seen and self._fails(child):
+            if isinstance(child, dict) and id(child) not in self._seen and self._may_try() and self._fails(child):
                 return child_path, child
         return None
 
     def _keyword(self, node: dict[str, Any]) -> str:
         for name in sorted(node, key="type".__eq__):  # a type is seldom to blame alone
-            if name not in _ANNOTATIONS and not self._fails({key: node[key] for key in node if key != name}):
+            rest = {key: node[key] for key in node if key != name}
+            if name not in _ANNOTATIONS and self._may_try() and not self._fails(rest):
                 return member("", name)
         return ""
 
+    def _may_try(self) -> bool:
+        return self._trials > 0 and self._clock() < self._deadline
+
     def _fails(self, schema: dict[str, Any]) -> bool:
         self._trials -= 1
-        return self._trials >= 0 and self._is_bad({**self._kept, **schema})
+        return self._is_bad({**self._kept, **schema})
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from appliance.engine.grammar.interface import GrammarError
+from appliance.engine.grammar.locate import locate
 from appliance.engine.grammar.schema import MAX_DEPTH, checked_schema
 
 from .schemas import Schema, generated, written
@@ -183,3 +184,18 @@ def test_a_library_that_says_nothing_of_a_keyword_is_still_asked() -> None:
     with pytest.raises(GrammarError) as refused:
         backend().compile(constraint("json_schema", msgspec.json.encode({"items": {"not": {}}}).decode()))
     assert refused.value.path == ".items.not"
+
+
+def test_looking_for_what_is_to_blame_has_an_end() -> None:
+    now, num_trials = [0.0], [0]
+
+    def is_bad(schema: dict[str, Any]) -> bool:
+        num_trials[0] += 1
+        now[0] += 0.25
+        return True
+
+    chain: dict[str, Any] = {}
+    for _ in range(40):
+        chain = {"items": chain}
+    assert locate(chain, is_bad, lambda: now[0]) == ".items" * 4
+    assert num_trials[0] == 4
