@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from appliance.engine.messages import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 from appliance.service.client import EngineClient
+from appliance.service.policy import Meter, OpenPolicy, PartMeter
 from appliance.service.requests import TextOptions, TextOutput, TextRequest
 from appliance.service.sequence_text import SequenceText
 from appliance.service.streams import OutputStream
@@ -96,6 +97,7 @@ class BeamStream:
         self._text = text
         self._searches = list(zip(requests, rules, strict=True))
         self._open: set[OutputStream] = set()
+        self._meter: Meter = OpenPolicy()  # until the policy has admitted the searches
         self._is_closed = False
         self._is_answered = False
 
@@ -113,11 +115,15 @@ class BeamStream:
         if self._is_answered or self._is_closed:
             raise StopAsyncIteration
         self._is_answered = True
+        admitted, self._meter = self._client.policy.admit([request for request, _ in self._searches])
+        rules_of = [rules for _, rules in self._searches]
         try:
-            found = await asyncio.gather(*(self._search(request, rules) for request, rules in self._searches))
+            found = await asyncio.gather(*map(self._search, admitted, rules_of))
         except BaseException:
             self.close()  # the other searches end with the one that failed
             raise
+        finally:
+            self._meter.close()
         return [
             _output(self._text, request, beam, rules, place * request.sampling.n + number)
             for place, ((request, rules), beams) in enumerate(zip(self._searches, found, strict=True))
@@ -146,7 +152,7 @@ class BeamStream:
 
     async def _next_tokens(self, requests: list[TextRequest]) -> list[TokenLogprobs]:
         tops: dict[int, TokenLogprobs] = {}
-        with self._client.generate(*requests) as stream:
+        with self._client.generate(*requests, meter=PartMeter(self._meter)) as stream:
             self._open.add(stream)
             try:
                 async for outputs in stream:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -113,14 +113,18 @@ class EngineClient:
             reason = f"{waiting} sequences wait already, {most} may; try again later"
             raise RequestFailedError(ErrorKind.OVERLOADED, reason)
 
-    def generate(self, *requests: TextRequest) -> OutputStream:
+    def generate(self, *requests: TextRequest, meter: Meter | None = None) -> OutputStream:
         """Starts requests whose outputs come in one stream; sequence j of request i has the index i * n + j.
+
+        `meter`: of requests that the policy has admitted already.
 
         They end together: one that fails ends the others. Raises RequestFailedError when they are not admitted; later
         failures come from the stream.
         """
         self.check_admission()
-        admitted, meter = self.policy.admit(requests)
+        admitted: Sequence[TextRequest] = requests
+        if meter is None:
+            admitted, meter = self.policy.admit(requests)
         group = _Group(len(admitted), meter)
         stream = OutputStream(lambda: self._end_group(group, "abort"))
         first_index = 0

@@ -23,6 +23,16 @@ class RequestPolicy(Protocol):
         """The requests as they will run. Raises RequestFailedError for those that may not."""
 
 
+class PartMeter:
+    """For the parts of a request that was admitted as a whole: counts for it, and does not end it."""
+
+    def __init__(self, whole: Meter) -> None:
+        self.add = whole.add
+
+    def close(self) -> None:
+        """The whole ends by itself."""
+
+
 class OpenPolicy:
     """Admits everything as it is and counts nothing."""
 

@@ -96,6 +96,18 @@ def test_concurrency_of_a_key(tmp_path: Path) -> None:
         wait_until(has_room, "the client went away, and its place is free")
 
 
+def test_beams_are_one_request_of_a_key(tmp_path: Path) -> None:
+    """Their steps are no requests of their own, and the prompt is paid once."""
+    rules = {"one": {"max_concurrency": 1, "tokens_per_minute": 1000}}
+    with running(tmp_path, Script(), **plan_of(rules)) as server, keyed(server, "one") as http:
+        beams = {"prompt": "abcdefgh", "use_beam_search": True, "n": 2, "max_tokens": 5, "temperature": 0}
+        for _ in range(2):
+            answer = http.post("/v1/completions", json=beams)
+            assert answer.status_code == 200, answer.text
+        line = 'appliance_key_tokens_total{key="one",kind="prompt",model_name="scripted"} 16.0'
+        assert line in http.get("/metrics").text
+
+
 def test_caches_of_keys_are_apart(tmp_path: Path) -> None:
     """What one key's prompt left is no use to another; its own is."""
     plan = plan_of({"a": {}, "b": {}}, isolate_caches=True)
