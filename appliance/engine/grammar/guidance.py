@@ -10,8 +10,8 @@ import llguidance
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from llguidance.gbnf_to_lark import any_to_lark
 
+from appliance.engine.grammar.gbnf import gbnf_as_lark
 from appliance.engine.grammar.interface import GrammarError, MatcherError
 from appliance.engine.grammar.locate import locate
 from appliance.engine.grammar.options import json_options, with_options
@@ -149,17 +149,9 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
             rules = msgspec.json.decode(constraint.source, type=TagRules)
             return {"lark_grammar": tags_as_lark(rules, json_options(constraint))}
         case "gbnf":
-            return {"lark_grammar": _from_gbnf(constraint.source)}
+            return {"lark_grammar": gbnf_as_lark(constraint.source)}
         case "lark":
             return {"lark_grammar": constraint.source}
-
-
-def _from_gbnf(source: str) -> str:
-    try:
-        lark: str = any_to_lark(source)
-    except Exception as error:  # the converter raises nothing finer
-        raise GrammarError(_short(str(error) or type(error).__name__)) from error
-    return lark
 
 
 def _encode(*grammars: dict[str, Any]) -> str:

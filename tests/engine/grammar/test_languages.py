@@ -39,6 +39,17 @@ GBNF: dict[str, tuple[str, str]] = {
     "dashes": ('root ::= first-rule "!"\nfirst-rule ::= "a" | "b" # a comment', "[ab]!"),
     "bounds": ('root ::= [a-z]{2,3} " " [^a-z]{1}', r"(?s)[a-z]{2,3} [^a-z]"),
     "groups": ('root ::= ("a" | ("b" "c")*) "d"', "(a|(bc)*)d"),
+    "escapes": (
+        r'root ::= "\x41" "\u00e9\U0001F600" "\\" "\"" "\[" "\x22\x0a" # "\x42"',
+        'A\u00e9\U0001f600\\\\"\\["\n',
+    ),
+    "classes": (r"root ::= [\x41-\x43] [^\x00-\x7f] [\u4e00-\u4e10]", "[A-C][^\x00-\x7f][\u4e00-\u4e10]"),
+    "chess": (
+        'root ::= "1. " move " " move "\\n"\nmove ::= (pawn | nonpawn | castle) [+#]?\n'
+        'nonpawn ::= [NBKQR] [a-h]? [1-8]? "x"? [a-h] [1-8]\npawn ::= ([a-h] "x")? [a-h] [1-8] ("=" [NBKQR])?\n'
+        'castle ::= "O-O" "-O"?',
+        r"1\. [NBKQRa-hxO=+#1-8-]+ [NBKQRa-hxO=+#1-8-]+\n",
+    ),
     "several lines": ('root ::= "x" (\n  "y" |\n  "z"\n)', "x(y|z)"),
 }
 
@@ -157,6 +168,7 @@ REFUSED = [
     ("gbnf", "root ::= nowhere"),
     ("gbnf", 'root ::= "a'),
     ("gbnf", 'top ::= "a"'),
+    ("gbnf", r'root ::= "\ud800"'),
 ]
 
 
