@@ -13,7 +13,7 @@ from appliance.server.errors import ApiError
 from appliance.service.errors import RequestFailedError
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.policy import Meter, OpenPolicy
-from appliance.service.requests import TextRequest
+from appliance.service.requests import TextOutput, TextRequest
 
 _OPEN = OpenPolicy()
 
@@ -136,8 +136,8 @@ class _CallerMeter:
         self._caller = caller
         caller.num_open += 1
 
-    def add(self, num_tokens: int) -> None:
-        self._caller.charge("generation_tokens", num_tokens)
+    def add(self, output: TextOutput) -> None:
+        self._caller.charge("generation_tokens", len(output.token_ids))
 
     def close(self) -> None:
         self._caller.num_open -= 1

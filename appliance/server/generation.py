@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.base.log import fields as log_fields
-from appliance.base.log import logger
 from appliance.server.answers import Answer
 from appliance.server.errors import as_api_error, invalid
 from appliance.server.fields import GenerationFields
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-_log = logger("server")
 
 AnswerSource = OutputStream | BeamStream
 _MAX_REQUEST_ID = 128
@@ -64,7 +61,6 @@ async def respond(
 
     `beams` answers the requests in the engine's place.
     """
-    _log_requests(state, requests)
     stream = state.client.generate(*requests) if beams is None else beams
     state.load += 1
     try:
@@ -150,13 +146,3 @@ async def _closed_on_disconnect(receive: "Receive", stream: AnswerSource) -> "As
         raise
     finally:
         watcher.cancel()
-
-
-def _log_requests(state: ServerState, requests: Sequence[TextRequest]) -> None:
-    serving = state.plan.serving
-    if not serving.log_requests:
-        return
-    for request in requests:
-        token_ids = request.prompt_token_ids[: serving.max_log_len]
-        text = state.tokenizer.decode(token_ids)[: serving.max_log_len]
-        _log.info("request", extra=log_fields(id=request.request_id, prompt=text, sampling=repr(request.sampling)))

@@ -10,7 +10,6 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
-from appliance.server.callers import CallerPolicy
 from appliance.server.live import LiveApp
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
@@ -48,7 +47,6 @@ class RunningServer:
         new.batch_wanted = old.batch_wanted
         new.is_draining = old.is_draining
         self._states = [*(state for state in self._states if state.load), new]
-        new.client.policy = CallerPolicy(isolates_caches=plan.serving.front.isolate_caches)
         self._supervisor.use_plan(plan)
         configure(plan.serving.log_level)
         self._app.use(app)

@@ -13,6 +13,7 @@ from appliance.server.callers import CALLER
 from appliance.server.errors import ApiError
 from appliance.server.keys import KeyRing
 from appliance.server.prompts import PromptMaker
+from appliance.server.request_log import request_policy
 from appliance.server.sampling import SamplingRules
 from appliance.service.client import EngineClient
 from appliance.service.health import Health
@@ -69,11 +70,12 @@ def make_state(
     tokenizer: Tokenizer,
     store: Store | None = None,
 ) -> ServerState:
-    """`store`: by default one that goes with the process.
+    """`store`: by default one that goes with the process. From now on the client follows this plan's policy.
 
     Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys.
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
     keys = KeyRing(plan.serving, metrics)
+    client.policy = request_policy(plan.serving, tokenizer)
     kept = store or Store(plan.serving)
     return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept)

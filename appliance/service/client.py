@@ -79,6 +79,7 @@ class EngineClient:
         self._clock = clock
         self.policy = policy or OpenPolicy()
         self._link: EngineLink | None = None
+        self.introduces_vocabulary = False  # to an engine at its start, not only before its first constraint
         self._knows_vocabulary = False  # the engine behind the link
         self._open: dict[str, _OpenRequest] = {}
         self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
@@ -98,10 +99,14 @@ class EngineClient:
     def use_text(self, text: TextSide) -> None:
         """Needed before the first `generate`; not in the constructor, for an engine may load while a tokenizer does."""
         self._text = text
+        if self.introduces_vocabulary:
+            self._introduce_vocabulary()
 
     def attach(self, link: EngineLink | None) -> None:
         self._link = link
         self._knows_vocabulary = False
+        if self.introduces_vocabulary:
+            self._introduce_vocabulary()
 
     def check_admission(self) -> None:
         """Raises RequestFailedError (unavailable, overloaded) when nothing more can be taken now."""
@@ -173,6 +178,12 @@ class EngineClient:
         if self._metrics:
             self._metrics.engine_gone()
 
+    def _introduce_vocabulary(self) -> None:
+        """Once for each engine, when there is one and its text side."""
+        if self._link is not None and self._text is not None and not self._knows_vocabulary:
+            self._knows_vocabulary = True
+            self._link.send(self._text.vocabulary())
+
     def _start(self, request: TextRequest, stream: OutputStream, group: _Group, first_index: int) -> None:
         assert self._link is not None
         assert self._text is not None
@@ -183,9 +194,8 @@ class EngineClient:
         self._open[key] = _OpenRequest(stream, group, sequences, record, sampling.n, first_index)
         group.keys.append(key)
         self.num_open_sequences += sampling.n
-        if request.constraint is not None and not self._knows_vocabulary:
-            self._knows_vocabulary = True
-            self._link.send(self._text.vocabulary())
+        if request.constraint is not None:
+            self._introduce_vocabulary()
         self._link.send(
             GenerateRequest(
                 request_id=key,
@@ -213,7 +223,7 @@ class EngineClient:
         shown = sequence.advance(output)
         shown.index += opened.first_index
         opened.record.advance(self._metrics, self._clock(), len(shown.token_ids))
-        opened.group.meter.add(len(shown.token_ids))
+        opened.group.meter.add(shown)
         opened.stream.put(shown)
         if sequence.finished:
             if output.finish_reason is None:  # a stop string ended it here, and the engine still goes on

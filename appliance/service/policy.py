@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.service.requests import TextRequest
+from appliance.service.requests import TextOutput, TextRequest
 
 
 class Meter(Protocol):
     """Follows one group of admitted requests."""
 
-    def add(self, num_tokens: int) -> None:
-        """Tokens were generated."""
+    def add(self, output: TextOutput) -> None:
+        """A sequence of the group gained this."""
 
     def close(self) -> None:
         """The group has ended. Called once."""
@@ -39,7 +39,7 @@ class OpenPolicy:
     def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:
         return requests, self
 
-    def add(self, num_tokens: int) -> None:
+    def add(self, output: TextOutput) -> None:
         """Nobody is charged."""
 
     def close(self) -> None:

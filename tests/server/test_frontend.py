@@ -171,3 +171,13 @@ def test_logs_hold_no_secrets(tmp_path: Path) -> None:
         assert not any(line.startswith("12:00:00") for line in log.splitlines())
         assert "\x1b" not in log
         assert "y" * 300 not in log
+
+
+def test_answers_are_logged_where_planned(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"log_requests": True, "max_log_len": 8, "front": {"log_outputs": True}}
+    with running(tmp_path, Script(replies=[says("greet", "hello\nworld")]), **plan) as server, server.http() as http:
+        http.post("/v1/chat/completions", json={**GREET, "n": 2, "request_id": "mine"})
+        wait_until(lambda: server.log.read_text().count("answer id=mine") == 2, "both are written")
+        log = server.log.read_text()
+        assert 'server: answer id=mine index=1 text="hello\\nwo" finished=stop' in log
+        assert "world" not in log

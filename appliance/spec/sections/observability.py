@@ -24,7 +24,7 @@ class LogsSection(Section):
         apply="live",
         vllm="disable_uvicorn_access_log",
     )
-    enable_log_outputs: bool = field(False, "Log generated text as well.", built=False, apply="live")
+    enable_log_outputs: bool = field(False, "Log generated text as well, up to max_log_len.", apply="live")
     max_log_len: NonNegativeInt | None = field(
         256, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
     )
