@@ -62,6 +62,7 @@ def run(options: ApplyOptions) -> int:
     )
     return bring_about(wanted, options, printer, phases)
 
+        overrides=options.overrides,
 
 def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phases: PhaseClock) -> int:
     """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""
@@ -86,7 +87,7 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
         )
-    generation = state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data)
+    generation = state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides)
     process = identify(os.getpid())
     assert process is not None
     current = describe(wanted.plan, generation, process, wanted.spec_file)

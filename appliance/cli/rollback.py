@@ -16,12 +16,14 @@ def run(name: str, number: int = 0, timeout_s: float = 600.0, as_json: bool = Fa
     """0 names the one that served before the one that serves. Raises ApplyError (4) when it does not become ready."""
     state = find_deployment(name)
     generation = _chosen(state, number)
+    current = state.current()
     phases, printer = PhaseClock("resolve"), Printer(quiet=as_json)
     wanted = Wanted(
         plan=_plan(generation),
-        spec_file=str(generation.folder / "spec.yaml"),
+        spec_file=current.spec_file if current is not None else str(generation.folder / "spec.yaml"),
         spec_text=generation.spec_text,
         spec_data=generation.spec_data() or {},
+        overrides=generation.overrides,
         rollback_of=generation.number,
     )
     options = ApplyOptions(spec=wanted.spec_file, timeout_s=timeout_s, as_json=as_json)

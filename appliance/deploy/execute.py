@@ -1,7 +1,7 @@
 """Carries out what the reconciler decided, writes down how it went, and says how long each part took."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ class Wanted:
     spec_file: str
     spec_text: str
     spec_data: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
     rollback_of: int = 0
 
 
@@ -88,7 +89,7 @@ class Applier:
 
     def _carry_out(self, action: Action, wanted: Wanted, seen: Observation) -> tuple[CurrentState, str]:
         """Makes a generation, and writes down what became of it."""
-        generation = self.state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data)
+        generation = self.state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides)
         how = self._how(action, wanted.plan)
         before = seen.current.generation if seen.current is not None else 0
         result = Result(

@@ -2,14 +2,14 @@
 
 state/<name>/lock            held by the command that changes the deployment
 state/<name>/current.json    CurrentState: which generation runs, and as which process
-state/<name>/generations/<number>/  plan.json, spec.yaml, spec.json (with every default, secrets masked), result.json,
-                             server.log, and what the server writes beside them
+state/<name>/generations/<number>/  plan.json, spec.yaml, overrides.json, spec.json (with every default, secrets
+                             masked), result.json, server.log, and what the server writes beside them
 """
 
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,6 +75,14 @@ class Generation:
     def spec_text(self) -> str:
         return (self.folder / "spec.yaml").read_text(encoding="utf-8")
 
+    @property
+    def overrides(self) -> list[str]:
+        """What --set said; may hold secrets, as the spec's text may."""
+        try:
+            return msgspec.json.decode((self.folder / "overrides.json").read_bytes(), type=list[str])
+        except (FileNotFoundError, msgspec.DecodeError):
+            return []
+
     def spec_data(self) -> dict[str, Any] | None:
         """The spec with every default, secrets masked; None where an older version kept none."""
         try:
@@ -136,13 +144,16 @@ class DeploymentState:
         """Those that are kept, the oldest first."""
         return [self.generation(number) for number in self._numbers()]
 
-    def new_generation(self, plan: EnginePlan, spec_text: str, spec_data: Mapping[str, Any]) -> Generation:
+    def new_generation(
+        self, plan: EnginePlan, spec_text: str, spec_data: Mapping[str, Any], overrides: Sequence[str] = ()
+    ) -> Generation:
         """The next number. Older ones than KEPT_GENERATIONS are removed, never the one that runs."""
         numbers = self._numbers()
         made = self.generation(max(numbers, default=0) + 1)
         made.folder.mkdir()
         write_atomically(made.folder / "spec.yaml", spec_text.encode())
         write_atomically(made.folder / "spec.json", msgspec.json.encode(spec_data))
+        write_atomically(made.folder / "overrides.json", msgspec.json.encode(list(overrides)))
         write_atomically(made.plan_path, msgspec.json.format(msgspec.json.encode(plan)))
         running = self.current()
         for number in numbers[: -KEPT_GENERATIONS + 1]:

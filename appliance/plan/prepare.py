@@ -22,7 +22,7 @@ from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import ResolvedFiles
 from appliance.plan.ledger import AUTO
 from appliance.plan.types import EnginePlan
-from appliance.spec import DeploymentSpec, LoadedSpec, load_spec
+from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -54,15 +54,20 @@ def prepare(
     allow_fetch: bool = True,
     to_run: bool = True,
     progress: Progress | None = None,
+    spec_text: str | None = None,
 ) -> Prepared:
     """The spec, the checkpoint's facts and the plan.
 
     hardware: a known machine's name or a facts file; this machine when None. model_facts: a ModelFacts JSON in place
     of the checkpoint. allow_fetch False: only what is on this machine. to_run: refuse a plan that this version cannot
-    run. Raises ApplianceError: SpecError, FitError, CannotRunError, CheckpointError, HardwareError.
+    run. spec_text: what the file said, in place of what it says. Raises ApplianceError: SpecError, FitError,
+    CannotRunError, CheckpointError, HardwareError.
     """
-    loaded = load_spec(spec_path, overrides)
     base = Path(spec_path).resolve().parent
+    if spec_text is None:
+        loaded = load_spec(spec_path, overrides)
+    else:
+        loaded = load_text(spec_text, str(spec_path), overrides, folder=base)
     machine = find_machine(loaded.spec, hardware)
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)

@@ -17,7 +17,7 @@ GROUPS = {
 }
 VERBS = (
     *("validate", "explain", "schema", "init", "audit", "lock", "plan", "pull", "doctor"),
-    *("apply", "diff", "history", "rollback", "status", "logs", "down"),
+    *("apply", "diff", "drift", "history", "rollback", "status", "logs", "down"),
     *("batch", "chat", "complete", "render", "import"),
 )
 COMMANDS = [(verb,) for verb in VERBS] + [(group, verb) for group, verbs in GROUPS.items() for verb in verbs]

@@ -79,3 +79,22 @@ def test_generations(cli: CommandLine, spec: Path) -> None:
     assert rows[0]["rollback_of"] == 2
     assert "the chat template is broken" in rows[1]["reason"]
     assert "rollback to 2" in cli.run("history", "random").stdout
+
+
+def test_drift(cli: CommandLine, spec: Path) -> None:
+    template = spec.parent / "chat.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    cli.run("apply", spec, "--set", "model.chat_template=chat.jinja")
+    assert "runs as it was applied" in cli.run("drift").stdout
+    assert cli.json("drift") == []
+
+    template.write_text("{% for m in messages %}<{{ m.content }}>{% endfor %}")
+    [edited] = cli.json("drift", code=2)
+    assert (edited["kind"], edited["what"]) == ("plan", "model.chat_template")
+    spec.write_text(spec.read_text() + "# a comment\n")
+    weights = spec.parent / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())
+    found = cli.json("drift", code=2)
+    assert [(each["kind"], Path(each["what"]).name) for each in found] == [
+        ("spec", "random.yaml"), ("plan", "model.chat_template"), ("file", "model.safetensors"),
+    ]  # fmt: skip

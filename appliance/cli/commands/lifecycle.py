@@ -1,4 +1,4 @@
-"""The verbs about what runs: apply, diff, history, rollback, status, logs, down."""
+"""The verbs about what runs: apply, diff, drift, history, rollback, status, logs, down."""
 
 from typing import Annotated
 
@@ -73,6 +73,13 @@ def _add_generations(app: typer.Typer) -> None:
 
     @verb(app, "history", "appliance history quickstart --json")
     def history(name: Deployment = "", as_json: AsJson = False) -> int:
+    @verb(app, "drift", "appliance drift quickstart --json")
+    def drift(name: Deployment = "", as_json: AsJson = False) -> int:
+        """Say what has changed under a deployment since it was applied; 2 when something has."""
+        from appliance.cli import drift
+
+        return drift.run(name, as_json)
+
         """List the generations: when each served, why, and why those that failed did."""
         from appliance.cli import history
 
