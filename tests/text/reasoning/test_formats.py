@@ -12,6 +12,7 @@ from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, Parser, f
 from appliance.text.parsing.events import ContentDelta, Event, OutputParser, ReasoningDelta, merge_events
 from appliance.text.reasoning.format import ReasoningFormat
 from appliance.text.tools.format import ToolContext, ToolFormat
+from tests.text.counting import CallCounter
 
 THINKS = ["deepseek_r1", "qwen3", "glm45", "step3", "hunyuan_a13b"]
 
@@ -129,3 +130,23 @@ def test_a_prompt_tells_where_its_answer_begins(name: str) -> None:
     assert form.is_open_after(f"<|assistant|>{form.start}\n") is True
     assert form.is_open_after(f"<|assistant|>{form.start}\n\n{form.end}\n\n") is False
     assert form.is_open_after("<|assistant|>\n") is None
+
+
+def work(name: str, text: str, size: int) -> int:
+    parser = new_parser(name)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    with CallCounter() as counter:
+        for piece in pieces:
+            parser.feed(piece)
+        parser.finish()
+    return counter.count
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in REASONING_PARSERS])
+@pytest.mark.parametrize(
+    "unit", ["<", "<think>", "</think>", "</thin", "<answer>", "[/THINK", "\n", " \n<", "Here is my "]
+)
+def test_doubling_the_text_doubles_the_work(name: str, unit: str) -> None:
+    for size in (1, 1 << 30):
+        once, twice = (work(name, (unit * 2000)[:length], size) for length in (800, 1600))
+        assert twice <= 2.05 * once + 50

@@ -1,11 +1,9 @@
 """Hostile text costs no more than any other: work grows with the number of characters, however they are cut."""
 
-import sys
-from typing import Any
-
 import pytest
 
 from appliance.catalog.parsers import TOOL_PARSERS
+from tests.text.counting import CallCounter
 
 from .parsing import new_parser
 
@@ -15,23 +13,6 @@ UNITS = [
     "<\uff5ctool\u2581call\u2581begin\uff5c>", "<|python_tag|>", "<tool_call>x<arg_key>", "</tool_call>",
     "<tool_call>\n ",
 ]  # fmt: skip
-
-
-class CallCounter:
-    """Counts calls of functions, Python's and the interpreter's own, and resumptions of generators."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __enter__(self) -> "CallCounter":
-        sys.setprofile(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-
-    def _note(self, frame: Any, event: str, argument: Any) -> None:
-        self.count += event in ("call", "c_call")
 
 
 def work(name: str, text: str, size: int) -> int:
