@@ -16,12 +16,13 @@ def plan_structured(inputs: PlanInputs, ledger: Ledger) -> StructuredPlan:
     if inputs.spec.model.skip_tokenizer_init:
         backend = ledger.decide(path, None, "spec", "constraints are over text, and model.skip_tokenizer_init is true")
     elif decoding.structured_output == AUTO:
-        why = "the one back-end of this version; it compiles at the first request that has a constraint"
+        why = "the one back-end of this version; it is loaded at the first request that has a constraint"
         backend = ledger.decide(path, BACKEND, "computed", why)
     else:
         backend = ledger.take(path, spec_path, BACKEND if decoding.structured_output == BACKEND else None)
     return StructuredPlan(
         backend=backend,
+        at_start=backend is not None and decoding.structured_output != AUTO,
         any_whitespace=not decoding.disable_any_whitespace,
         additional_properties=not decoding.disable_additional_properties,
     )

@@ -193,6 +193,7 @@ class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Structured output: how constraints of requests are read where these do not say."""
 
     backend: Literal["guidance"] | None = "guidance"  # None refuses every constraint
+    at_start: bool = False  # it is loaded with the engine, not at the first constraint
     any_whitespace: bool = True  # JSON may have white space between its parts
     additional_properties: bool = True  # a schema without additionalProperties allows them
 

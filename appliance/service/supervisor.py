@@ -50,6 +50,7 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.health = Health()
+        client.introduces_vocabulary = plan.serving.structured.at_start
         self._paths = paths
         self._client = client
         self._metrics = metrics

@@ -17,8 +17,9 @@ def test_auto_is_the_back_end_of_this_version_and_says_why() -> None:
     assert made.serving.structured == StructuredPlan(backend="guidance")
     (why,) = [each for each in made.decisions if each.path == "serving.structured.backend"]
     assert (why.value, why.source) == ("guidance", "computed")
-    assert planned("{structured_output: guidance}").serving.structured.backend == "guidance"
-    assert planned("{structured_output: none}").serving.structured.backend is None
+    named = planned("{structured_output: guidance}").serving.structured
+    assert named == StructuredPlan(backend="guidance", at_start=True)
+    assert planned("{structured_output: none}").serving.structured == StructuredPlan(backend=None)
 
 
 def test_switches_are_planned() -> None:

@@ -21,13 +21,14 @@ from appliance.engine.messages import (
     SequenceOutput,
 )
 from appliance.engine.scripted import Script
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import EnginePlan, StructuredPlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.in_process import InProcessEngine
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.requests import TextOptions, TextRequest
 from appliance.service.streams import OutputStream
+from appliance.service.supervisor import EnginePaths, Supervisor
 from appliance.service.text_side import load_text_side
 from tests.server.harness import continues, encode, write_plan
 
@@ -202,3 +203,15 @@ async def test_the_vocabulary_goes_before_the_first_constraint_of_each_engine(tm
         client.generate(replace(request("Say: "), constraint=wish))
         kinds = [type(message).__name__ for message in link.sent]
         assert kinds == ["GenerateRequest", "Vocabulary", "GenerateRequest", "GenerateRequest"]
+    client.introduces_vocabulary = True
+    client.attach(link := Link())
+    assert [type(message).__name__ for message in link.sent] == ["Vocabulary"]
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_plan_may_have_the_vocabulary_introduced_at_the_start(tmp_path: Path, at_start: bool) -> None:
+    plan = plan_in(tmp_path)
+    serving = msgspec.structs.replace(plan.serving, structured=StructuredPlan(at_start=at_start))
+    client = EngineClient(AdmissionLimits(4, None))
+    Supervisor(msgspec.structs.replace(plan, serving=serving), EnginePaths(tmp_path, tmp_path), client)
+    assert client.introduces_vocabulary is at_start

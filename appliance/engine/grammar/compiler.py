@@ -33,9 +33,8 @@ class GrammarCompiler:
     one worker, until the back-end's own limits end it."""
 
     def __init__(self, load: Callable[[Vocabulary], Backend]) -> None:
-        """`load` makes the back-end when the first constraint has come; it may raise GrammarError."""
+        """`load` makes the back-end when a vocabulary has come; it may raise GrammarError."""
         self._load = load
-        self._vocabulary: Vocabulary | None = None
         self._backend: Future[Backend] | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._kept: OrderedDict[str, tuple[Outcome, int]] = OrderedDict()
@@ -45,7 +44,7 @@ class GrammarCompiler:
 
     @property
     def has_vocabulary(self) -> bool:
-        return self._vocabulary is not None
+        return self._backend is not None
 
     @property
     def is_full(self) -> bool:
@@ -57,7 +56,9 @@ class GrammarCompiler:
 
     def use(self, vocabulary: Vocabulary) -> None:
         """The first vocabulary holds: every client of an engine speaks of the same model."""
-        self._vocabulary = self._vocabulary or vocabulary
+        if self._backend is None:
+            self._workers = ThreadPoolExecutor(NUM_THREADS, "engine-grammars")
+            self._backend = self._workers.submit(self._load, vocabulary)
 
     def key(self, constraint: Constraint) -> str:
         """Names a constraint by what it says; the field to blame does not matter."""
@@ -75,11 +76,8 @@ class GrammarCompiler:
         """Compiles in a worker, once for all that ask meanwhile. Needs a vocabulary."""
         if (running := self._pending.get(key)) is not None:
             return running
-        assert self._vocabulary is not None
-        if self._workers is None:
-            self._workers = ThreadPoolExecutor(NUM_THREADS, "engine-grammars")
-        if self._backend is None:
-            self._backend = self._workers.submit(self._load, self._vocabulary)
+        assert self._workers is not None
+        assert self._backend is not None
         self._pending_bytes += len(constraint.source)
         self._pending[key] = self._workers.submit(_compile, self._backend, constraint)
         return self._pending[key]

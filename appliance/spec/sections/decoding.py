@@ -16,7 +16,7 @@ class DecodingSection(Section):
     structured_output: Literal["auto", "none", "guidance", "xgrammar", "outlines", "lm-format-enforcer"] = field(
         "auto",
         "Back-end of structured output.",
-        auto="for each request, by what it asks and the back-end can",
+        auto="guidance, loaded at the first request that asks for it; a back-end that is named is loaded at the start",
         built_values=("auto", "none", "guidance"),
         apply="live",
         vllm="guided_decoding_backend",
