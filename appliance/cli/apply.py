@@ -59,10 +59,10 @@ def run(options: ApplyOptions) -> int:
         spec_file=str(Path(options.spec).resolve()),
         spec_text=prepared.loaded.text,
         spec_data=prepared.loaded.resolved(),
+        overrides=options.overrides,
     )
     return bring_about(wanted, options, printer, phases)
 
-        overrides=options.overrides,
 
 def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phases: PhaseClock) -> int:
     """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""

@@ -71,8 +71,6 @@ def _add_generations(app: typer.Typer) -> None:
 
         return diff.run(spec, overrides or (), as_json)
 
-    @verb(app, "history", "appliance history quickstart --json")
-    def history(name: Deployment = "", as_json: AsJson = False) -> int:
     @verb(app, "drift", "appliance drift quickstart --json")
     def drift(name: Deployment = "", as_json: AsJson = False) -> int:
         """Say what has changed under a deployment since it was applied; 2 when something has."""
@@ -80,6 +78,8 @@ def _add_generations(app: typer.Typer) -> None:
 
         return drift.run(name, as_json)
 
+    @verb(app, "history", "appliance history quickstart --json")
+    def history(name: Deployment = "", as_json: AsJson = False) -> int:
         """List the generations: when each served, why, and why those that failed did."""
         from appliance.cli import history
 
