@@ -145,9 +145,13 @@ class AnswerView {
       details.append(element("summary", "Reasoning"), element("div", this.reasoning));
       this.box.append(details);
     }
-    this.text.split("```").forEach((part, place) => {
-      if (!part) return;
-      this.box.append(place % 2 ? element("pre", part.replace(/^\w*\n/, "")) : document.createTextNode(part.replace(/^\n/, "")));
+    this.text.split("```").forEach((part, place, parts) => {
+      if (place % 2) {
+        this.box.append(element("pre", part.replace(/^[\w+-]*\n/, "")));
+        return;
+      }
+      const before = place ? part.replace(/^\n+/, "") : part;
+      this.box.append(place < parts.length - 1 ? before.replace(/\n+$/, "") : before);
     });
     for (const call of this.calls.filter(Boolean)) {
       this.box.append(element("code", `${call.name}(${call.arguments})`, "call"));
