@@ -297,3 +297,9 @@ def test_deep_schemas_hurt_nobody(http: httpx.Client, choice: str) -> None:
     response = http.post("/v1/chat/completions", json={**body, "tools": tools, "tool_choice": choice})
     assert response.status_code in (200, 400), response.text
     assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_calls_of_the_best_answer(client: openai.OpenAI) -> None:
+    answer = ask(client, "call", tools=TOOLS, extra_body={"best_of": 2})
+    assert calls_of(answer) == [("weather", ARGUMENTS)]
+    assert answer.choices[0].finish_reason == "tool_calls"
