@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
+import pydantic
 import pytest
 
 from appliance.engine.scripted import Reply, Script
@@ -171,6 +172,15 @@ def test_structured_output(messages: Any, responses: Any, stream: bool) -> None:
     quick = {"chat_template_kwargs": {"enable_thinking": False}}
     made = response(responses, "odd", stream=stream, text=text, extra_body=quick)
     assert json.loads(made.output_text) == {"a": 7}
+
+
+def test_parsed_responses(responses: Any) -> None:
+    class Answer(pydantic.BaseModel):
+        a: Literal[7]
+
+    quick = {"chat_template_kwargs": {"enable_thinking": False}}
+    made = responses.parse(model="scripted", input="odd", text_format=Answer, extra_body=quick)
+    assert made.output_parsed == Answer(a=7)
 
 
 def test_thinking_needs_a_parser(tmp_path_factory: pytest.TempPathFactory) -> None:
