@@ -39,9 +39,22 @@ class NameFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
 
 
-class NamedChoiceFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    type: Literal["function"]
+class NamedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
     function: NameFields
+
+
+class AllowedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice]
+
+
+class AllowedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="allowed_tools"):
+    """Some of the tools; the others are as if they were not there."""
+
+    allowed_tools: AllowedFields
+
+
+Choice = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
 
 
 class _Tools(msgspec.Struct):
@@ -51,7 +64,7 @@ class _Tools(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    tool_choice: Literal["none", "auto", "required"] | NamedChoiceFields
+    tool_choice: Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +114,33 @@ def tool_wish(fields: ChatFields, plan: ParsersPlan) -> ToolWish:
     tools = {tool.function.name: tool.function.parameters for tool in given}
     if len(tools) < len(given):
         raise invalid("tools", "two tools have the same name", "invalid_value")
-    mode: Mode = choice if isinstance(choice, str) else "named"
-    name = None if isinstance(choice, str) else choice.function.name
-    if name is not None and name not in tools:
-        known = ", ".join(tools)[:200]
-        raise invalid(
-            "tool_choice.function.name", f"no tool is named {name[:100]!r}; there are {known}", "invalid_value"
-        )
+    mode: Mode = "named"
+    name: str | None = None
+    if isinstance(choice, NamedChoice):
+        name = _known(choice, tools, "tool_choice")
+    elif isinstance(choice, AllowedChoice):
+        mode, where = choice.allowed_tools.mode, "tool_choice.allowed_tools.tools"
+        names = {_known(each, tools, f"{where}[{place}]") for place, each in enumerate(choice.allowed_tools.tools)}
+        if not names:
+            raise invalid(where, f"{where} is empty", "invalid_value")
+        given = [tool for tool in given if tool.function.name in names]
+        tools = {tool.function.name: tool.function.parameters for tool in given}
+    else:
+        mode = choice
     if mode == "auto":
         _check_auto(plan)
     hidden = mode == "none" and plan.exclude_tools_when_none
     shown = None if hidden else [_shown(tool) for tool in given]
     return ToolWish(mode, tools, shown, name, is_parallel=fields.parallel_tool_calls is not False)
+
+
+def _known(choice: NamedChoice, tools: Mapping[str, object], where: str) -> str:
+    name = choice.function.name
+    if name not in tools:
+        known = ", ".join(tools)[:200]
+        problem = f"no tool is named {name[:100]!r}; there are {known}"
+        raise invalid(f"{where}.function.name", problem, "invalid_value")
+    return name
 
 
 def shown_tools(fields: ChatFields) -> list[dict[str, Any]] | None:
@@ -136,7 +164,7 @@ def _tools(fields: ChatFields) -> list[ToolFields]:
     return given
 
 
-def _choice(fields: ChatFields, has_tools: bool) -> Literal["none", "auto", "required"] | NamedChoiceFields:
+def _choice(fields: ChatFields, has_tools: bool) -> Choice:
     if fields.tool_choice is None:
         return "auto" if has_tools else "none"
     try:

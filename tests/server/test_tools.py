@@ -218,6 +218,14 @@ def test_a_required_call_is_made_by_constraint(client: openai.OpenAI, stream: bo
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
+def test_some_tools_are_allowed(client: openai.OpenAI) -> None:
+    allowed = [{"type": "function", "function": {"name": "now"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": allowed}}
+    options: dict[str, Any] = {"parallel_tool_calls": False, "extra_body": {"enable_thinking": False}}
+    answer = ask(client, "plain", tools=TOOLS, tool_choice=choice, max_tokens=200, **options)
+    assert [(name, json.loads(arguments)) for name, arguments in calls_of(answer)] == [("now", {})]
+
+
 def test_a_constraint_begins_behind_the_reasoning(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
     wish: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -266,6 +274,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("response_format", {"tools": TOOLS, "response_format": {"type": "json_object"}}),
+    ("tool_choice.allowed_tools.tools", {"tools": TOOLS, "tool_choice": {
+        "type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}),
     ("functions", {"functions": [{"name": "x"}]}),
 ]  # fmt: skip
 
