@@ -50,8 +50,10 @@ def test_beam_search(http: httpx.Client, path: str, body: dict[str, Any]) -> Non
     assert (choice.get("text") or choice["message"]["content"]) == "hello world"
     assert choice["finish_reason"] == "stop"
     assert answer["usage"]["completion_tokens"] == 4
+    assert http.post(path, json={**body, **beams, "response_format": {"type": "text"}}).status_code == 200
     for name, value in [
         ("stream", True), ("top_p", 0.5), ("stop", "x"), ("bad_words", ["x"]), ("length_penalty", 99.0), ("n", 16),
+        ("response_format", {"type": "json_object"}),
     ]:  # fmt: skip
         changed = {**body, **beams, name: value, **({"best_of": 16} if name == "n" else {})}
         refused = http.post(path, json=changed)
