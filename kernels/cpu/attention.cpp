@@ -15,6 +15,8 @@ namespace {
 constexpr int kRows = 48;
 constexpr int kChunk = int(kRowBytes / sizeof(float));
 constexpr int kSplitLength = 512;   // keys; shorter sequences are not shared out
+constexpr int kBlocksAhead = 4;     // whose keys are asked for
+const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
 constexpr int kPartialsPerThread = 4;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -181,23 +183,43 @@ class Attention {
     for (int i = 0; i < tiles; ++i) body(rows * i / tiles, rows * (i + 1) / tiles - rows * i / tiles);
   }
 
+  // Blocks lie anywhere, so that the processor cannot foresee them.
+  void ask_for(const uint8_t* cache, const Part& part, int block) const {
+    constexpr size_t kLine = 64;
+    const uint8_t* at = cache + g_.offset(block_id(part, block), part.kv_head);
+    for (size_t i = 0; i < g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
+  }
+
+  const uint8_t* keys_of(const Part& part, int block) const {
+    return layer_.keys + g_.offset(block_id(part, block), part.kv_head);
+  }
+
+  // Blocks of one panel are scored in pairs: the distance between them serves as that between panels.
   void score(const Part& part, int first_block, int count, Scratch& scratch) const {
     const int panels = g_.slots / kPanel;
-    for (int b = 0; b < count; ++b) {
-      const uint8_t* keys = layer_.keys + g_.offset(block_id(part, first_block + b), part.kv_head);
+    for (int b = 0, blocks = 1; b < count; b += blocks) {
+      blocks = panels == 1 && b + 1 < count ? 2 : 1;
+      for (int i = b; i < b + blocks; ++i) {
+        if (first_block + i + kBlocksAhead < part.end_block) ask_for(layer_.keys, part, first_block + i + kBlocksAhead);
+        ask_for(layer_.values, part, first_block + i);  // read after the scores of the chunk
+      }
+      const uint8_t* keys = keys_of(part, first_block + b);
+      const size_t stride = blocks == 2 ? size_t(keys_of(part, first_block + b + 1) - keys) : g_.key_panel_bytes();
       for_tiles(part.rows, [&](int row, int rows) {
-        for (int panel = 0, width = 0; panel < panels; panel += width) {
-          width = panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
+        for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
+          width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
           float* c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
-          score_tile(scratch, row, rows, keys + size_t(panel) * g_.key_panel_bytes(), width, c);
+          score_tile(scratch, row, rows, keys + size_t(panel) * stride, stride, width, c);
         }
       });
     }
   }
 
-  void score_tile(const Scratch& scratch, int row, int rows, const uint8_t* keys, int width, float* c) const {
+  void score_tile(const Scratch& scratch, int row, int rows, const uint8_t* keys, size_t stride, int width,
+                  float* c) const {
     TileArgs t{};
-    t.panel_bytes = g_.key_panel_bytes();
+    t.panel_bytes = stride;
+    t.panel_end = kNever;
     t.c = c;
     t.ldc = kChunk;
     const int columns = block_columns(form_);
@@ -286,6 +308,7 @@ class Attention {
         t.a = a + size_t(row) * kRowBytes;
         t.b = t.ahead = blocks[0];
         t.panel_bytes = g_.value_panel_bytes();
+        t.panel_end = kNever;
         t.columns = t.last_columns = g_.slots;
         t.more = blocks + 1;
         t.num_more = count - 1;

@@ -151,6 +151,7 @@ class Run {
     t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
                                   : call_.input.block(block) + size_t(row) * kRowBytes;
     t.panel_bytes = w_.panel_bytes;
+    t.near = kPrefetchBytes;
     t.panel_end = w_.panel(panel + 1);
     t.ahead = ahead.data;
     t.ahead_step = ahead.step;

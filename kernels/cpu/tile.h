@@ -15,8 +15,11 @@ struct TileArgs {
   const uint8_t* b;    // panel 0 at the block's first column
   size_t panel_bytes;  // from panel to panel
   int columns;         // of each segment
-  const uint8_t* panel_end;  // of panel 0; prefetching goes on behind the last of the panels
-  const uint8_t* ahead;      // in the panels that come next: tiles of several rows share the asking for them
+
+  // Prefetching, see below; a caller that does its own leaves `ahead` at the weights and the others 0.
+  size_t near;               // bytes to look ahead, for tiles of one or two rows,
+  const uint8_t* panel_end;  // which jump from the end of panel 0 behind the last of the panels
+  const uint8_t* ahead;      // in the panels that come next, for taller tiles
   size_t ahead_step;         // bytes of each panel to ask for at a step
 
   // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
@@ -41,12 +44,13 @@ struct TileArgs {
 
 using Tile = void (*)(const TileArgs&);
 
+// kTileVectors of the registers are sums.
 #if APPL_WIDTH == 16
-constexpr int kMaxTileRows = 12, kTileVectors = 24;  // accumulators of 32 registers
+constexpr int kMaxTileRows = 12, kTileVectors = 24, kRegisters = 32;
 #elif APPL_WIDTH == 8
-constexpr int kMaxTileRows = 6, kTileVectors = 12;  // of 16
+constexpr int kMaxTileRows = 6, kTileVectors = 12, kRegisters = 16;
 #else
-constexpr int kMaxTileRows = 2, kTileVectors = 8;
+constexpr int kMaxTileRows = 2, kTileVectors = 8, kRegisters = 16;
 #endif
 constexpr int kMaxTilePanels = 4;
 
@@ -55,8 +59,10 @@ struct TileTable {
   Tile tiles[kMaxTileRows][3];
 };
 
+// With several rows the weights of a column stay in registers beside the sums, and one input.
 constexpr bool tile_fits(int rows, int panels) {
-  return panels == 1 || rows * panels * kPanelVectors <= kTileVectors;
+  const int weights = panels * kPanelVectors, sums = rows * weights;
+  return panels == 1 || (sums <= kTileVectors && (rows == 1 || sums + weights < kRegisters));
 }
 
 // The widest tile for `rows` rows, in panels.
@@ -115,11 +121,11 @@ template <int Rows, int Panels>
 class Prefetch {
  public:
   explicit Prefetch(const TileArgs& t)
-      : panel_bytes_(t.panel_bytes), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
+      : panel_bytes_(t.panel_bytes), near_(t.near), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
 
   void step(const uint8_t* b) {
     if constexpr (Rows <= 2) {
-      const uint8_t* ahead = b + kPrefetchBytes;
+      const uint8_t* ahead = b + near_;
       ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
       for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead + size_t(p) * panel_bytes_);
     } else {
@@ -129,7 +135,7 @@ class Prefetch {
   }
 
  private:
-  size_t panel_bytes_, ahead_step_;
+  size_t panel_bytes_, near_, ahead_step_;
   const uint8_t *panel_end_, *ahead_;
 };
 
