@@ -7,11 +7,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
+from appliance.kernels.cpu.packed_file import write_packed
 from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
 from appliance.kernels.operators import Linear, RmsNorm, StepProgram
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
@@ -248,6 +250,36 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), cache.writing(cache.path("key"), 100):
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_that_ends_stops_writing(
+    native: CpuKernelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def endless(*arguments: Any) -> None:
+        begun.set()
+        while arguments[-1]():
+            pass
+        write_packed(*arguments)
+
+    monkeypatch.setattr("appliance.kernels.cpu.packed_keeper.write_packed", endless)
+    graph, program = graph_of_all_layouts()
+    executable = native.bind(program, graph.weights, (), limits(), cache_in(tmp_path))
+    begun.wait()
+    executable.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_file_reaches_the_disk_bit_by_bit(
+    native: CpuKernelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.kernels.cpu.packed_file._PIECE", 1000)
+    monkeypatch.setattr("appliance.kernels.cpu.packed_file._UNSYNCED", 2000)
+    first, _ = start(native, cache_in(tmp_path))
+    second, report = start(native, cache_in(tmp_path))
+    assert report.origin == "cache"
+    np.testing.assert_array_equal(first, second)
 
 
 def test_two_engines_at_once_keep_one_good_file(native: CpuKernelSet, tmp_path: Path) -> None:

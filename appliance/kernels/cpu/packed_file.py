@@ -27,6 +27,7 @@ _PREAMBLE = struct.Struct("<8sII32sQ8x")
 _PAGE, _LINE = mmap.PAGESIZE, 64
 _MAX_HEADER_BYTES = 64 << 20
 _PIECE = 4 << 20  # written at a time
+_UNSYNCED = 64 << 20  # on its way to the disk at most: an engine that ends waits for no more
 
 
 class PackedFileError(ApplianceError):
@@ -97,8 +98,16 @@ def write_packed(
 ) -> None:
     """Fills a file of `packed_size` bytes. `proceed` is asked again and again; InterruptedError when it says no."""
     data, places = _layout(key, weights)
+    unsynced = 0
     for weight, offset in zip(weights, places, strict=True):
-        _write_from(descriptor, weight, offset, proceed)
+        for start, piece in _pieces(weight):
+            if not proceed():
+                raise InterruptedError("the engine ends")
+            _write(descriptor, piece, offset + start)
+            unsynced += len(piece)
+            if unsynced >= _UNSYNCED:
+                os.fdatasync(descriptor)
+                unsynced = 0
     entries = tuple(
         Entry(w.name, offset, w.size, checksum(library, None, w.address, w.size), w.form, w.shape)
         for w, offset in zip(weights, places, strict=True)
@@ -159,19 +168,16 @@ def _encoded(header: Header, size: int) -> bytes:
     return msgspec.json.encode(header).ljust(size)  # JSON may end with spaces
 
 
-def _write_from(descriptor: int, weight: PackedBytes, offset: int, proceed: Callable[[], bool]) -> None:
+def _pieces(weight: PackedBytes) -> Iterator[tuple[int, memoryview]]:
     view = memoryview((ctypes.c_char * weight.size).from_address(weight.address)).cast("B")
-    for start, piece in _pieces(view):
-        if not proceed():
-            raise InterruptedError("the engine ends")
-        written = 0
-        while written < len(piece):
-            written += os.pwrite(descriptor, piece[written:], offset + start + written)
-
-
-def _pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    for start in range(0, len(view), _PIECE):
+    for start in range(0, weight.size, _PIECE):
         yield start, view[start : start + _PIECE]
+
+
+def _write(descriptor: int, piece: memoryview, offset: int) -> None:
+    written = 0
+    while written < len(piece):
+        written += os.pwrite(descriptor, piece[written:], offset + written)
 
 
 def form_fields(form: abi.PackedForm) -> tuple[int, ...]:
