@@ -20,7 +20,7 @@ from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.plan.types import EnginePlan
 from appliance.server.app import make_app
-from appliance.server.callers import CallerPolicy
+from appliance.server.batches.worker import BatchWorker
 from appliance.server.listen import Certificates, adopt, bind, release, url_of
 from appliance.server.live import Control, LiveApp
 from appliance.server.running import RunningServer, uvicorn_config
@@ -103,8 +103,7 @@ class _Server:
         metrics = ServiceMetrics(self._plan.model.served_names[0])
         scheduler = self._plan.scheduler
         limits = AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting)
-        policy = CallerPolicy(isolates_caches=self._plan.serving.front.isolate_caches)
-        client = EngineClient(limits, metrics, policy=policy)
+        client = EngineClient(limits, metrics)
         with socket_folder() as sockets:
             supervisor = Supervisor(
                 self._plan,
@@ -144,6 +143,7 @@ class _Server:
         if self._state_folder is not None:
             control = Control(self._state_folder, self._status, running, listener)
             loop.add_signal_handler(signal.SIGHUP, control.wake)
+        batches = asyncio.create_task(BatchWorker(lambda: running.state).run(), name="batches")
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
         await asyncio.wait({serving, settled}, return_when=asyncio.FIRST_COMPLETED)
@@ -153,6 +153,8 @@ class _Server:
             raise ApplianceError(f"the engine did not start: {supervisor.health.reason}")
         await serving
         settled.cancel()
+        batches.cancel()
+        await asyncio.gather(batches, return_exceptions=True)
 
     def _on_event(self, event: EngineEvent | Health) -> None:
         if isinstance(event, BootPhase):
