@@ -18,11 +18,12 @@ import zmq
 
 from appliance.base.log import fields, logger
 from appliance.engine.loop import Events, Pulse
-from appliance.engine.messages import BadMessage, BootPhase, EngineEvent, EngineMessage, Heartbeat, Ready
+from appliance.engine.messages import BadMessage, BootPhase, EngineEvent, EngineMessage, Fatal, Heartbeat, Ready
 from appliance.engine.wire import MAX_MESSAGE_BYTES, QUEUED_EVENTS, decode_message, encode
 
 _log = logger("engine")
 _POLL_LIMIT = 1000  # messages taken in a row before events get their turn
+_LAST_WORDS_S = 10.0  # that a failed engine waits for somebody who asks why
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,18 @@ class _Announcements:
 
     phases: dict[str, BootPhase] = field(default_factory=dict)
     ready: Ready | None = None
+    fatal: Fatal | None = None
 
     def note(self, event: EngineEvent) -> None:
         if isinstance(event, BootPhase):
             self.phases[event.name] = event
         elif isinstance(event, Ready):
             self.ready = event
+        elif isinstance(event, Fatal):
+            self.fatal = event
 
     def all(self) -> list[EngineEvent]:
-        return [*self.phases.values(), *([self.ready] if self.ready else [])]
+        return [*self.phases.values(), *(event for event in (self.ready, self.fatal) if event)]
 
 
 class Front(threading.Thread):
@@ -82,6 +86,7 @@ class Front(threading.Thread):
         self._outbox: deque[tuple[bytes | None, EngineEvent]] = deque()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK)
         self._stopping = False
+        self._tells_until = 0.0
         self._clients: set[bytes] = set()
         self._announced = _Announcements()
         self._context = zmq.Context(io_threads=1)
@@ -137,13 +142,20 @@ class Front(threading.Thread):
                 os.eventfd_read(self._wake_fd)
             stopping = self._stopping
             self._send_outbox()
-            if stopping:
+            if stopping and not self._has_something_to_tell():
                 return
             if self._socket in ready:
                 self._receive()
             if self._clock() >= next_beat:
                 next_beat = self._clock() + self._heartbeat_s
                 self._beat()
+
+    def _has_something_to_tell(self) -> bool:
+        """An engine may fail before anyone has connected: it was started first, and its server still imports."""
+        if self._announced.fatal is None or self._clients:
+            return False
+        self._tells_until = self._tells_until or self._clock() + _LAST_WORDS_S
+        return self._clock() < self._tells_until
 
     def _receive(self) -> None:
         for _ in range(_POLL_LIMIT):

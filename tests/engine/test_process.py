@@ -146,6 +146,19 @@ def test_a_crash_fails_all_requests_then_exits(tmp_path: Path) -> None:
         assert process.wait(10) == EXIT_DEAD
 
 
+def test_who_connects_after_the_failure_is_told_of_it(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path)
+    (tmp_path / "script.json").write_text("not a script")
+    with engine(tmp_path, plan) as (process, endpoint):
+        assert process.stderr is not None
+        while b"could not start" not in process.stderr.readline():
+            assert process.poll() is None
+        with Client(endpoint) as client:
+            client.send(Hello())
+            assert "JSON is malformed" in client.wait_for(Fatal).error
+            assert process.wait(10) == EXIT_NOT_STARTED
+
+
 def test_a_hung_step_shows_in_heartbeats(tmp_path: Path) -> None:
     plan = scripted_plan(tmp_path, Script(hang_at_step=2))
     with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as client:
