@@ -21,7 +21,7 @@ from appliance.deploy.phases import PhaseClock, table
 from appliance.deploy.process import identify
 from appliance.deploy.reconcile import Action, Readiness, Verb
 from appliance.deploy.starting import describe
-from appliance.deploy.state import DeploymentState
+from appliance.deploy.state import DeploymentState, Result
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 
@@ -92,6 +92,9 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
     assert process is not None
     current = describe(wanted.plan, generation, process, wanted.spec_file)
     state.write_current(current)
+    generation.write_result(
+        Result(outcome="serving", how="foreground", cause="asked for", at=current.started_at, seconds=0.0)
+    )
     print(f"{state.name}: serving on {current.url} in the foreground", file=sys.stderr, flush=True)
     command = server_command(generation)
     os.execv(command[0], command)

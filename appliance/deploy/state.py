@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How a generation came to serve, or why it did not. Written once."""
 
     outcome: Literal["serving", "failed"]
-    how: str  # start, reload, beside, in place
+    how: str  # start, reload, beside, in place, foreground
     cause: str
     at: float  # seconds since the epoch
     seconds: float
