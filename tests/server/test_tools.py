@@ -157,6 +157,17 @@ def test_thinking_turned_off(client: openai.OpenAI, extra: dict[str, Any]) -> No
     assert reasoning_of(answer) is None
 
 
+@pytest.mark.parametrize(
+    ("begun", "reasoning", "content"), [("<think>\nH", "m.", "Hello."), ("<think>\nHm.\n</think>\n\nHe", None, "llo.")]
+)
+def test_an_answer_that_goes_on(http: httpx.Client, begun: str, reasoning: str | None, content: str) -> None:
+    messages = [{"role": "user", "content": "think"}, {"role": "assistant", "content": begun}]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    answer = http.post("/v1/chat/completions", json={"messages": messages, **options}).json()
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (reasoning, content)
+
+
 @pytest.mark.parametrize("choice", ["none", None])
 def test_without_calls_the_text_stays(client: openai.OpenAI, choice: str | None) -> None:
     """Tools are forbidden, or there are none."""

@@ -37,10 +37,9 @@ class ReasoningFormat:
             return True
         return False if self.end and tail.endswith(self.end) else None
 
-    def is_open_in(self, continued: str) -> bool | None:
+    def is_open_in(self, continued: str) -> bool:
         """Whether the text of a message that goes on has begun its reasoning and not ended it."""
-        start, end = continued.rfind(self.start), continued.rfind(self.end)
-        return None if start == end == -1 else start > end
+        return continued.rfind(self.start) > continued.rfind(self.end)
 
     def new_parser(self, is_open: bool | None) -> ScriptParser:
         """For one sequence; is_open None: nothing tells."""

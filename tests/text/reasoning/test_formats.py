@@ -132,6 +132,14 @@ def test_a_prompt_tells_where_its_answer_begins(name: str) -> None:
     assert form.is_open_after("<|assistant|>\n") is None
 
 
+def test_a_message_that_goes_on_tells_too() -> None:
+    form = load(REASONING_PARSERS, "deepseek_r1")
+    assert isinstance(form, ReasoningFormat)
+    assert form.is_open_in("<think>\nHm, ")
+    assert not form.is_open_in("<think>\nHm.</think>\nThe answer is ")
+    assert not form.is_open_in("The answer is ")
+
+
 def work(name: str, text: str, size: int) -> int:
     parser = new_parser(name)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
