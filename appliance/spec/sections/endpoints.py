@@ -123,7 +123,7 @@ class StoreSection(Section):
     max_batches: PositiveInt = field(1_000, "Most batches, ended ones included.", apply="drain")
     file_lifetime: Duration = field(30 * 86400.0, "Files and ended batches are deleted after this.", apply="drain")
     max_responses: PositiveInt = field(1_000, "Most stored responses; the oldest goes first.", apply="drain")
-    max_response_bytes: Size = field(64 * 2**20, "Most memory of stored responses.", apply="drain")
+    max_response_bytes: Size = field(64 * 2**20, "Most bytes of stored responses.", apply="drain")
 
 
 class TlsSection(Section):
