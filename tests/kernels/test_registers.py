@@ -1,0 +1,56 @@
+"""The loops of the AVX-512 tiles keep their sums in registers. Read from the machine code, so any machine can tell."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from appliance.kernels.cpu.library import library_path
+
+# Tiles of dot products, as (name, products in the loop). Their loops do nothing but load, multiply and add.
+TILES = (
+    *((f"Bf16DotKernel<{rows}, {panels}>::run", rows * panels) for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))),
+    *((f"Int8Type, {rows}, {panels}>::multiply", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
+    ("Int4Type, 12, 2>::multiply", 48),
+)
+JUMP = re.compile(r"^j\w+\s+([0-9a-f]+)")
+PRODUCT = re.compile(r"^v(dpbf16ps|pdpbusd)")
+STACK = re.compile(r"\(%r[sb]p\).*%zmm|%zmm.*\(%r[sb]p\)")
+
+
+@pytest.fixture(scope="module")
+def listing() -> str:
+    path = library_path("avx512_bf16")
+    objdump = shutil.which("objdump")
+    if objdump is None or not path.exists():
+        pytest.skip("needs objdump and the library of avx512_bf16")
+    command = [objdump, "-d", "-C", "--no-show-raw-insn", str(path)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def inner_loops(function: str) -> list[list[str]]:
+    """What lies between the target of a jump backwards and the jump, where no such stretch lies within."""
+    lines = [line.split("\t", 1) for line in function.splitlines() if "\t" in line]
+    code = [(int(address.strip(" :"), 16), instruction) for address, instruction in lines]
+    index = {address: at for at, (address, _) in enumerate(code)}
+    jumps = [(at, match) for at, (_, text) in enumerate(code) if (match := JUMP.match(text))]
+    spans = [(index.get(int(match[1], 16), at), at) for at, match in jumps]
+    loops = [(first, last) for first, last in spans if first < last]
+    inner = [
+        (first, last)
+        for first, last in loops
+        if not any(first <= start and end <= last and (start, end) != (first, last) for start, end in loops)
+    ]
+    return [[text for _, text in code[first : last + 1]] for first, last in inner]
+
+
+@pytest.mark.parametrize(("name", "products"), TILES)
+def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: int) -> None:
+    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
+    assert functions, "the tile is not in the library"
+    counts = [(sum(map(bool, map(PRODUCT.match, loop))), loop) for part in functions for loop in inner_loops(part)]
+    inner = [loop for count, loop in counts if count and count % products == 0]
+    assert inner, "no loop has the products of the tile"
+    for loop in inner:
+        assert not [text for text in loop if STACK.search(text)]
