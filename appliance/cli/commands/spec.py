@@ -63,6 +63,12 @@ def add(app: typer.Typer) -> None:
 
         return init.run(path, source or SOURCE, name, force, with_schema)
 
+    _add_gates(app)
+
+
+def _add_gates(app: typer.Typer) -> None:
+    """What a pipeline asks before it lets a spec through."""
+
     @verb(app, "audit", "appliance audit deployment.yaml --policy policy.yaml")
     def audit(
         spec: SpecPath,
