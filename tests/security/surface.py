@@ -42,7 +42,7 @@ class Generation:
 
     body: Callable[[str], Body]
     max_tokens: str = "max_tokens"
-    streams: bool = True
+    streams: bool = True  # server-sent events
     is_rendered: bool = True  # through the chat template
     has_sampling: bool = True  # takes the sampling fields of completions by name
 
@@ -55,7 +55,7 @@ GENERATION: dict[str, Generation] = {
     ),
     "/v1/messages": Generation(lambda text: {**_chat(text), "max_tokens": 20}, has_sampling=False),
     "/invocations": Generation(_chat),
-    "/generate": Generation(lambda text: {"prompt": text}, is_rendered=False, has_sampling=False),
+    "/generate": Generation(lambda text: {"prompt": text}, is_rendered=False, has_sampling=False, streams=False),
     "/inference/v1/generate": Generation(
         lambda text: {"token_ids": [2 + byte for byte in text.encode()], "sampling_params": {}},
         is_rendered=False,
