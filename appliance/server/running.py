@@ -40,9 +40,14 @@ class RunningServer:
         old = self.state
         if plan.engine_sha256 != old.plan.engine_sha256:
             raise ApplianceError("the plan is for another engine, which needs a new server")
-        new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store)
-        app = make_app(new)
-        old.keys.use(plan.serving)
+        policy = old.client.policy
+        try:
+            new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store)
+            app = make_app(new)
+            old.keys.use(plan.serving)
+        except BaseException:
+            old.client.policy = policy  # make_state has set another
+            raise
         new.keys, new.created, new.background = old.keys, old.created, old.background
         new.batch_wanted = old.batch_wanted
         new.is_draining = old.is_draining

@@ -52,7 +52,6 @@ BROKEN = (
            "scheduler.max_num_batched_tokens", 6, 37),
     Broken(MODEL + "lora: {max_loras: 2}\n", "plan/not-built", "lora", 6, 7),
     Broken(MODEL + "speculative: {method: ngram, num_tokens: 4}\n", "plan/not-built", "speculative", 6, 14),
-    Broken(MODEL + "endpoints: {tls: {certfile: a, keyfile: b}}\n", "plan/not-built", "endpoints.tls", 6, 18),
     Broken(MODEL + "decoding: {tool_server: [demo]}\n", "plan/not-built", "decoding.tool_server", 6, 25),
     Broken(MODEL + "observability: {traces: {otlp_traces_endpoint: 'http://a'}}\n", "plan/not-built",
            "observability.traces", 6, 25),
