@@ -2,13 +2,13 @@
 
     python docs/benchmarks/versus.py CONTEST.yaml RESULTS [--rounds 3] [--define NAME=VALUE ...] [--only LABEL ...]
 
-A contest names the sides (a command that serves in the foreground, and its URL) and the presets of `appliance bench`.
-Every round starts each side, waits for its first token, measures every preset once, and ends it: a slow minute of a
+A contest names the sides (a command that serves in the foreground, and its URL) and the workloads.
+Every round starts each side, waits for its first token, measures every workload once, and ends it: a slow minute of a
 shared machine then hurts one round of one side, not one side. `${NAME}` in a command comes from --define. Needs an idle
 machine.
 
 Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
-after the first token, and the peak of samples a second while the presets run.
+after the first token, and the peak of samples a second while the workloads run.
 """
 
 import argparse
@@ -47,10 +47,26 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Workload:
+    """A preset of `appliance bench`, with fields changed where the contest says so: `online16 num_prompts=16`."""
+
+    preset: str
+    changes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return " ".join([self.preset, *self.changes])
+
+    @property
+    def file_name(self) -> str:
+        return "-".join([self.preset, *self.changes]).replace("=", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Contest:
     name: str
     sides: tuple[Side, ...]
-    presets: tuple[str, ...]
+    workloads: tuple[Workload, ...]
 
 
 @dataclass(slots=True)
@@ -69,7 +85,8 @@ def read_contest(path: Path, defined: dict[str, str]) -> Contest:
         Side(side["label"], tuple(shlex.split(Template(side["command"]).substitute(defined))), side["url"])
         for side in raw["sides"]
     )
-    return Contest(path.stem, sides, tuple(raw["presets"]))
+    parted = [line.split() for line in raw["workloads"]]
+    return Contest(path.stem, sides, tuple(Workload(preset, tuple(changes)) for preset, *changes in parted))
 
 
 class MemoryWatch(threading.Thread):
@@ -161,15 +178,15 @@ def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Sa
         samples.add("start", "idle_mib", tree_pss(pid) / MIB)
         watch = MemoryWatch(pid)
         watch.start()
-        for preset in contest.presets:
-            output = folder / f"{preset}-{side.label}-{number}.json"
-            bench(side, preset, output)
+        for workload in contest.workloads:
+            output = folder / f"{workload.file_name}-{side.label}-{number}.json"
+            bench(side, workload, output)
             for figure, spread in load(output).figures.items():
-                samples.add(preset, figure, spread.median)
+                samples.add(workload.name, figure, spread.median)
         samples.add("start", "peak_mib", watch.stop() / MIB)
 
 
-def bench(side: Side, preset: str, output: Path) -> None:
+def bench(side: Side, workload: Workload, output: Path) -> None:
     command = [
         str(Path(sys.executable).with_name("appliance")),
         "bench",
@@ -179,6 +196,7 @@ def bench(side: Side, preset: str, output: Path) -> None:
         "--preset",
         preset,
     ]
+    command += [part for change in workload.changes for part in ("--with", change)]
     command += ["--with", "repeats=1", "--label", side.label, "--output", str(output)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
@@ -202,8 +220,8 @@ def table(contest: Contest, found: dict[str, Samples]) -> str:
 
 def _rows(contest: Contest) -> Iterator[tuple[str, str, bool]]:
     yield from (("start", figure, False) for figure in ("start_s", "idle_mib", "peak_mib"))
-    for preset in contest.presets:
-        yield from ((preset, figure, higher) for figure, higher in FIGURES)
+    for workload in contest.workloads:
+        yield from ((workload.name, figure, higher) for figure, higher in FIGURES)
 
 
 def _cell(figure: str, values: Sequence[float]) -> str:
@@ -229,7 +247,7 @@ def main() -> None:
     given = parser.parse_args()
     contest = read_contest(given.contest, dict(pair.split("=", 1) for pair in given.define))
     if given.only:
-        contest = Contest(contest.name, tuple(s for s in contest.sides if s.label in given.only), contest.presets)
+        contest = Contest(contest.name, tuple(s for s in contest.sides if s.label in given.only), contest.workloads)
     given.results.mkdir(parents=True, exist_ok=True)
     found = {side.label: Samples() for side in contest.sides}
     for number in range(given.rounds):
