@@ -38,6 +38,7 @@ class PackedCache:
     max_bytes: int
     min_bytes: int = MIN_BYTES
     spare_bytes: int = SPARE_BYTES
+    copies: bool = False  # into memory of our own, on huge pages; else the file is mapped and shared
     report: WeightsReport | None = field(default=None)
 
     def key(self, kernel_set: str, packed_version: int) -> str:

@@ -81,4 +81,6 @@ def packed_cache(
         return None
     identity = sha256_json([checkpoint_identity(facts, loading.checkpoint_sha256), weights.identity])
     label = re.sub(r"[^A-Za-z0-9._-]", "_", Path(facts.root).stem)[:64]
-    return PackedCache(folder, identity, label, loading.packed_max_bytes, MIN_BYTES, SPARE_BYTES)
+    return PackedCache(
+        folder, identity, label, loading.packed_max_bytes, MIN_BYTES, SPARE_BYTES, loading.packed_access == "copy"
+    )

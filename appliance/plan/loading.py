@@ -10,5 +10,6 @@ def plan_loading(inputs: PlanInputs) -> LoadingPlan:
         keep_packed=loading.keep_packed,
         packed_dir=inputs.files.packed_dir,
         packed_max_bytes=int(loading.packed_size),
+        packed_access=loading.packed_access,
         checkpoint_sha256=inputs.spec.model.sha256,
     )

@@ -66,11 +66,20 @@ def start(native: CpuKernelSet, cache: PackedCache) -> tuple[np.ndarray, Weights
     return logits, cache.report
 
 
-def test_adopted_weights_give_the_same_logits(native: CpuKernelSet, tmp_path: Path) -> None:
+def mapped_files(folder: Path) -> list[Path]:
+    found = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line}
+    return [Path(name) for name in found]
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["mapped", "copied"])
+def test_adopted_weights_give_the_same_logits(native: CpuKernelSet, tmp_path: Path, copies: bool) -> None:
     without = bind(native, None)
     expected = without.run(plain_step(NUM_TOKENS)).copy()
     first, packed = start(native, cache_in(tmp_path))
-    again = bind(native, second := cache_in(tmp_path))
+    second = cache_in(tmp_path)
+    second.copies = copies
+    again = bind(native, second)
+    assert mapped_files(tmp_path) == ([] if copies else list(tmp_path.iterdir()))
     assert second.report is not None
     assert (packed.origin, second.report.origin) == ("checkpoint", "cache")
     assert again.memory_bytes == without.memory_bytes

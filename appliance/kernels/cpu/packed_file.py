@@ -86,6 +86,11 @@ class PackedFile:
         count = entry.size // 4
         return np.frombuffer(self._map, np.float32, count, entry.offset).reshape(entry.shape or (count,))
 
+    def close(self) -> None:
+        """Nothing of it may be in use any more."""
+        del self._bytes
+        self._map.close()
+
     def _check(self, entry: Entry, library: Library, pool: ctypes.c_void_p) -> None:
         if entry.offset < 0 or entry.size <= 0 or entry.offset + entry.size > self.size_bytes:
             raise PackedFileError(f"{entry.name} lies outside of the file")

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.plan.boot import WeightsReport
 
 _log = logger("kernels")
+_MOVE = 8 << 20  # bytes that a thread copies at a time
 
 
 class BoundWeights:
@@ -55,7 +57,7 @@ class BoundWeights:
         started = time.monotonic()
         functions = self._library.functions
         key = cache.key(functions.appl_level().decode(), int(functions.appl_packed_version()))
-        reason = self._adopt(cache, key, wanted)
+        reason = self._adopt(cache, key, wanted, num_threads)
         if reason is not None:
             self._pack(weights, wanted, num_threads)
             self._keep(cache, key)
@@ -99,7 +101,7 @@ class BoundWeights:
                 self._own(handle)
         self._matrices, self._vectors = packer.matrices, packer.vectors
 
-    def _adopt(self, cache: PackedCache, key: str, wanted: frozenset[str]) -> str | None:
+    def _adopt(self, cache: PackedCache, key: str, wanted: frozenset[str], num_threads: int) -> str | None:
         """None when the weights are those of a kept file; else why not."""
         path = cache.path(key)
         if not path.is_file():
@@ -108,23 +110,24 @@ class BoundWeights:
             file = PackedFile(path, key, self._library, self._pool)
             if file.entries.keys() != wanted:
                 raise PackedFileError("it holds other weights")
-            matrices, vectors = self._adopted(file)
+            matrices = self._adopted(file)
         except (PackedFileError, BindError, OSError, msgspec.DecodeError) as error:
             reason = f"the kept file is not used: {error}"
             _log.warning("a file of packed weights is made anew", extra=fields(file=path.name, reason=str(error)))
             with contextlib.suppress(OSError):
                 path.unlink()
             return reason
-        self._matrices, self._vectors, self._file = matrices, vectors, file
+        self._vectors = {name: file.floats(entry) for name, entry in file.entries.items() if entry.form is None}
+        self._matrices, self._file = matrices, file
+        if cache.copies:
+            self._copy(file, num_threads)
         cache.touch(path)
         return None
 
-    def _adopted(self, file: PackedFile) -> tuple[dict[str, ctypes.c_void_p], dict[str, np.ndarray]]:
+    def _adopted(self, file: PackedFile) -> dict[str, ctypes.c_void_p]:
         matrices: dict[str, ctypes.c_void_p] = {}
-        vectors: dict[str, np.ndarray] = {}
         for name, entry in file.entries.items():
             if entry.form is None:
-                vectors[name] = file.floats(entry)
                 continue
             form, handle = abi.PackedForm(*entry.form), ctypes.c_void_p()
             if form.bytes != entry.size or name not in self._matrix_names:
@@ -135,7 +138,26 @@ class BoundWeights:
             self._library.check(status, f"weight {name!r}")
             self._own(handle)
             matrices[name] = handle
-        return matrices, vectors
+        return matrices
+
+    def _copy(self, file: PackedFile, num_threads: int) -> None:
+        """From the mapping into the pool's memory; the mapping goes."""
+        functions = self._library.functions
+        moves: list[tuple[int, int, int]] = []
+        for name, mapped in self._matrices.items():
+            form, handle = abi.PackedForm(), ctypes.c_void_p()
+            functions.appl_weight_form(mapped, ctypes.byref(form))
+            status = functions.appl_weight_reserve(self._pool, ctypes.byref(form), ctypes.byref(handle))
+            self._library.check(status, f"weight {name!r}")
+            self._own(handle)
+            self._matrices[name] = handle
+            to, at, size = functions.appl_weight_panels(handle), functions.appl_weight_panels(mapped), int(form.bytes)
+            moves += [(to + start, at + start, min(_MOVE, size - start)) for start in range(0, size, _MOVE)]
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="copy") as movers:
+            list(movers.map(lambda move: ctypes.memmove(*move), moves))
+        self._vectors = {name: vector.copy() for name, vector in self._vectors.items()}
+        self._file = None
+        file.close()
 
     def _keep(self, cache: PackedCache, key: str) -> None:
         """In the background; before the weights go, the writing is over."""

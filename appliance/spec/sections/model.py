@@ -210,6 +210,11 @@ class LoadingSection(Section):
     packed_size: Size = field(
         32 << 30, "Most that kept weights may take together. Those used longest ago are removed first."
     )
+    packed_access: Literal["map", "copy"] = field(
+        "map",
+        "map: engines share the pages of the kept file, and the system may drop them. copy: each engine has memory of "
+        "its own, on huge pages: it starts later, and decodes up to a tenth faster.",
+    )
     use_tqdm_on_load: bool = field(True, "Show progress while weights load.")
     max_parallel_loading_workers: PositiveInt | None = field(
         None, "Ranks that load at the same time, to save host memory.", built=False
