@@ -194,7 +194,7 @@ def bench(side: Side, workload: Workload, output: Path) -> None:
         "--url",
         side.url,
         "--preset",
-        preset,
+        workload.preset,
     ]
     command += [part for change in workload.changes for part in ("--with", change)]
     command += ["--with", "repeats=1", "--label", side.label, "--output", str(output)]
