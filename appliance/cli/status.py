@@ -77,7 +77,7 @@ def _origin(weights: dict[str, Any] | None) -> str | None:
         return None
     size, seconds = format_size(weights["size_bytes"]), f"{weights['seconds']:.2f} s"
     if weights["origin"] == "cache":
-        return f"{size} mapped from {weights['file']} in {seconds}"
+        return f"{size} from {weights['file']} in {seconds}"
     return f"{size} packed in {seconds} ({weights['reason']})"
 
 
