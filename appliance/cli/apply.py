@@ -40,15 +40,18 @@ class ApplyOptions:
     foreground: bool = False
     timeout_s: float = 600.0
     as_json: bool = False
+    locked: bool = False
 
 
 def run(options: ApplyOptions) -> int:
-    """Raises ApplyError (4) when it does not become ready."""
+    """Raises ApplyError (4) when it does not become ready, LockError (2) when it is not what was locked."""
     phases = PhaseClock("resolve")
     printer = Printer(quiet=options.as_json)
     printer.phase("resolve")
     with ProgressBar() as bar:
         prepared = prepare(options.spec, options.overrides, progress=bar)
+    if options.locked:
+        _require_locked(options.spec, prepared.plan)
     phases.begin("plan")
     for warning in prepared.loaded.warnings:
         print(f"warning: {warning.message}", file=sys.stderr)
@@ -62,6 +65,13 @@ def run(options: ApplyOptions) -> int:
         overrides=options.overrides,
     )
     return bring_about(wanted, options, printer, phases)
+
+
+def _require_locked(spec: str, plan: EnginePlan) -> None:
+    from appliance.deploy.pins.collect import collect_lock  # reads the kernels' side, which no other apply needs
+    from appliance.deploy.pins.lockfile import lock_path, require_same
+
+    require_same(lock_path(Path(spec)), collect_lock(plan))
 
 
 def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phases: PhaseClock) -> int:

@@ -73,15 +73,19 @@ def run_complete(target: TalkTarget, options: TalkOptions, quick: str = "") -> i
 
 
 def _answer(target: TalkTarget, options: TalkOptions, path: str, asked: dict[str, Any]) -> str:
-    """Prints the answer as it comes and returns it. Ctrl-C in a terminal ends the answer and keeps what came."""
+    """Prints the answer as it comes and returns it; what the model thinks before goes to standard error.
+
+    Ctrl-C in a terminal ends the answer and keeps what came.
+    """
     body = {"model": target.model, **asked, "stream": True}
     body |= {"max_tokens": options.max_tokens} if options.max_tokens else {}
     body |= {"temperature": options.temperature} if options.temperature is not None else {}
     pieces: list[str] = []
     try:
-        for piece in _stream(target, path, body):
-            pieces.append(piece)
-            print(piece, end="", flush=True)
+        for thought, text in _stream(target, path, body):
+            pieces.append(text)
+            print(thought, end="", file=sys.stderr, flush=True)
+            print(text, end="", flush=True)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
@@ -91,7 +95,8 @@ def _answer(target: TalkTarget, options: TalkOptions, path: str, asked: dict[str
     return "".join(pieces)
 
 
-def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[str]:
+def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the model thinks, and what it answers, as they come."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:
         with _client(target.url) as http, http.stream("POST", path, json=body, headers=headers) as response:
@@ -100,7 +105,7 @@ def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[str
                 raise ApplianceError(_error_text(response.status_code, response.content))
             for line in response.iter_lines():
                 if line.startswith("data:") and (data := line[5:].strip()) != "[DONE]":
-                    yield _text_of(data)
+                    yield _texts_of(data)
     except httpx.HTTPError as error:
         raise _unreachable(target.url, error) from error
 
@@ -113,14 +118,15 @@ def _client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=_TIMEOUT)
 
 
-def _text_of(data: str) -> str:
-    """The text of one event; empty for events without any. Raises ApplianceError for an error event."""
+def _texts_of(data: str) -> tuple[str, str]:
+    """Reasoning and text of one event, empty where it has none. Raises ApplianceError for an error event."""
     event: dict[str, Any] = msgspec.json.decode(data)
     if error := event.get("error"):
         raise ApplianceError(str(error.get("message", error) if isinstance(error, dict) else error))
     for choice in event.get("choices") or ():
-        return str(choice.get("text") or (choice.get("delta") or {}).get("content") or "")
-    return ""
+        delta = choice.get("delta") or {}
+        return str(delta.get("reasoning_content") or ""), str(choice.get("text") or delta.get("content") or "")
+    return "", ""
 
 
 def _first_model(url: str, key: str | None) -> str:

@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from appliance.cli.app import main
 from appliance.engine.scripted import Script
+from appliance.plan.types import ParsersPlan
 from tests.server.harness import Server, continues, running, says
 
 REPLIES = [says("greet", "hello world"), continues("Say: ", "hello world")]
@@ -50,3 +52,11 @@ def test_a_refusal_is_told(server: Server, capsys: pytest.CaptureFixture[str]) -
 def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "--url", "http://127.0.0.1:9", "-q", "greet"]) == 1
     assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_thoughts_are_shown_beside_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = Script(replies=[says("greet", "<think>a hello</think>hello world")])
+    with running(tmp_path, script, parsers=ParsersPlan(reasoning="appliance.text.reasoning.qwen3:QWEN3")) as server:
+        assert main(["chat", "--url", server.url, "-q", "greet"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("hello world\n", "a hello")

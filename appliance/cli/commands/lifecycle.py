@@ -17,6 +17,7 @@ def add(app: typer.Typer) -> None:
             bool, typer.Option("--foreground", help="Become the server: for containers and systemd.")
         ] = False,
         timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it may take to be ready.")] = 600.0,
+        locked: Annotated[bool, typer.Option("--locked", help="Refuse what differs from the lock file.")] = False,
         as_json: AsJson = False,
     ) -> int:
         """Make what runs be what the spec says; return when it is ready."""
@@ -28,6 +29,7 @@ def add(app: typer.Typer) -> None:
             foreground=foreground,
             timeout_s=timeout,
             as_json=as_json,
+            locked=locked,
         )
         return apply.run(options)
 
