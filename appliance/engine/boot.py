@@ -37,7 +37,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     backend = load_backend(plan, config, phases.progress)
     phases.progress("runner", 0, 0)
     runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
-    scheduler = Scheduler(config)
+    scheduler = Scheduler(config, time.monotonic)
     phases.end()
     report = BootReport(
         seconds=phases.seconds,

@@ -117,6 +117,14 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     rank: int  # of the chosen token, from 1
 
 
+class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Seconds a request spent in the engine; None for what it did not reach. A preemption counts where it happened."""
+
+    queue_s: float  # until its first step
+    prefill_s: float | None = None  # from there to its first token
+    decode_s: float | None = None  # from there to its end
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one sequence (`index` < n) of a request gained since the last output."""
 
@@ -131,6 +139,10 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     error: str | None = None
     error_kind: ErrorKind | None = None
     error_field: str | None = None  # of the request, when the request is to blame
+    times: RequestTimes | None = None  # with the output that ends the request
+
+
+STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +159,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_queries: int  # tokens
     prefix_hits: int  # tokens
     num_preemptions: int
+    step_tokens: int = 0  # that steps computed
+    step_sizes: tuple[
+        int, ...
+    ] = ()  # how many steps: one count a bound of STEP_TOKEN_BOUNDS, and above
+    prompt_tokens_per_s: float = 0.0  # that prompts beside what decodes now would get; 0 before any was measured
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):

@@ -78,4 +78,5 @@ def make_state(
     keys = KeyRing(plan.serving, metrics)
     client.policy = request_policy(plan.serving, tokenizer)
     kept = store or Store(plan.serving)
+    metrics.describe(plan)
     return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept)

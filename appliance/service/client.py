@@ -210,6 +210,8 @@ class EngineClient:
         )
 
     def _advance(self, output: SequenceOutput) -> None:
+        if output.times is not None and self._metrics:
+            self._metrics.phases(output.times)
         opened = self._open.get(output.request_id)
         if opened is None:
             return  # ended here already; the engine has not heard yet
@@ -221,8 +223,8 @@ class EngineClient:
         if sequence.finished:
             return
         shown = sequence.advance(output)
+        opened.record.advance(self._metrics, self._clock(), output.index, len(shown.token_ids))
         shown.index += opened.first_index
-        opened.record.advance(self._metrics, self._clock(), len(shown.token_ids))
         opened.group.meter.add(shown)
         opened.stream.put(shown)
         if sequence.finished:

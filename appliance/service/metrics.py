@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from appliance.engine.messages import EngineStats
+from appliance.engine.messages import STEP_TOKEN_BOUNDS, EngineStats, RequestTimes
+from appliance.plan.types import EnginePlan
+from appliance.service.counted import CountedHistogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -20,11 +22,18 @@ _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.
 _WHOLE = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
 _TOKENS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 _N = (1.0, 2.0, 5.0, 10.0, 20.0)
+_PHASE = (0.001, 0.005, 0.01, 0.05, *_WHOLE)
+_STEP = tuple(float(bound) for bound in STEP_TOKEN_BOUNDS)
+# vLLM's words; a block is one of the KV cache, wherever that lies
+CACHE_LABELS = ("block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "prefix_caching_hash_algo")
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`vllm_name` is None where vLLM has no such figure. Every metric has the label model_name."""
+    """`vllm_name` is None where vLLM has no such figure; `other_names` are those of other versions of vLLM.
+
+    Every metric has the label model_name.
+    """
 
     name: str
     kind: Kind
@@ -32,16 +41,29 @@ class Metric:
     vllm_name: str | None = None
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def vllm_names(self) -> tuple[str, ...]:
+        own = () if self.vllm_name is None else (self.vllm_name,)
+        return tuple(f"vllm:{name}" for name in own + self.other_names)
 
 
-def _histogram(name: str, text: str, vllm_name: str, buckets: tuple[float, ...]) -> Metric:
-    return Metric(name, "histogram", text, vllm_name, (), buckets)
+def _histogram(name: str, text: str, vllm_name: str, buckets: tuple[float, ...], *other_names: str) -> Metric:
+    return Metric(name, "histogram", text, vllm_name, (), buckets, other_names)
 
 
 METRICS: tuple[Metric, ...] = (
     Metric("requests_running", "gauge", "Sequences that take part in steps", "num_requests_running"),
     Metric("requests_waiting", "gauge", "Sequences that wait for a place", "num_requests_waiting"),
-    Metric("kv_cache_usage_ratio", "gauge", "Used share of the KV cache, 1 is all", "kv_cache_usage_perc"),
+    Metric(
+        "kv_cache_usage_ratio",
+        "gauge",
+        "Used share of the KV cache, 1 is all",
+        "kv_cache_usage_perc",
+        other_names=("gpu_cache_usage_perc",),
+    ),
+    Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
     Metric("generation_tokens", "counter", "Tokens generated", "generation_tokens"),
@@ -52,11 +74,26 @@ METRICS: tuple[Metric, ...] = (
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
     _histogram("time_to_first_token_seconds", "Arrival to first token", "time_to_first_token_seconds", _TTFT),
     _histogram(
-        "inter_token_seconds", "Mean time between a request's tokens", "time_per_output_token_seconds", _PER_TOKEN
+        "inter_token_seconds",
+        "Mean time between a request's tokens",
+        "time_per_output_token_seconds",
+        _PER_TOKEN,
+        "request_time_per_output_token_seconds",
     ),
     _histogram("request_seconds", "Arrival to last token", "e2e_request_latency_seconds", _WHOLE),
+    _histogram("request_queue_seconds", "In the engine, before the first step", "request_queue_time_seconds", _PHASE),
+    _histogram("request_prefill_seconds", "First step to first token", "request_prefill_time_seconds", _PHASE),
+    _histogram("request_decode_seconds", "First token to the end", "request_decode_time_seconds", _PHASE),
+    _histogram("request_inference_seconds", "First step to the end", "request_inference_time_seconds", _PHASE),
+    _histogram("step_tokens", "Tokens of prompts and answers in a step", "iteration_tokens_total", _STEP),
     _histogram("request_prompt_tokens", "Prompt tokens of a request", "request_prompt_tokens", _TOKENS),
     _histogram("request_generation_tokens", "Tokens of an answer", "request_generation_tokens", _TOKENS),
+    _histogram(
+        "request_longest_answer_tokens",
+        "Tokens of the longest of a request's n answers",
+        "request_max_num_generation_tokens",
+        _TOKENS,
+    ),
     _histogram("request_params_n", "The parameter n", "request_params_n", _N),
     _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
     Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
@@ -71,19 +108,17 @@ _MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "hi
 
 
 class _Figure:
-    """One metric under both of its names."""
+    """One metric under all of its names."""
 
     def __init__(self, metric: Metric, model_name: str, registry: CollectorRegistry) -> None:
-        names = [f"appliance_{metric.name}"] + ([f"vllm:{metric.vllm_name}"] if metric.vllm_name else [])
-        self._labels = metric.labels
         self._model_name = model_name
-        self._families = [_make(metric, name, registry) for name in names]
+        self._families = [_make(metric, name, registry) for name in _names(metric)]
         self._cells: dict[tuple[str, ...], list[Instrument]] = {}
         if not metric.labels:
             self._at(())
 
-    def set(self, value: float) -> None:
-        for cell in self._at(()):
+    def set(self, value: float, *labels: str) -> None:
+        for cell in self._at(labels):
             assert isinstance(cell, Gauge)
             cell.set(value)
 
@@ -102,6 +137,10 @@ class _Figure:
         if cells is None:
             cells = self._cells[labels] = [family.labels(self._model_name, *labels) for family in self._families]
         return cells
+
+
+def _names(metric: Metric) -> list[str]:
+    return [f"appliance_{metric.name}", *metric.vllm_names]
 
 
 def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
@@ -127,6 +166,7 @@ def schema() -> dict[str, Any]:
                 "labels": list(metric.labels),
                 "buckets": list(metric.buckets),
             }
+            | ({"other_aliases": [f"vllm:{name}" for name in metric.other_names]} if metric.other_names else {})
             for metric in METRICS
         ],
     }
@@ -137,8 +177,23 @@ class ServiceMetrics:
 
     def __init__(self, model_name: str) -> None:
         self._registry = CollectorRegistry()
-        self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in METRICS}
+        own = [metric for metric in METRICS if metric.name != "step_tokens"]
+        self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in own}
+        self._steps = _step_histogram(model_name)
+        self._registry.register(self._steps)
         self._last: dict[str, float] = {}
+
+    def describe(self, plan: EnginePlan) -> None:
+        """What of the plan is a figure."""
+        cache = plan.cache
+        values = (
+            cache.block_size,
+            plan.precision.kv_dtype,
+            cache.prefix_caching,
+            cache.num_blocks,
+            cache.hash_algorithm,
+        )
+        self._figures["cache_config_info"].set(1, *map(str, values))
 
     def note(self, stats: EngineStats) -> None:
         figures = self._figures
@@ -150,10 +205,12 @@ class ServiceMetrics:
             if value > last:
                 figures[name].add(value - last)
             self._last[name] = value
+        self._steps.note(stats.step_sizes, stats.step_tokens)
 
     def engine_gone(self) -> None:
         """A new engine counts from zero."""
         self._last.clear()
+        self._steps.restart()
         for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio", "engine_ready"):
             self._figures[name].set(0)
 
@@ -179,12 +236,25 @@ class ServiceMetrics:
     def observe(self, name: str, value: float) -> None:
         self._figures[name].observe(value)
 
+    def phases(self, times: RequestTimes) -> None:
+        """A request ended in the engine. Phases that it did not reach are not counted."""
+        self.observe("request_queue_seconds", times.queue_s)
+        if times.prefill_s is not None and times.decode_s is not None:
+            self.observe("request_prefill_seconds", times.prefill_s)
+            self.observe("request_decode_seconds", times.decode_s)
+            self.observe("request_inference_seconds", times.prefill_s + times.decode_s)
+
     def finished(self, reason: str) -> None:
         self._figures["requests_finished"].add(1, reason)
 
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self._registry)
+
+
+def _step_histogram(model_name: str) -> CountedHistogram:
+    (metric,) = (metric for metric in METRICS if metric.name == "step_tokens")
+    return CountedHistogram(_names(metric), metric.help, model_name, metric.buckets)
 
 
 def _counters(stats: EngineStats) -> dict[str, float]:
@@ -201,35 +271,36 @@ def _counters(stats: EngineStats) -> dict[str, float]:
 class RequestRecord:
     """The times and counts of one request. Inter-token time is the mean over a request, so a token costs no work."""
 
-    __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_n", "_num_prompt_tokens", "_num_tokens")
+    __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_num_prompt_tokens", "_num_tokens")
 
     def __init__(self, arrival: float, num_prompt_tokens: int, n: int, max_tokens: int) -> None:
         self._arrival = arrival
         self._first = self._last = 0.0
         self._num_prompt_tokens = num_prompt_tokens
-        self._num_tokens = 0
-        self._n = n
+        self._num_tokens = [0] * n
         self._max_tokens = max_tokens
 
-    def advance(self, metrics: ServiceMetrics | None, now: float, num_tokens: int) -> None:
-        if not self._num_tokens and num_tokens:
+    def advance(self, metrics: ServiceMetrics | None, now: float, index: int, num_tokens: int) -> None:
+        if not self._first and num_tokens:
             self._first = now
             if metrics:
                 metrics.observe("time_to_first_token_seconds", now - self._arrival)
-        self._num_tokens += num_tokens
+        self._num_tokens[index] += num_tokens
         self._last = now
 
     def finish(self, metrics: ServiceMetrics | None, now: float, reason: str) -> None:
         if metrics is None:
             return
+        n, num_tokens = len(self._num_tokens), sum(self._num_tokens)
         metrics.finished(reason)
         metrics.observe("request_seconds", now - self._arrival)
         metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
-        metrics.observe("request_generation_tokens", self._num_tokens)
-        metrics.observe("request_params_n", self._n)
+        metrics.observe("request_generation_tokens", num_tokens)
+        metrics.observe("request_longest_answer_tokens", max(self._num_tokens))
+        metrics.observe("request_params_n", n)
         metrics.observe("request_params_max_tokens", self._max_tokens)
-        if self._num_tokens > self._n:
-            between = (self._last - self._first) * self._n / (self._num_tokens - self._n)
+        if num_tokens > n:
+            between = (self._last - self._first) * n / (num_tokens - n)
             metrics.observe("inter_token_seconds", between)
 
 

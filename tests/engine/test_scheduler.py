@@ -1,5 +1,6 @@
 """The scheduler's rules, one at a time, on hand-made traffic."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from appliance.engine.core.config import SchedulerConfig, widest_window
 from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.messages import ErrorKind, FinishReason
+from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes
 from appliance.engine.step import StepPlan
 from appliance.plan.types import EnginePlan, KvGroupPlan, MemoryPlan
 
@@ -16,12 +17,12 @@ from .plans import scripted_plan
 from .simulator import Harness, generate
 
 
-def harness(**changes: object) -> Harness:
+def harness(clock: Callable[[], float] = lambda: 0.0, **changes: object) -> Harness:
     values: dict[str, object] = {
         "max_model_len": 128, "block_size": 4, "num_blocks": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32,
         "max_num_sampled": 8,
     }  # fmt: skip
-    return Harness(Scheduler(SchedulerConfig(**(values | changes))))  # type: ignore[arg-type] # free keywords
+    return Harness(Scheduler(SchedulerConfig(**(values | changes)), clock))  # type: ignore[arg-type] # free keywords
 
 
 def shape(plan: StepPlan) -> list[tuple[int, int, int, bool]]:
@@ -183,6 +184,30 @@ def test_too_many_waiting_are_refused_as_overload() -> None:
     with pytest.raises(Refusal, match="limit is 1") as refusal:
         run.scheduler.add(b"", generate("c", prompt(3)))
     assert refusal.value.kind is ErrorKind.OVERLOADED
+
+
+def test_the_time_of_a_request_is_told_by_phase_with_its_end() -> None:
+    clock = iter(float(2**tick) for tick in range(20))  # asked at: come, come, start, first token, end, start ...
+    run = harness(clock=lambda: next(clock), max_num_seqs=1, max_num_sampled=1)
+    for name in "ab":
+        run.scheduler.add(b"", generate(name, prompt(5), 3))
+    run.run()
+    assert run.finish("a").times == RequestTimes(4 - 1, 8 - 4, 16 - 8)
+    assert run.finish("b").times == RequestTimes(32 - 2, 64 - 32, 128 - 64)
+    assert [output.times for output in run.outputs["a", 0][:-1]] == [None, None]
+    run.scheduler.add(b"", generate("c", prompt(5), 3, n=2))
+    run.gather(run.scheduler.abort([(b"", "c")]))
+    assert (run.finish("c", 0).times, run.finish("c", 1).times) == (None, RequestTimes(512 - 256))
+
+
+def test_steps_are_counted_by_their_tokens() -> None:
+    run = harness()
+    run.scheduler.add(b"", generate("a", prompt(40), 3))
+    run.run()
+    stats = run.scheduler.stats(0.0)
+    sizes = dict(zip((*STEP_TOKEN_BOUNDS, "more"), stats.step_sizes, strict=True))
+    assert {bound: count for bound, count in sizes.items() if count} == {1: 2, 8: 1, 32: 1}
+    assert stats.step_tokens == 40 + 2
 
 
 def test_a_failed_row_leaves_nothing_in_the_prefix_cache() -> None:

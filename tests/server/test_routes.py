@@ -1,17 +1,21 @@
 """Models, tokens, health, keys, CORS and metrics."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
 from appliance.server.routes import ROUTES
 from tests.server.harness import Server, chat_prompt, encode, example_path, running, says
 
+METRICS_SCHEMA = Path(__file__).parents[2] / "schemas" / "metrics.v1.json"
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
 
 
@@ -59,6 +63,45 @@ def test_metrics_have_both_names(http: httpx.Client) -> None:
         assert f"\n{name}{{" in text, name
 
 
+def test_a_scrape_has_what_the_schema_lists_and_nothing_else(http: httpx.Client) -> None:
+    http.post("/v1/chat/completions", json=CHAT)
+    scraped = {
+        family.name: family
+        for family in text_string_to_metric_families(http.get("/metrics").text)
+        if not family.name.endswith("_created")
+    }
+    listed: dict[str, dict[str, Any]] = {}
+    for metric in json.loads(METRICS_SCHEMA.read_text())["metrics"]:
+        for name in (metric["name"], metric["alias"], *metric.get("other_aliases", ())):
+            if name is not None:
+                listed[name.removesuffix("_total") if metric["kind"] == "counter" else name] = metric
+    assert set(scraped) == set(listed)
+    for name, metric in listed.items():
+        assert scraped[name].type == metric["kind"], name
+        for sample in scraped[name].samples:
+            assert set(sample.labels) - {"le"} == {"model_name", *metric["labels"]}, sample
+        bounds = {sample.labels["le"] for sample in scraped[name].samples if "le" in sample.labels}
+        assert {float(bound) for bound in bounds} - {math.inf} == set(metric["buckets"]), name
+
+
+def test_the_phases_of_a_request_add_up(tmp_path: Path) -> None:
+    with running(tmp_path, Script(replies=[says("greet", "hello world")])) as server, server.http() as http:
+        http.post("/v1/chat/completions", json={**CHAT, "n": 2})
+        found = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(http.get("/metrics").text)
+            for sample in family.samples
+        }
+    phases = {name: found[f"vllm:request_{name}_time_seconds_sum"] for name in ("prefill", "decode", "inference")}
+    assert phases["inference"] == pytest.approx(phases["prefill"] + phases["decode"])
+    assert found["vllm:request_queue_time_seconds_count"] == found["vllm:request_inference_time_seconds_count"] == 1
+    assert found["vllm:request_max_num_generation_tokens_sum"] == len(encode("hello world")) + 1
+    tokens = found["vllm:prompt_tokens_total"] + found["vllm:generation_tokens_total"]
+    assert 0 < found["vllm:iteration_tokens_total_sum"] <= tokens
+    assert found["vllm:iteration_tokens_total_count"] == found["appliance_engine_steps_total"]
+    assert found["vllm:cache_config_info"] == 1
+
+
 def test_unknown_models_make_no_metric_series(http: httpx.Client) -> None:
     for name in ("evil-1", "evil-2"):
         http.post("/v1/chat/completions", json={**CHAT, "model": name})
@@ -70,8 +113,7 @@ def test_unknown_models_make_no_metric_series(http: httpx.Client) -> None:
 def test_metrics_schema_is_current() -> None:
     from appliance.service.metrics import schema
 
-    committed = Path(__file__).parents[2] / "schemas" / "metrics.v1.json"
-    assert json.loads(committed.read_text()) == schema(), "run: python -m appliance.service.metrics"
+    assert json.loads(METRICS_SCHEMA.read_text()) == schema(), "run: python -m appliance.service.metrics"
 
 
 def test_docs_are_off(http: httpx.Client) -> None:

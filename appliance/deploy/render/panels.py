@@ -58,6 +58,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         (Query(_sum("appliance_requests_running"), "running"), Query(_sum("appliance_requests_waiting"), "waiting")),
     ),
     Panel("Time to first token", "s", _quantiles("appliance_time_to_first_token_seconds"), "ttft"),
+    Panel("Time in the queue", "s", _quantiles("appliance_request_queue_seconds")),
     Panel("Time between tokens", "s", _quantiles("appliance_inter_token_seconds"), "tpot"),
     Panel("Whole requests", "s", _quantiles("appliance_request_seconds"), "e2el"),
     Panel(

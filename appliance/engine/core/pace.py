@@ -43,6 +43,14 @@ class Pace:
         seconds = max(target_s - decode_s, MIN_SHARE * max(target_s, decode_s))
         return max(MIN_TOKENS, int(seconds / max(self._token_s, 1e-9)))
 
+    def prompt_rate(self, num_decodes: int, most: int) -> float:
+        """Prompt tokens a second beside so many decodes, in steps of at most `most` tokens; 0 when nothing is known."""
+        if self._token_s is None:
+            return 0.0
+        bound = self.prompt_tokens(num_decodes)
+        tokens = most if bound is None else min(most, bound)
+        return tokens / max(self.decode_seconds(num_decodes) + tokens * self._token_s, 1e-9)
+
     def decode_seconds(self, num_decodes: int) -> float:
         """Of a step of decodes alone; that of the nearest number of decodes that was seen, 0 when none was."""
         if num_decodes == 0 or not self._decode_s:

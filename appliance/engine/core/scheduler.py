@@ -1,6 +1,7 @@
 """The scheduler: which tokens of which sequences run in the next step, and what a step's result means for them."""
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 
 from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
@@ -10,13 +11,15 @@ from appliance.engine.core.pace import Pace
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.requests import Refusal, RequestFactory
-from appliance.engine.core.sequence import RequestKey, Sequence, Status
+from appliance.engine.core.sequence import Request, RequestKey, Sequence, Status
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import (
+    STEP_TOKEN_BOUNDS,
     EngineStats,
     ErrorKind,
     FinishReason,
     GenerateRequest,
+    RequestTimes,
     SequenceOutput,
 )
 from appliance.engine.step import RowError, StepPlan, StepResult
@@ -32,8 +35,9 @@ class Scheduler:
     sequence that is not in the step yet is ever preempted.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, clock: Callable[[], float] = lambda: 0.0) -> None:
         self.config = config
+        self._clock = clock  # asked when a request comes, starts, has its first token and ends
         self._books = Books(config)
         self.kv = self._books.kv
         self._factory = RequestFactory(config, POLICIES[config.policy])
@@ -41,6 +45,8 @@ class Scheduler:
         self._admission = Admission(self._books, self._rules)
         self._pace = Pace(config.target_step_s)
         self._num_steps = 0
+        self._step_tokens = 0
+        self._step_sizes = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
@@ -58,7 +64,9 @@ class Scheduler:
         waiting = books.num_waiting - len(books.free_rows)  # those that a free row will not take in the next step
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
-        books.open(self._factory.create(client, message, grammar))
+        request = self._factory.create(client, message, grammar)
+        request.queued_at = self._clock()
+        books.open(request)
         self._prompt_tokens += len(message.prompt_token_ids)
 
     def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
@@ -68,11 +76,14 @@ class Scheduler:
             request = self._books.requests.get((client, request_id))
             for sequence in request.sequences if request else ():
                 if sequence.status is not Status.FINISHED and index in (None, sequence.index):
+                    self._books.finish(sequence)
                     output = SequenceOutput(
-                        request_id=request_id, index=sequence.index, finish_reason=FinishReason.ABORT
+                        request_id=request_id,
+                        index=sequence.index,
+                        finish_reason=FinishReason.ABORT,
+                        times=self._times(sequence.request),
                     )
                     outputs.setdefault(client, []).append(output)
-                    self._books.finish(sequence)
         return outputs
 
     def open_requests(self, client: bytes | None = None) -> list[RequestKey]:
@@ -93,8 +104,19 @@ class Scheduler:
         self._admission.admit(step, prefills)
         if not step.chunks:
             return None
-        self._num_steps += 1
+        self._count(step)
         return step.plan(self._num_steps, self._books.take_freed_rows())
+
+    def _count(self, step: StepDraft) -> None:
+        self._num_steps += 1
+        self._step_tokens += step.num_tokens
+        self._step_sizes[bisect_left(STEP_TOKEN_BOUNDS, step.num_tokens)] += 1
+        now = self._clock() if step.new_rows else 0.0
+        for new in step.new_rows:
+            sequence = self._books.by_row[new.row]
+            assert sequence is not None, "rows change hands between steps only"
+            if sequence.request.started_at is None:
+                sequence.request.started_at = now
 
     def _schedule_decodes(self, step: StepDraft) -> list[Sequence]:
         """Takes every running sequence whose prompt is done: one token is left to compute, or some more were forced.
@@ -200,6 +222,8 @@ class Scheduler:
         tokens, ending = _taken(sequence, token, result)
         logprobs = result.logprobs.get(sequence.row)
         sequence.is_stored = True
+        if first and sequence.request.first_token_at is None:
+            sequence.request.first_token_at = self._clock()
         self._generation_tokens += len(tokens)
         prompt_logprobs = None
         if sequence.prompt_logprobs_left is not None:
@@ -216,6 +240,7 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached_tokens if first else 0,
             finish_reason=reason,
             stop_token_id=stop_token,
+            times=None if reason is None else self._times(sequence.request),
         )
 
     def _fail(self, sequence: Sequence, error: RowError) -> SequenceOutput:
@@ -226,7 +251,12 @@ class Scheduler:
             finish_reason=FinishReason.ERROR,
             error=error.reason,
             error_kind=error.kind,
+            times=self._times(sequence.request),
         )
+
+    def _times(self, request: Request) -> RequestTimes | None:
+        """None while another sequence of it goes on."""
+        return None if request.key in self._books.requests else request.times(self._clock())
 
     # Views
 
@@ -243,6 +273,9 @@ class Scheduler:
             prefix_queries=self._admission.prefix_queries,
             prefix_hits=self._admission.prefix_hits,
             num_preemptions=self._books.num_preemptions,
+            step_tokens=self._step_tokens,
+            step_sizes=tuple(self._step_sizes),
+            prompt_tokens_per_s=self._pace.prompt_rate(len(self._books.running), self.config.max_num_batched_tokens),
         )
 
     def check_invariants(self) -> None:

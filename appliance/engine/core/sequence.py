@@ -5,7 +5,7 @@ import enum
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
-from appliance.engine.messages import FinishReason, GenerateRequest, TokenLogprobs
+from appliance.engine.messages import FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 
 RequestKey = tuple[bytes, str]  # (client, request id)
 
@@ -19,17 +19,29 @@ class Status(enum.Enum):
 class Request:
     """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
 
-    __slots__ = ("client", "grammar", "message", "sequences")
+    __slots__ = ("client", "first_token_at", "grammar", "message", "queued_at", "sequences", "started_at")
 
     def __init__(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
         self.client = client
         self.message = message
         self.grammar = grammar
         self.sequences: list[Sequence] = []
+        self.queued_at = 0.0
+        self.started_at: float | None = None  # its first step was scheduled
+        self.first_token_at: float | None = None
 
     @property
     def key(self) -> RequestKey:
         return (self.client, self.message.request_id)
+
+    def times(self, now: float) -> RequestTimes:
+        """Of a request that ends now."""
+        if self.started_at is None:
+            return RequestTimes(now - self.queued_at)
+        if self.first_token_at is None:
+            return RequestTimes(self.started_at - self.queued_at)
+        prefill_s = self.first_token_at - self.started_at
+        return RequestTimes(self.started_at - self.queued_at, prefill_s, now - self.first_token_at)
 
 
 class Sequence:
