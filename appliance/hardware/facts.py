@@ -42,8 +42,10 @@ class AcceleratorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of `appliance doctor --measure`; bytes and operations a second, of all cores unless a name says otherwise.
-    Zero is never used for unknown."""
+    """Figures of `appliance doctor --measure`, a second: bytes, or operations. Of all cores unless a name says otherwise.
+
+    Zero is never used for unknown.
+    """
 
     read_bandwidth: float
     bf16_peak: float | None = None
