@@ -42,7 +42,7 @@ class AcceleratorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of `appliance doctor --measure`, a second: bytes, or operations. Of all cores unless a name says otherwise.
+    """Figures of `appliance doctor --measure`: bytes and operations a second, of all cores where no name says less.
 
     Zero is never used for unknown.
     """
