@@ -5,13 +5,17 @@ from pathlib import Path
 
 from appliance.base.diagnostics import RENDERERS, Diagnostic, has_errors
 from appliance.base.errors import ExitCode, SpecError
+from appliance.spec.compose import included_files
 from appliance.spec.loader import load_spec
 
 SUFFIXES = (".yaml", ".yml")
 
 
 def run(paths: Sequence[str], form: str = "text", overrides: Sequence[str] = ()) -> int:
-    """Checks files, and the YAML files below folders. `form` is text, json or github. 0, or 2 when one is wrong."""
+    """Checks files, and the YAML files below folders. `form` is text, json or github. 0, or 2 when one is wrong.
+
+    Of a folder, a file that another includes is checked with that one.
+    """
     found: list[Diagnostic] = []
     count = 0
     for file in _files(paths):
@@ -31,9 +35,9 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
         if not Path(path).is_dir():
             yield path
             continue
-        for each in sorted(Path(path).rglob("*")):
-            if each.suffix in SUFFIXES and each.is_file():
-                yield str(each)
+        found = [each for each in sorted(Path(path).rglob("*")) if each.suffix in SUFFIXES and each.is_file()]
+        parts = {included for each in found for included in included_files(each)}
+        yield from (str(each) for each in found if each.resolve() not in parts)
 
 
 def _check(file: str, overrides: Sequence[str]) -> Sequence[Diagnostic]:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.base.errors import ApplianceError
+from appliance.base.errors import ApplianceError, SpecError
 from appliance.base.hashing import sha256_hex
 from appliance.deploy.reconcile import Observation, Readiness, changes
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from appliance.spec.compose import written_text
 
 _NATIVE = Path(__file__).parents[1] / "_native"
 
@@ -42,11 +43,12 @@ def _found(generation: Generation, seen: Observation, current: CurrentState) -> 
 
 
 def _spec_file(generation: Generation, path: Path) -> Iterator[Drift]:
-    then = generation.spec_text.encode()
+    """What the file says, with what it includes."""
+    then = generation.spec_text
     try:
-        now = path.read_bytes()
-    except OSError as error:
-        yield Drift("spec", str(path), _digest(then), error.strerror)
+        now = written_text(path)
+    except SpecError as error:
+        yield Drift("spec", str(path), _digest(then), str(error))
         return
     if now != then:
         yield Drift("spec", str(path), _digest(then), _digest(now))
@@ -87,5 +89,5 @@ def _files(plan: EnginePlan) -> Iterator[Path]:
     yield from sorted(_NATIVE.glob("*.so"))
 
 
-def _digest(data: bytes) -> str:
-    return f"sha256:{sha256_hex(data)[:12]}"
+def _digest(text: str) -> str:
+    return f"sha256:{sha256_hex(text.encode())[:12]}"

@@ -29,6 +29,12 @@ class Head(Section):
     api_version: Literal["appliance/v1"] = field(REQUIRED, "Version of this format.")
     kind: Literal["Deployment"] = field(REQUIRED, "What the file describes.")
     name: Name = field(REQUIRED, "Name of the deployment.")
+    include: list[str] = field(
+        [],
+        "Files that this one is laid over, in their order: paths from the folder of this file. Mappings are merged, "
+        "lists and single values replaced. No file outside the folder of the spec is read.",
+        apply="live",
+    )
     description: str = field("", "For people.", apply="live")
     overrides: Literal["allowed", "none"] = field(
         "allowed", "Whether --set and APPLIANCE__SECTION__FIELD may change this file's values.", apply="live"

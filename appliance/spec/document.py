@@ -1,5 +1,7 @@
 """Nodes to plain data, with the place of every key and value. Interpolates and merges; finds duplicate keys."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,25 @@ class InterpolationError(Exception):
 Interpolate = Callable[[str], str]  # raises InterpolationError
 
 
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file that a document was made of; `name` as it is shown."""
+
+    name: str
+    text: str = field(repr=False)
+
+    def placed(self, found: Diagnostic, position: Position, *, show_line: bool = True) -> Diagnostic:
+        """The finding with its place in this file, and its line unless that holds a secret."""
+        lines = _lines(self.text)
+        line = lines[position.line - 1] if show_line and position.line <= len(lines) else None
+        return dataclasses.replace(found, file=self.name, line=position.line, column=position.column, source_line=line)
+
+
+@functools.lru_cache(maxsize=4)
+def _lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
 @dataclass(slots=True)
 class Document:
     """`values` and `keys` are places by path, as `paths.format_path` writes it; the root is ""."""
@@ -30,6 +51,7 @@ class Document:
     data: Any = None
     values: dict[str, Position] = field(default_factory=dict)
     keys: dict[str, Position] = field(default_factory=dict)
+    sources: dict[str, SourceFile] = field(default_factory=dict)  # of paths that an included file wrote
     interpolated: set[str] = field(default_factory=set)  # paths whose value is text from outside the file
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
@@ -42,6 +64,12 @@ class Document:
         if not path:
             return Position(1, 1)
         return self.key_place(parent(path))
+
+    def source(self, path: str) -> SourceFile | None:
+        """The file that `place` is in; None where it is the spec's own."""
+        while path and path not in self.values and path not in self.keys:
+            path = parent(path)
+        return self.sources.get(path)
 
     def key_place(self, path: str) -> Position:
         """Of the key, else of the value, else of the nearest parent."""

@@ -1,7 +1,6 @@
 """From a file to a LoadedSpec, or to a SpecError with everything that is wrong."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,17 @@ from appliance.base.diagnostics import Diagnostic, Severity, has_errors, in_orde
 from appliance.base.errors import SpecError
 from appliance.spec import overrides as override_values
 from appliance.spec.check import check
+from appliance.spec.compose import KEY as INCLUDE
+from appliance.spec.compose import compose
 from appliance.spec.data import as_data
 from appliance.spec.deployment import DeploymentSpec
-from appliance.spec.document import Document, Interpolate, build
+from appliance.spec.document import Document, Interpolate, SourceFile
 from appliance.spec.fields import FieldDoc, Section
 from appliance.spec.interpolate import interpolator
-from appliance.spec.nodes import MAX_BYTES, Position, YamlReadError, parse
+from appliance.spec.nodes import Position
 from appliance.spec.overrides import Override
 from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, value_at
+from appliance.spec.reading import read_text
 from appliance.spec.translate import MASK, MAX_DIAGNOSTICS, too_many
 from appliance.spec.tree import fields_of
 
@@ -54,7 +56,8 @@ class LoadedSpec:
 
     spec: DeploymentSpec
     file: str
-    text: str
+    text: str  # what the file says; where it includes others, all of them merged, `${...}` not filled in
+    files: tuple[SourceFile, ...]  # as they were laid over each other; the spec itself is the last
     positions: Mapping[str, Position]  # of values, by path
     keys: Mapping[str, Position]
     sources: tuple[Source, ...]  # overrides, in the order they were applied
@@ -82,7 +85,16 @@ class LoadedSpec:
         bare = Diagnostic(
             rule=rule, message=message, path=path, severity=severity, value=value, allowed=allowed, hint=hint
         )
-        return _Placed(self.file, self.text, self._document, self.sources).place(bare)
+        return _Placed(self.files[-1], self._document, self.sources).place(bare)
+
+    def origin(self, path: str) -> str:
+        """Where the value at `path` came from: `file:line:column`, an override, or `default`."""
+        if not self.is_set(path):
+            return "default"
+        bare = Diagnostic(rule="", message="", path=path)
+        found = _Placed(self.files[-1], self._document, self.sources).place(bare)
+        is_override = any(found.file == each.origin for each in self.sources)
+        return found.file if is_override else f"{found.file}:{found.line}:{found.column}"
 
     def value(self, path: str) -> Any:
         """The value at `path` as plain data, masked when it is secret; None when there is none."""
@@ -91,7 +103,7 @@ class LoadedSpec:
 
     def resolved(self) -> dict[str, Any]:
         """The spec as JSON data with every default, secrets masked."""
-        data: dict[str, Any] = as_data(self.spec)
+        data = self._data()
         for path in self.secrets:
             _mask(data, parse_path(path))
         return data
@@ -99,7 +111,13 @@ class LoadedSpec:
     @property
     def sha256(self) -> str:
         """Digest of the spec with every default. Values from ${...} count, those of secret fields do not."""
-        return hashing.sha256_json(as_data(self.spec))
+        return hashing.sha256_json(self._data())
+
+    def _data(self) -> dict[str, Any]:
+        """Without `include`: what was included is in the other fields."""
+        data: dict[str, Any] = as_data(self.spec)
+        del data[INCLUDE]
+        return data
 
 
 def load_spec(
@@ -111,7 +129,7 @@ def load_spec(
     with every error found.
     """
     file = pathlib.Path(path)
-    return load_text(_read(file), str(path), overrides, environ, folder=file.parent)
+    return load_text(read_text(file, str(path)), str(path), overrides, environ, folder=file.parent)
 
 
 def load_text(
@@ -125,17 +143,12 @@ def load_text(
     """As `load_spec`, for a text that is already here."""
     known = process_environ.snapshot() if environ is None else environ
     interpolate = interpolator(known, folder)
-    try:
-        root = parse(text)
-    except YamlReadError as fault:
-        found = Diagnostic(rule=fault.rule, message=str(fault), hint=fault.hint)
-        placed = dataclasses.replace(found, line=fault.position.line, column=fault.position.column)
-        raise SpecError([_Placed(file, text, Document(), ()).show(placed)]) from None
-    document = build(root, interpolate) if root is not None else Document()
+    composed = compose(text, file, folder, interpolate)
+    document = composed.document
     values, faults = override_values.collect(overrides, known)
     faults += _override(document, values, interpolate)
     sources = tuple(Source(format_path(each.path), each.kind, each.origin) for each in values)
-    placed_at = _Placed(file, text, document, sources)
+    placed_at = _Placed(SourceFile(file, text), document, sources)
     spec, found_later = check(document)
     num_read = len(document.diagnostics)
     found_early = document.diagnostics[:MAX_DIAGNOSTICS] + too_many(num_read - MAX_DIAGNOSTICS)
@@ -145,7 +158,8 @@ def load_text(
     return LoadedSpec(
         spec=spec,
         file=file,
-        text=text,
+        text=composed.text,
+        files=composed.files,
         positions=document.values,
         keys=document.keys,
         sources=sources,
@@ -174,23 +188,6 @@ def _set_fields(loaded: LoadedSpec, section: Section, prefix: str) -> Iterator[S
             yield SetField(found.path, value, found.doc, loaded._document.place(found.path))
 
 
-def _read(file: pathlib.Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 2)
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        reason = error.strerror or "it cannot be read"
-        found = Diagnostic(rule="file/read", message=f"cannot read the file: {reason}", file=str(file))
-        raise SpecError([found]) from None
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode("utf-8", "replace")
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        message = "the file is not UTF-8 text"
-        found = Diagnostic(rule="file/encoding", message=message, file=str(file), line=line, column=column)
-        raise SpecError([found]) from None
-
-
 def _override(document: Document, values: Sequence[Override], interpolate: Interpolate) -> list[Diagnostic]:
     """Applies overrides, or refuses them all where the file says `overrides: none`."""
     if isinstance(document.data, dict) and document.data.get("overrides") == "none":
@@ -207,15 +204,24 @@ def _override(document: Document, values: Sequence[Override], interpolate: Inter
         ]
     if document.data is not None and not isinstance(document.data, dict):
         return []
-    return [found for each in values for found in override_values.apply(each, document, interpolate)]
+    late = [each for each in values if each.path[0] == INCLUDE]
+    refused = [_too_late(each) for each in late]
+    rest = [each for each in values if each not in late]
+    return refused + [found for each in rest for found in override_values.apply(each, document, interpolate)]
+
+
+def _too_late(override: Override) -> Diagnostic:
+    message = f"{INCLUDE} is read before overrides"
+    hint = "write a file that includes what you want, and give that one"
+    path = format_path(override.path)
+    return Diagnostic(rule="override/refused", message=message, path=path, file=override.origin, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
     """Gives findings their file, line, column and source line."""
 
-    file: str
-    text: str
+    own: SourceFile
     document: Document
     sources: tuple[Source, ...]
 
@@ -227,26 +233,18 @@ class _Placed:
             found = dataclasses.replace(found, value=MASK, message=message)
         if source is not None:
             return dataclasses.replace(found, file=source.origin, line=1, column=1)
-        if (found.line, found.column) == (1, 1):
+        if found.file:  # an included file's
+            return found
+        file, position = self.document.source(found.path) or self.own, Position(found.line, found.column)
+        if position == (1, 1):
             position = self.document.place(found.path)
-            found = dataclasses.replace(found, line=position.line, column=position.column)
-        return self.show(found)
+        is_literal_secret = found.value == MASK and found.path not in self.document.interpolated
+        return file.placed(found, position, show_line=not is_literal_secret)
 
     def _is_from(self, source: Source, path: str) -> bool:
         """Whether an override gave the value at `path`, or made the section that it is."""
         made = path not in self.document.keys and path not in self.document.values
         return _within(path, source.path) or bool(path and made and _within(source.path, path))
-
-    def show(self, found: Diagnostic) -> Diagnostic:
-        lines = _lines(self.text)
-        is_literal_secret = found.value == MASK and found.path not in self.document.interpolated
-        line = lines[found.line - 1] if found.line <= len(lines) and not is_literal_secret else None
-        return dataclasses.replace(found, file=self.file, source_line=line)
-
-
-@functools.lru_cache(maxsize=1)
-def _lines(text: str) -> list[str]:
-    return text.splitlines()
 
 
 def _within(path: str, outer: str) -> bool:

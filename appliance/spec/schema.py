@@ -29,13 +29,25 @@ def deployment_schema() -> dict[str, Any]:
         for name, section in sections.items()
     }
     root = definitions.pop(DeploymentSpec.__name__)
+    whole = {"required": root.pop("required")} | {"properties": _required_below(definitions)}
     return {
         "$schema": SCHEMA_ID,
         "$id": FILE_NAME,
         "title": "appliance deployment",
         **root,
+        "if": {"required": ["include"]},  # what is required may then stand in an included file
+        "else": whole,
         "definitions": {**definitions, "Reference": _REFERENCE_DEF},
     }
+
+
+def _required_below(definitions: dict[str, Any]) -> dict[str, Any]:
+    """What the sections of the root require, taken out of their definitions. Items of lists keep it: they are whole."""
+    found: dict[str, Any] = {}
+    for each in fields_of(DeploymentSpec):
+        if each.child is not None and not each.is_list and "required" in definitions[each.child.__name__]:
+            found[each.name] = {"required": definitions[each.child.__name__].pop("required")}
+    return found
 
 
 def schema_text() -> str:

@@ -56,9 +56,14 @@ class Field:
         if isinstance(default, dict | list):
             return "" if self.child else json.dumps(default)
         if isinstance(default, int | float) and not isinstance(default, bool):
-            form = _form(self.info.annotation, self.info.metadata)
-            return _NUMBER_TEXTS[form](default) if form in _NUMBER_TEXTS else str(default)
+            return str(self.written(default))
         return default if isinstance(default, str) and default else json.dumps(default)
+
+    def written(self, value: Any) -> Any:
+        """A value of this field as the file takes it: a size or a duration is a text with its unit."""
+        form = _form(self.info.annotation, self.info.metadata)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _NUMBER_TEXTS[form](value) if is_number and form in _NUMBER_TEXTS else value
 
 
 def fields_of(section: type[Section], prefix: str = "") -> Iterator[Field]:

@@ -25,7 +25,7 @@ endpoints:
 """
 GENERIC = ("true", "false", "2", "3", "64", "2048", "7s", "11s", "3MiB", "0.5", "0.25", "[x]", "./other", "other")
 # Of another deployment, of what no server reads, or of where files come from: no plan of this one changes.
-NOT_A_CHANGE = ("name", "api_version", "kind", "description", "overrides", "batch", "bench", "model.mirrors")
+NOT_A_CHANGE = ("name", "api_version", "kind", "description", "overrides", "batch", "bench", "model.mirrors", "include")
 
 
 def candidates(found: Field) -> Iterator[str]:

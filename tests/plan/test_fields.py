@@ -22,6 +22,7 @@ ELSEWHERE = {
     "kind": "the loader",
     "description": "for people",
     "overrides": "the loader",
+    "include": "the loader",
     "model.source": "find_model",
     "model.mirrors": "find_model",
     "model.sha256": "find_model",

@@ -19,6 +19,7 @@ EXPECTED = re.compile(r"^# expect: (\S+) (\d+):(\d+)$", re.MULTILINE)
 TESTED_ELSEWHERE = {
     *("file/read", "file/encoding", "yaml/too-large", "yaml/too-deep", "yaml/too-many", "spec/too-many"),
     *("override/form", "override/path", "override/refused"),
+    *("include/form", "include/read", "include/outside", "include/cycle", "include/too-many"),
 }
 
 

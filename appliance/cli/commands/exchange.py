@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from appliance.cli.commands.options import AsJson, Overrides, SpecPath
-from appliance.cli.commands.verb import verb
+from appliance.cli.commands.verb import UsageError, verb
 
 
 def add(app: typer.Typer) -> None:
@@ -16,7 +16,11 @@ def add(app: typer.Typer) -> None:
     )
     def render(
         spec: SpecPath,
-        target: Annotated[str, typer.Option("--to", help="systemd, compose, kubernetes, kserve, grafana or alerts.")],
+        target: Annotated[
+            str, typer.Option("--to", help="systemd, compose, kubernetes, kserve, grafana or alerts.")
+        ] = "",
+        resolved: Annotated[bool, typer.Option("--resolved", help="Print the spec with every value instead.")] = False,
+        explain: Annotated[bool, typer.Option("--explain", help="With --resolved: say where values are from.")] = False,
         overrides: Overrides = None,
         hardware: Annotated[
             str, typer.Option(metavar="FILE|NAME", help="The machine to plan for; default: this.")
@@ -30,7 +34,13 @@ def add(app: typer.Typer) -> None:
         folder: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Write files there.")] = "",
         as_json: AsJson = False,
     ) -> int:
-        """Make a systemd unit, a compose file or Kubernetes objects; probes and grace periods follow the spec."""
+        """Make a systemd unit, a compose file or Kubernetes objects, or print the spec as it is resolved."""
+        if resolved == bool(target):
+            raise UsageError("give one of --to and --resolved")
+        if resolved:
+            from appliance.cli import resolved_spec
+
+            return resolved_spec.run(spec, overrides or (), explain=explain, as_json=as_json)
         from appliance.cli import render
         from appliance.deploy.render.workload import RenderOptions
 

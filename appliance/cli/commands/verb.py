@@ -18,6 +18,12 @@ INTERRUPTED = 130  # what shells answer for a command that Ctrl-C ended
 DEBUG_VARIABLE = "APPLIANCE_DEBUG"
 
 
+class UsageError(ApplianceError):
+    """Options that do not go together."""
+
+    exit_code = ExitCode.INVALID
+
+
 def group(name: str, doc: str) -> typer.Typer:
     """A Typer with the settings of all ours. Plain help text: rich would double the time a command takes to start."""
     return typer.Typer(name=name, help=doc, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
