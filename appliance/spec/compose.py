@@ -7,6 +7,7 @@ the value away, so that the field has its default again.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any, NoReturn
 
 import yaml
 
+from appliance import __version__
 from appliance.base.diagnostics import Diagnostic
 from appliance.base.errors import SpecError
+from appliance.spec.deployment import API_VERSION
 from appliance.spec.document import Document, Interpolate, SourceFile, build, parent
 from appliance.spec.nodes import (
     MappingNode,
@@ -34,6 +37,8 @@ from appliance.spec.tree import find
 
 KEY = "include"
 MAX_FILES = 32
+
+_VERSION = re.compile(r"appliance/v(\d+)(?:(?:alpha|beta)\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,16 @@ def included_files(path: Path) -> tuple[Path, ...]:
         return tuple((path.parent / item.text).resolve() for item in _include_list(part))
     except SpecError:
         return ()
+
+
+def reachable_files(path: Path) -> tuple[Path, ...]:
+    """The spec and what its includes lead to, resolved, right or wrong; at most MAX_FILES, none outside its folder."""
+    root = path.resolve()
+    found = [root]
+    for file in found:
+        news = [each for each in included_files(file) if each not in found and each.is_relative_to(root.parent)]
+        found += list(dict.fromkeys(news))[: MAX_FILES - len(found)]
+    return tuple(found)
 
 
 def _as_written(reference: str) -> str:
@@ -138,10 +153,24 @@ class _Includes:
 
 def _parsed(source: SourceFile) -> _Part:
     try:
-        return _Part(source, parse(source.text))
+        part = _Part(source, parse(source.text))
     except YamlReadError as fault:
         found = Diagnostic(rule=fault.rule, message=str(fault), hint=fault.hint)
         raise SpecError([source.placed(found, fault.position)]) from None
+    _refuse_other_versions(part)
+    return part
+
+
+def _refuse_other_versions(part: _Part) -> None:
+    """Alone: what else is found in a file of another version would mislead."""
+    for key, value in part.node.entries if isinstance(part.node, MappingNode) else []:
+        if key.text != "api_version" or not isinstance(value, ScalarNode) or value.text == API_VERSION:
+            continue
+        if matched := _VERSION.fullmatch(value.text):
+            is_newer = int(matched[1]) > 1
+            hint = f"this is appliance {__version__}; a newer one may read it" if is_newer else f"write {API_VERSION}"
+            message = f"{value.text} is not read by this version, only {API_VERSION}"
+            _refuse(part, value.position, "spec/version", message, hint)
 
 
 def _include_list(part: _Part) -> Iterator[ScalarNode]:

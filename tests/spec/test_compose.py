@@ -168,6 +168,18 @@ def test_an_include_is_a_list_of_plain_paths(tmp_path: Path, text: str) -> None:
     assert [each[:2] for each in wrong(write(tmp_path, prod=f"include: {text}\n"))] == [("include/form", "prod.yaml")]
 
 
+@pytest.mark.parametrize(
+    ("version", "hint"), [("v2", "a newer one may read it"), ("v1alpha1", "write appliance/v1"), ("v12beta3", "newer")]
+)
+def test_another_version_is_refused_in_every_file(tmp_path: Path, version: str, hint: str) -> None:
+    file = write(tmp_path, prod="include: [a.yaml, base.yaml]\nnonsense: 1\n", a=f"api_version: appliance/{version}\n")
+    with pytest.raises(SpecError) as raised:
+        load_spec(file, environ={"PORT": "9000"})
+    [found] = raised.value.diagnostics
+    assert (found.rule, Path(found.file).name, found.line, found.column) == ("spec/version", "a.yaml", 1, 14)
+    assert hint in found.hint
+
+
 def test_files_that_cannot_be_included(tmp_path: Path) -> None:
     assert wrong(write(tmp_path, prod="include: [none.yaml]\n")) == [("include/read", "prod.yaml", 1, 11)]
     assert wrong(write(tmp_path, prod="include: [a.yaml]\n", a="\tx: 1")) == [("yaml/syntax", "a.yaml", 1, 1)]
