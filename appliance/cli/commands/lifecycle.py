@@ -18,6 +18,7 @@ def add(app: typer.Typer) -> None:
         ] = False,
         timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it may take to be ready.")] = 600.0,
         locked: Annotated[bool, typer.Option("--locked", help="Refuse what differs from the lock file.")] = False,
+        watch: Annotated[bool, typer.Option("--watch", help="Go on: apply the spec whenever it is saved.")] = False,
         as_json: AsJson = False,
     ) -> int:
         """Make what runs be what the spec says; return when it is ready."""
@@ -31,6 +32,10 @@ def add(app: typer.Typer) -> None:
             as_json=as_json,
             locked=locked,
         )
+        if watch:
+            from appliance.cli import watch as watching
+
+            return watching.run(options)
         return apply.run(options)
 
     _add_generations(app)
