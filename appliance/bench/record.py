@@ -119,16 +119,23 @@ def meets_slo(record: RequestRecord, slo: Mapping[str, float]) -> bool:
     return True
 
 
-def missed_targets(figures: RoundFigures, slo: Mapping[str, float]) -> list[str]:
-    """Targets that the distributions miss, in words; a name such as ttft_p95 picks the metric and the percentile."""
+def missed_targets(rounds: Sequence[RoundFigures], slo: Mapping[str, float]) -> list[str]:
+    """Targets that the median over rounds misses, in words; a name such as ttft_p95 picks the metric and the percentile.
+
+    Where there are targets, requests that failed are a miss too: refusing them is no way to be quick.
+    """
     missed = []
     for name, bound in slo.items():
         metric, _, rank = name.partition("_")
-        spread = figures.latencies.get(metric)
-        value = getattr(spread, rank or "p50", None) if spread is not None else None
+        spreads = [figures.latencies.get(metric) for figures in rounds]
+        values = [getattr(spread, rank or "p50") for spread in spreads if spread is not None]
+        value = statistics.median(values) if values else None
         if value is None or value > bound:
             shown = "was not measured" if value is None else f"is {value * 1e3:.1f} ms"
             missed.append(f"{name} {shown}, the target is {bound * 1e3:.1f} ms")
+    failed, total = sum(one.failed for one in rounds), sum(one.failed + one.completed for one in rounds)
+    if slo and failed:
+        missed.append(f"{failed} of {total} requests failed")
     return missed
 
 

@@ -44,10 +44,19 @@ def test_goodput_counts_requests_that_met_every_target() -> None:
     assert [meets_slo(one, slo) for one in (slow_start, slow_tokens, good)] == [False, False, True]
     figures = summarize([slow_start, slow_tokens, good], slo)
     assert figures.goodput == pytest.approx(1 / 3.1)
-    assert [line.split()[0] for line in missed_targets(figures, slo)] == ["ttft_p95", "itl_p95"]
+    assert [line.split()[0] for line in missed_targets([figures], slo)] == ["ttft_p95", "itl_p95"]
 
 
 def test_a_target_that_was_not_measured_is_missed() -> None:
-    assert missed_targets(summarize([], {}), {"ttft_p95": 1.0}) == [
+    assert missed_targets([summarize([], {})], {"ttft_p95": 1.0}) == [
         "ttft_p95 was not measured, the target is 1000.0 ms"
     ]
+
+
+def test_the_median_round_is_judged_and_failures_are_a_miss() -> None:
+    rounds = [summarize([record(0.0, [first, first + 0.1])], {}) for first in (0.2, 9.0, 0.3)]
+    assert missed_targets(rounds, {"ttft_p95": 0.5}) == []
+    assert [line.split()[0] for line in missed_targets(rounds, {"ttft_p95": 0.25})] == ["ttft_p95"]
+    failed = summarize([record(0.0, [0.1]), RequestRecord(started=0.0, finished=0.1, error="status 429")], {})
+    assert missed_targets([failed], {"ttft_p95": 1.0}) == ["1 of 2 requests failed"]
+    assert missed_targets([failed], {}) == []
