@@ -23,11 +23,12 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
 
     Raises what loading raises (ApplianceError, ValueError).
     """
-    serving = msgspec.structs.replace(plan.serving, key_hashes={}, front=FrontPlan())
+    serving = msgspec.structs.replace(plan.serving, key_hashes={}, front=FrontPlan(), shed_above_s=None)
     plan = msgspec.structs.replace(plan, serving=serving)
     metrics = ServiceMetrics(plan.model.served_names[0])
     text = load_text_side(plan, cache_dir())
     engine = InProcessEngine(plan, text, announce=announce, metrics=metrics)
+    metrics.describe(plan)
     health = Health(state=EngineState.READY, reason="")
     try:
         yield make_app(make_state(plan, engine.client, metrics, health, text.tokenizer))

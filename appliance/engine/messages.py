@@ -160,9 +160,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hits: int  # tokens
     num_preemptions: int
     step_tokens: int = 0  # that steps computed
-    step_sizes: tuple[
-        int, ...
-    ] = ()  # how many steps: one count a bound of STEP_TOKEN_BOUNDS, and above
+    step_sizes: tuple[int, ...] = ()  # how many steps: one count a bound of STEP_TOKEN_BOUNDS, and above
     prompt_tokens_per_s: float = 0.0  # that prompts beside what decodes now would get; 0 before any was measured
 
 

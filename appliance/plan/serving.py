@@ -41,6 +41,7 @@ def plan_serving(inputs: PlanInputs, structured: StructuredPlan, parsers: Parser
         front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
+        shed_above_s=_shed_above_s(inputs),
         unknown_fields=spec.strictness,
         store_dir=store.dir,
         store_max_bytes=store.max_bytes,
@@ -65,7 +66,16 @@ def plan_restart(inputs: PlanInputs) -> RestartPlan:
 
 def plan_slo(inputs: PlanInputs) -> dict[str, float]:
     """Bounds in seconds by name, only those that are promised."""
-    return {name: bound for name, bound in as_data(inputs.spec.slo).items() if bound is not None}
+    targets = as_data(inputs.spec.slo)
+    del targets["shed_factor"]
+    return {name: bound for name, bound in targets.items() if bound is not None}
+
+
+def _shed_above_s(inputs: PlanInputs) -> float | None:
+    """So many times the loosest bound of the first token: some may miss a lower percentile's, by its meaning."""
+    slo = inputs.spec.slo
+    bounds = [bound for bound in (slo.ttft_p50, slo.ttft_p90, slo.ttft_p95, slo.ttft_p99) if bound is not None]
+    return round(slo.shed_factor * max(bounds), 4) if slo.shed_factor is not None and bounds else None
 
 
 def plan_batch(inputs: PlanInputs, max_num_seqs: int) -> dict[str, Any]:

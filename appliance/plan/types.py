@@ -239,6 +239,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     front: FrontPlan = FrontPlan()
     trust_request_chat_template: bool = False
     tokenizer_info: bool = False
+    shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies
     store_dir: str | None = None  # None: beside the server's state
     store_max_bytes: int = 1 << 30

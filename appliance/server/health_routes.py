@@ -1,5 +1,7 @@
 """How the server is: liveness, readiness with reasons, load, version and metrics."""
 
+from typing import Any
+
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
@@ -7,6 +9,7 @@ from starlette.responses import Response
 from appliance import __version__
 from appliance.server.errors import ApiError
 from appliance.server.state import ServerState
+from appliance.service.deep_check import DeepResult
 
 
 async def live(state: ServerState, request: Request) -> Response:
@@ -15,10 +18,14 @@ async def live(state: ServerState, request: Request) -> Response:
 
 
 async def ready(state: ServerState, request: Request) -> Response:
-    """200 when requests are taken, else 503 with the reasons and how far the start has come."""
+    """200 when requests are taken, else 503 with the reasons and how far the start has come.
+
+    With deep=1 a token has to come through the scheduler as well (see DeepCheck).
+    """
     health = state.health
     reasons = health.reasons()
-    body = {
+    deep = await _deep(state, request, reasons)
+    body: dict[str, Any] = {
         "ready": not reasons,
         "state": health.state.value,
         "reasons": reasons,
@@ -34,7 +41,18 @@ async def ready(state: ServerState, request: Request) -> Response:
             for phase in health.phases.values()
         ],
     }
+    if deep is not None:
+        body["deep"] = {"result": deep.state, "seconds": round(deep.seconds, 3), "reason": deep.reason}
     return _json(body, 503 if reasons else 200)
+
+
+async def _deep(state: ServerState, request: Request, reasons: list[str]) -> DeepResult | None:
+    """None where it was not asked for, or is known to be not ready. What it found wrong is added to `reasons`."""
+    if request.query_params.get("deep") not in ("1", "true") or reasons:
+        return None
+    found = await state.deep.result()
+    reasons += state.health.reasons() or ([found.reason] if found.state == "stuck" else [])
+    return found
 
 
 async def healthy(state: ServerState, request: Request) -> Response:

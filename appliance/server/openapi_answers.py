@@ -76,7 +76,10 @@ SCHEMAS: dict[str, Any] = {
     "Prompt": _object({"prompt": _TEXT}),
     "Version": _object({"version": _TEXT}),
     "Load": _object({"server_load": _INTEGER}),
-    "Ready": _object({"ready": {"type": "boolean"}, "state": _TEXT, "reasons": _list(_TEXT)}),
+    "Ready": _object(
+        {"ready": {"type": "boolean"}, "state": _TEXT, "reasons": _list(_TEXT)},
+        deep=_object({"result": {"enum": ["ok", "busy", "stuck"]}, "seconds": {"type": "number"}, "reason": _TEXT}),
+    ),
     "Live": _object({"live": {"const": True}}),
 }
 

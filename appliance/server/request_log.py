@@ -5,17 +5,21 @@ from collections.abc import Sequence
 from appliance.base.log import fields, logger
 from appliance.plan.types import ServingPlan
 from appliance.server.callers import CallerPolicy
+from appliance.service.client import EngineClient
 from appliance.service.policy import Meter, RequestPolicy
 from appliance.service.requests import TextOutput, TextRequest
+from appliance.service.shedding import SheddingPolicy
 from appliance.text.tokenizer import Tokenizer
 
 _log = logger("server")
 
 
-def request_policy(serving: ServingPlan, tokenizer: Tokenizer) -> RequestPolicy:
-    """The rules of the callers' keys, and the log where the plan has one."""
-    rules = CallerPolicy(isolates_caches=serving.front.isolate_caches)
-    return RequestLog(rules, serving, tokenizer) if serving.log_requests else rules
+def request_policy(serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient) -> RequestPolicy:
+    """The rules of the callers' keys; the log, and the refusal of what would wait too long, where the plan has them."""
+    rules: RequestPolicy = CallerPolicy(isolates_caches=serving.front.isolate_caches)
+    if serving.log_requests:
+        rules = RequestLog(rules, serving, tokenizer)
+    return rules if serving.shed_above_s is None else SheddingPolicy(rules, client, serving.shed_above_s)
 
 
 class RequestLog:

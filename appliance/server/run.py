@@ -119,6 +119,7 @@ class _Server:
                 text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
                 client.use_text(text)
                 state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer, self._store)
+                metrics.describe(self._plan)
                 if inherited is not None:
                     await supervisor.settled()
                 await self._serve(state, supervisor, listener, certificates)

@@ -49,11 +49,12 @@ class RunningServer:
             old.client.policy = policy  # make_state has set another
             raise
         new.keys, new.created, new.background = old.keys, old.created, old.background
-        new.batch_wanted = old.batch_wanted
+        new.batch_wanted, new.deep = old.batch_wanted, old.deep
         new.is_draining = old.is_draining
         self._states = [*(state for state in self._states if state.load), new]
         self._supervisor.use_plan(plan)
         configure(plan.serving.log_level)
+        new.metrics.describe(plan)
         self._app.use(app)
         _bound(self._server.config, plan.serving)
 

@@ -16,6 +16,7 @@ from appliance.server.prompts import PromptMaker
 from appliance.server.request_log import request_policy
 from appliance.server.sampling import SamplingRules
 from appliance.service.client import EngineClient
+from appliance.service.deep_check import DeepCheck
 from appliance.service.health import Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.store.store import Store
@@ -39,6 +40,7 @@ class ServerState:
     health: Health
     keys: KeyRing
     store: Store
+    deep: DeepCheck
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
@@ -76,7 +78,7 @@ def make_state(
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
     keys = KeyRing(plan.serving, metrics)
-    client.policy = request_policy(plan.serving, tokenizer)
+    client.policy = request_policy(plan.serving, tokenizer, client)
     kept = store or Store(plan.serving)
-    metrics.describe(plan)
-    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept)
+    deep = DeepCheck(client, health, metrics)
+    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept, deep)

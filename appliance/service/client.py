@@ -17,14 +17,17 @@ from appliance.engine.messages import (
     ErrorKind,
     GenerateRequest,
     OutputBatch,
+    SamplingParams,
     SequenceOutput,
     UtilityRequest,
     UtilityResult,
 )
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
-from appliance.service.metrics import RequestRecord, ServiceMetrics
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.outlook import Outlook
 from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
+from appliance.service.record import RequestRecord
 from appliance.service.requests import TextRequest
 from appliance.service.sequence_text import SequenceText
 from appliance.service.streams import OutputStream
@@ -32,6 +35,7 @@ from appliance.service.text_side import TextSide
 from appliance.text.stop_strings import StopStrings
 
 _log = logger("service")
+_PROBE = "probe-"  # begins the ids of probes, which no request's does
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ class EngineClient:
         self._knows_vocabulary = False  # the engine behind the link
         self._open: dict[str, _OpenRequest] = {}
         self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
+        self._probes: dict[str, asyncio.Future[None]] = {}
         self._ids = itertools.count()
+        self._outlook = Outlook(limits.max_num_seqs)
         self.num_open_sequences = 0
 
     @property
@@ -118,6 +124,15 @@ class EngineClient:
             reason = f"{waiting} sequences wait already, {most} may; try again later"
             raise RequestFailedError(ErrorKind.OVERLOADED, reason)
 
+    def predicted_wait_s(self) -> float:
+        """How long the prompt of a request that comes now would wait (see Outlook)."""
+        return self._outlook.wait_s(self.num_open_sequences, self.stats)
+
+    def note_shed(self) -> None:
+        """A policy refused a request for what it would have waited."""
+        if self._metrics:
+            self._metrics.shed()
+
     def generate(self, *requests: TextRequest, meter: Meter | None = None) -> OutputStream:
         """Starts requests whose outputs come in one stream; sequence j of request i has the index i * n + j.
 
@@ -151,6 +166,25 @@ class EngineClient:
         finally:
             self._calls.pop(call_id, None)
 
+    async def probe(self) -> None:
+        """One token through the scheduler, past every limit of ours and into no figure of requests.
+
+        Raises RequestFailedError when the engine is gone or fails it. A caller that is cancelled ends it in the engine.
+        """
+        if self._link is None:
+            raise RequestFailedError(ErrorKind.UNAVAILABLE, self.closed_reason or "there is no engine")
+        key = f"{_PROBE}{next(self._ids):x}"
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._probes[key] = answer
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        self._link.send(GenerateRequest(request_id=key, prompt_token_ids=[0], sampling=sampling))
+        try:
+            await answer
+        finally:
+            del self._probes[key]
+            if answer.cancelled():
+                self._send_abort([key])
+
     def on_event(self, event: EngineEvent) -> None:
         """Takes what concerns requests and calls; other events are the watcher's."""
         match event:
@@ -174,6 +208,9 @@ class EngineClient:
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
+        for probe in self._probes.values():
+            if not probe.done():
+                probe.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
         self.stats = None
         if self._metrics:
             self._metrics.engine_gone()
@@ -193,6 +230,7 @@ class EngineClient:
         record = RequestRecord(self._clock(), len(request.prompt_token_ids), sampling.n, sampling.max_tokens)
         self._open[key] = _OpenRequest(stream, group, sequences, record, sampling.n, first_index)
         group.keys.append(key)
+        self._outlook.opened(key, len(request.prompt_token_ids))
         self.num_open_sequences += sampling.n
         if request.constraint is not None:
             self._introduce_vocabulary()
@@ -210,6 +248,9 @@ class EngineClient:
         )
 
     def _advance(self, output: SequenceOutput) -> None:
+        if output.request_id.startswith(_PROBE):
+            self._probed(output)
+            return
         if output.times is not None and self._metrics:
             self._metrics.phases(output.times)
         opened = self._open.get(output.request_id)
@@ -223,7 +264,8 @@ class EngineClient:
         if sequence.finished:
             return
         shown = sequence.advance(output)
-        opened.record.advance(self._metrics, self._clock(), output.index, len(shown.token_ids))
+        if opened.record.advance(self._metrics, self._clock(), output.index, len(shown.token_ids)):
+            self._outlook.answered(output.request_id)
         shown.index += opened.first_index
         opened.group.meter.add(shown)
         opened.stream.put(shown)
@@ -233,6 +275,15 @@ class EngineClient:
             opened.num_unfinished -= 1
             if opened.num_unfinished == 0:
                 self._request_ended(output, opened, shown.finish_reason or "stop")
+
+    def _probed(self, output: SequenceOutput) -> None:
+        answer = self._probes.get(output.request_id)
+        if answer is None or answer.done():
+            return
+        if output.error is not None:
+            answer.set_exception(RequestFailedError(output.error_kind or ErrorKind.INTERNAL, output.error))
+        else:
+            answer.set_result(None)
 
     def _request_ended(self, output: SequenceOutput, opened: _OpenRequest, reason: str) -> None:
         self._close(output.request_id, reason)
@@ -255,9 +306,11 @@ class EngineClient:
         self._send_abort(still_open)
 
     def _close(self, key: str, reason: str) -> None:
-        opened = self._open.pop(key)
+        opened, now = self._open.pop(key), self._clock()
+        self._outlook.answered(key)
+        self._outlook.ended(len(opened.sequences), self.num_open_sequences, now)
         self.num_open_sequences -= len(opened.sequences)
-        opened.record.finish(self._metrics, self._clock(), reason)
+        opened.record.finish(self._metrics, now, reason)
 
     def _send_abort(self, keys: list[str], index: int | None = None) -> None:
         if self._link is not None and keys:

@@ -17,12 +17,14 @@ class EngineState(enum.StrEnum):
 
 @dataclass(slots=True)
 class Health:
-    """`reason` says why the engine is not ready, or what the last failure was."""
+    """`reason` says why the engine is not ready, or what the last failure was. The step is the last heartbeat's."""
 
     state: EngineState = EngineState.STARTING
     reason: str = "the engine is starting"
     phases: dict[str, BootPhase] = field(default_factory=dict)
     num_restarts: int = 0
+    step: int = 0
+    step_seconds: float = 0.0  # how long it had run; 0 between steps
 
     @property
     def is_ready(self) -> bool:

@@ -5,6 +5,7 @@ existing dashboards work.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -71,6 +72,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache", "prefix_cache_hits"),
     Metric("engine_steps", "counter", "Steps that the engine ran"),
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
+    Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
     _histogram("time_to_first_token_seconds", "Arrival to first token", "time_to_first_token_seconds", _TTFT),
     _histogram(
@@ -97,6 +99,9 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_params_n", "The parameter n", "request_params_n", _N),
     _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
     Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
+    Metric("requests_shed", "counter", "Requests refused because the queue is too long for slo.ttft"),
+    Metric("slo_target_seconds", "gauge", "Declared bound of a target", None, ("target",)),
+    Metric("slo_requests", "counter", "Answered requests by target, and whether they met it", None, ("target", "met")),
     Metric("key_requests", "counter", "Requests by API key", None, ("key",)),
     Metric("key_tokens", "counter", "Tokens by API key, of prompts and of answers", None, ("key", "kind")),
     Metric("key_refusals", "counter", "Requests refused by the rules of their API key", None, ("key", "reason")),
@@ -131,6 +136,12 @@ class _Figure:
         for cell in self._at(()):
             assert isinstance(cell, Histogram)
             cell.observe(value)
+
+    def clear(self) -> None:
+        """Forgets every label value."""
+        for family in self._families:
+            family.clear()
+        self._cells.clear()
 
     def _at(self, labels: tuple[str, ...]) -> list[Instrument]:
         cells = self._cells.get(labels)
@@ -182,18 +193,20 @@ class ServiceMetrics:
         self._steps = _step_histogram(model_name)
         self._registry.register(self._steps)
         self._last: dict[str, float] = {}
+        self._targets: dict[str, float] = {}
 
     def describe(self, plan: EnginePlan) -> None:
-        """What of the plan is a figure."""
-        cache = plan.cache
-        values = (
-            cache.block_size,
-            plan.precision.kv_dtype,
-            cache.prefix_caching,
-            cache.num_blocks,
-            cache.hash_algorithm,
-        )
-        self._figures["cache_config_info"].set(1, *map(str, values))
+        """What of the plan is a figure. A later plan replaces an earlier one."""
+        cache, dtype, figures = plan.cache, plan.precision.kv_dtype, self._figures
+        for name in ("cache_config_info", "slo_target_seconds"):
+            figures[name].clear()
+        values = (cache.block_size, dtype, cache.prefix_caching, cache.num_blocks, cache.hash_algorithm)
+        figures["cache_config_info"].set(1, *map(str, values))
+        self._targets = dict(plan.slo)
+        for target, bound in self._targets.items():
+            figures["slo_target_seconds"].set(bound, target)
+            for met in ("yes", "no"):
+                figures["slo_requests"].add(0, target, met)
 
     def note(self, stats: EngineStats) -> None:
         figures = self._figures
@@ -213,6 +226,23 @@ class ServiceMetrics:
         self._steps.restart()
         for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio", "engine_ready"):
             self._figures[name].set(0)
+
+    def judge(self, latencies: Mapping[str, float | None]) -> None:
+        """An answered request met or missed each target (`ttft_p95`) of what was measured of it.
+
+        A target takes each request by its bound, as goodput does; the share that met it is compared with the
+        percentile by whoever reads. `itl` is judged by the mean gap of a request.
+        """
+        for target, bound in self._targets.items():
+            value = latencies[target.partition("_")[0]]
+            if value is not None:
+                self._figures["slo_requests"].add(1, target, "no" if value > bound else "yes")
+
+    def deep_checked(self, result: str) -> None:
+        self._figures["deep_checks"].add(1, result)
+
+    def shed(self) -> None:
+        self._figures["requests_shed"].add(1)
 
     def set_ready(self, is_ready: bool) -> None:
         self._figures["engine_ready"].set(float(is_ready))
@@ -266,42 +296,6 @@ def _counters(stats: EngineStats) -> dict[str, float]:
         "prefix_cache_hits": stats.prefix_hits,
         "engine_steps": stats.num_steps,
     }
-
-
-class RequestRecord:
-    """The times and counts of one request. Inter-token time is the mean over a request, so a token costs no work."""
-
-    __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_num_prompt_tokens", "_num_tokens")
-
-    def __init__(self, arrival: float, num_prompt_tokens: int, n: int, max_tokens: int) -> None:
-        self._arrival = arrival
-        self._first = self._last = 0.0
-        self._num_prompt_tokens = num_prompt_tokens
-        self._num_tokens = [0] * n
-        self._max_tokens = max_tokens
-
-    def advance(self, metrics: ServiceMetrics | None, now: float, index: int, num_tokens: int) -> None:
-        if not self._first and num_tokens:
-            self._first = now
-            if metrics:
-                metrics.observe("time_to_first_token_seconds", now - self._arrival)
-        self._num_tokens[index] += num_tokens
-        self._last = now
-
-    def finish(self, metrics: ServiceMetrics | None, now: float, reason: str) -> None:
-        if metrics is None:
-            return
-        n, num_tokens = len(self._num_tokens), sum(self._num_tokens)
-        metrics.finished(reason)
-        metrics.observe("request_seconds", now - self._arrival)
-        metrics.observe("request_prompt_tokens", self._num_prompt_tokens)
-        metrics.observe("request_generation_tokens", num_tokens)
-        metrics.observe("request_longest_answer_tokens", max(self._num_tokens))
-        metrics.observe("request_params_n", n)
-        metrics.observe("request_params_max_tokens", self._max_tokens)
-        if num_tokens > n:
-            between = (self._last - self._first) * n / (num_tokens - n)
-            metrics.observe("inter_token_seconds", between)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,7 @@ class Supervisor:
                 self._client.on_event(event)
 
     def _on_heartbeat(self, beat: Heartbeat) -> None:
+        self.health.step, self.health.step_seconds = beat.step, beat.step_seconds
         if beat.step_seconds > self._heartbeat_timeout_s and self._child is not None and self._failure is None:
             self._hung(self._child, f"the engine hangs in step {beat.step} for {beat.step_seconds:.1f} s")
 

@@ -77,10 +77,12 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         **changes,
     }
     restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`
+    slo = settings.pop("slo", {})
     serving = {name: settings.pop(name) for name in _DEFAULTED if name in settings}
     plan = scripted_plan(folder, script, **settings)
     plan = msgspec.structs.replace(
         plan,
+        slo=slo,
         serving=msgspec.structs.replace(plan.serving, **serving),
         restart=msgspec.structs.replace(plan.restart, policy=restart),
         scheduler=msgspec.structs.replace(plan.scheduler, policy=order),

@@ -39,6 +39,12 @@ def _quantiles(metric: str) -> tuple[Query, ...]:
     )
 
 
+def _met() -> str:
+    """The share of answers that met each declared target."""
+    met = f'sum by (target) (rate(appliance_slo_requests_total{{{MODEL},met="yes"}}[{WINDOW}]))'
+    return f"{met} / {_rate('appliance_slo_requests_total', 'target')}"
+
+
 def _per_hit() -> str:
     return f"{_rate('appliance_prefix_cache_hits_total')} / {_rate('appliance_prefix_cache_queries_total')}"
 
@@ -66,6 +72,7 @@ PANELS: Final[tuple[Panel, ...]] = (
         "reqps",
         (Query(_rate("appliance_requests_finished_total", "finished_reason"), "{{finished_reason}}"),),
     ),
+    Panel("Targets met", "percentunit", (Query(_met(), "{{target}}"),)),
     Panel(
         "KV cache",
         "percentunit",
@@ -81,6 +88,7 @@ PANELS: Final[tuple[Panel, ...]] = (
             Query(_rate("appliance_engine_steps_total"), "steps a second"),
             Query(_rate("appliance_preemptions_total"), "preemptions a second"),
             Query(f"min(appliance_engine_ready{{{MODEL}}})", "ready"),
+            Query(_rate("appliance_requests_shed_total"), "shed a second"),
         ),
     ),
     Panel("HTTP answers", "reqps", (Query(_rate("appliance_http_requests_total", "status"), "{{status}}"),)),

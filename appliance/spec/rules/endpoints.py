@@ -165,6 +165,17 @@ def percentiles_rise(spec: DeploymentSpec) -> Findings:
                 )
 
 
+def shedding_needs_a_bound(spec: DeploymentSpec) -> Findings:
+    slo = spec.slo
+    if slo.shed_factor is not None and {slo.ttft_p50, slo.ttft_p90, slo.ttft_p95, slo.ttft_p99} == {None}:
+        yield Finding(
+            path="slo.shed_factor",
+            value=slo.shed_factor,
+            message="there is no ttft bound to multiply",
+            hint="write slo.ttft_p95: 2s as well",
+        )
+
+
 def heartbeat_leaves_time(spec: DeploymentSpec) -> Findings:
     timeout = spec.restart.heartbeat_timeout
     if timeout < 1:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import StringConstraints
 
 from appliance.spec.fields import ApplyClass, Section, field
-from appliance.spec.scalars import Duration, HttpUrl, NonNegativeInt, PositiveInt, Text, Words
+from appliance.spec.scalars import Duration, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text, Words
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$"), Words("a version in quotes: '0.1'")]
@@ -72,7 +72,14 @@ def _bound(what: str, percent: int, apply: ApplyClass = "live") -> Duration | No
 class SloSection(Section):
     """Promised latencies."""
 
-    doc: ClassVar[str] = "Promised latencies. Benchmarks count what meets them as goodput."
+    doc: ClassVar[str] = "Promised latencies. Benchmarks count what meets them as goodput, servers count who met them."
+
+    shed_factor: PositiveFloat | None = field(
+        None,
+        "Refuse new requests with 429 while the queue is longer than so many times the loosest ttft bound."
+        " null refuses none.",
+        apply="live",
+    )
 
     ttft_p50: Duration | None = _bound("Time to the first token", 50)
     ttft_p90: Duration | None = _bound("Time to the first token", 90)

@@ -24,6 +24,7 @@ from tests.deploy.render.test_render import prepared
 from tests.server.harness import Server, running, says
 
 SLO = "slo: {ttft_p95: 2s, tpot_p50: 80ms, itl_p95: 200ms}\n"
+SCRIPT = Script(replies=[says("greet", "hello world")])
 SELECTED = re.compile(r"(appliance_\w+)(?:\{([^}]*)\})?")
 KEYED = ("appliance_key_tokens_total", "appliance_key_refusals_total")  # only a server with keys has them
 
@@ -35,7 +36,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("watched"), Script(replies=[says("greet", "hello world")])) as running_server:
+    with running(tmp_path_factory.mktemp("watched"), SCRIPT, slo={"ttft_p95": 2.0}) as running_server:
         ask(running_server)
         yield running_server
 
