@@ -115,6 +115,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("observability/traces", "endpoints", "traces_need_an_endpoint", "Detailed traces need an endpoint."),
         ("observability/outputs", "endpoints", "outputs_need_requests", "Logged outputs need logged requests."),
         ("slo/order", "endpoints", "percentiles_rise", "Higher percentiles have higher bounds."),
+        ("slo/shed", "endpoints", "shedding_needs_a_bound", "Shedding has a ttft bound to go by."),
         ("restart/heartbeat", "endpoints", "heartbeat_leaves_time", "The heartbeat leaves time for a step."),
         ("batch/files", "work", "batch_files_differ", "Batch files differ."),
         ("bench/names", "work", "scenario_names_differ", "Scenario names differ."),
