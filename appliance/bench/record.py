@@ -120,7 +120,7 @@ def meets_slo(record: RequestRecord, slo: Mapping[str, float]) -> bool:
 
 
 def missed_targets(rounds: Sequence[RoundFigures], slo: Mapping[str, float]) -> list[str]:
-    """Targets that the median over rounds misses, in words; a name such as ttft_p95 picks the metric and the percentile.
+    """Targets that the median over rounds misses, in words; a name such as ttft_p95 picks metric and percentile.
 
     Where there are targets, requests that failed are a miss too: refusing them is no way to be quick.
     """

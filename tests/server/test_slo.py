@@ -47,7 +47,8 @@ def test_a_long_queue_sheds_and_says_when_to_come_back(tmp_path: Path) -> None:
     script = Script(step_seconds=0.1)
     with running(tmp_path, script, **changes) as server, server.http() as http, ThreadPoolExecutor(1) as pool:
         with http.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=400)) as running_one:
-            next(running_one.iter_lines())
+            lines = running_one.iter_lines()  # closing it would end the request
+            next(lines)
             waiting = pool.submit(http.post, "/v1/chat/completions", json=chat("x" * 60, max_tokens=1))
             wait_until(lambda: http.get("/load").json()["server_load"] == 2, "the second waits")
             refused = http.post("/v1/chat/completions", json=chat())
@@ -79,7 +80,8 @@ def test_a_busy_engine_is_never_dead(tmp_path: Path) -> None:
     slow = Script(step_seconds=0.4)
     with running(tmp_path, slow, heartbeat_timeout_s=1.0) as server, server.http() as http:
         with http.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=400)) as stream:
-            next(stream.iter_lines())
+            lines = stream.iter_lines()  # closing it would end the request
+            next(lines)
             status, body = deep(http)  # its token comes with a step of the stream
         assert (status, body["deep"]["result"]) == (200, "ok")
         assert body["deep"]["seconds"] >= 0.4
