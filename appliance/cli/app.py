@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from appliance import __version__
 from appliance.base import environ
 
+COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `appliance completion` ask; typer reads it
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and answers its exit code (`appliance.base.errors.ExitCode`)."""
@@ -18,6 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environ.set_default("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search every installed package for them
     from appliance.cli.commands import build
 
+    if environ.get(COMPLETION_VARIABLE):
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # offered there, not marked so
+
+        completion_init()
     try:
         build()(args=given or ["--help"], prog_name="appliance")
     except SystemExit as ended:

@@ -28,7 +28,7 @@ def _text_hint(found: Field, text: str, allowed: str) -> str:
     digits = re.sub(r"[_,' ]", "", text)
     if digits.isdigit() and re.search(r"integer|number|port", allowed) and "unit" not in allowed:
         return f"write {digits}, without quotes or separators"
-    choices = _choices(found.info.annotation)
+    choices = choices_of(found.info.annotation)
     if near := near_value(text, choices):
         return f"did you mean {near!r}?"
     if len(choices) == 1 and choices[0] != "auto":
@@ -74,14 +74,14 @@ def _default_hint(found: Field) -> str:
     return found.doc.doc if found.default_text in _NO_DEFAULT else f"default: {found.default_text}"
 
 
-def _choices(annotation: Any) -> list[object]:
+def choices_of(annotation: Any) -> list[object]:
     """The literal values somewhere in a type."""
     values: list[object] = []
     for part in get_args(annotation):
         if isinstance(part, str | int):
             values.append(part)
         else:
-            values += _choices(part)
+            values += choices_of(part)
     return values
 
 

@@ -1,5 +1,6 @@
-"""The verbs between systems: render and import."""
+"""The verbs between systems: render, import and completion."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -8,7 +9,30 @@ from appliance.cli.commands.options import AsJson, Overrides, SpecPath
 from appliance.cli.commands.verb import UsageError, verb
 
 
+class Shell(StrEnum):
+    """Whose completion is printed."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 def add(app: typer.Typer) -> None:
+    _add_render(app)
+    _add_import(app)
+    _add_completion(app)
+
+
+def _add_completion(app: typer.Typer) -> None:
+    @verb(app, "completion", "appliance completion bash > ~/.local/share/bash-completion/completions/appliance")
+    def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> int:
+        """Print a shell's completion script."""
+        from appliance.cli import completion
+
+        return completion.run(shell.value)
+
+
+def _add_render(app: typer.Typer) -> None:
     @verb(
         app,
         "render",
@@ -62,6 +86,8 @@ def add(app: typer.Typer) -> None:
             as_json=as_json,
         )
 
+
+def _add_import(app: typer.Typer) -> None:
     @verb(app, "import", "appliance import vllm 'vllm serve Qwen/Qwen3-8B -tp 2 --max-model-len 32k' > deployment.yaml")
     def import_(
         kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, vllm-config, llama-swap or modelfile.")],

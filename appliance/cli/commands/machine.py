@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli.commands.options import AsJson, Overrides, SpecPath
-from appliance.cli.commands.verb import group, verb
+from appliance.cli.commands.options import AsJson, Overrides
+from appliance.cli.commands.verb import UsageError, group, verb
 
 Hardware = Annotated[
     str, typer.Option("--hardware", metavar="NAME|FILE", help="Another machine's facts; default: this machine.")
@@ -17,12 +17,24 @@ def add(app: typer.Typer) -> None:
     _add_profile(app)
     _add_pull(app)
 
-    @verb(app, "doctor", "appliance doctor --measure")
+    @verb(app, "doctor", "appliance doctor deployment.yaml --bundle support.tar.gz")
     def doctor(
+        deployment: Annotated[
+            str, typer.Argument(metavar="[SPEC|NAME]", help="For --bundle; default: the only one.", show_default=False)
+        ] = "",
+        bundle: Annotated[
+            str, typer.Option(metavar="FILE", help="Write a support bundle, without secrets and prompts.")
+        ] = "",
         measure: Annotated[bool, typer.Option("--measure", help="Measure bandwidth and peaks (about 10 s).")] = False,
         as_json: AsJson = False,
     ) -> int:
         """Say what this machine is, which profile fits it and which kernels run here."""
+        if bundle:
+            from appliance.cli import bundle as bundling
+
+            return bundling.run(bundle, deployment, as_json)
+        if deployment:
+            raise UsageError("a deployment is only for --bundle", hint="`appliance status` says how it is")
         from appliance.cli import doctor
 
         return doctor.run(measured=measure, as_json=as_json)
@@ -31,7 +43,9 @@ def add(app: typer.Typer) -> None:
 def _add_plan(app: typer.Typer) -> None:
     @verb(app, "plan", "appliance plan deployment.yaml --hardware nvidia-h100-sxm-80g --explain")
     def plan(
-        spec: SpecPath,
+        spec: Annotated[
+            str, typer.Argument(metavar="[SPEC]", help="A deployment's YAML file.", show_default=False)
+        ] = "",
         overrides: Overrides = None,
         hardware: Hardware = "",
         as_json: AsJson = False,
@@ -41,8 +55,19 @@ def _add_plan(app: typer.Typer) -> None:
         ] = "",
         verify: Annotated[bool, typer.Option("--verify", help="Compare with what the deployment measured.")] = False,
         boot_report: Annotated[str, typer.Option(metavar="FILE", help="For --verify: another boot report.")] = "",
+        from_bundle: Annotated[
+            str, typer.Option(metavar="FILE", help="In place of a spec: plan what a support bundle holds, and compare.")
+        ] = "",
     ) -> int:
         """Compile a spec into the plan that will run."""
+        if bool(spec) == bool(from_bundle):
+            raise UsageError("give a spec, or --from-bundle")
+        if from_bundle and (hardware or model_facts or verify or boot_report):
+            raise UsageError("a bundle brings its machine and its model", hint="--set changes its spec")
+        if from_bundle:
+            from appliance.cli import bundle
+
+            return bundle.run_plan(from_bundle, overrides or [], as_json=as_json, explain=explain)
         from appliance.cli import plan
 
         wanted = boot_report if verify or boot_report else None

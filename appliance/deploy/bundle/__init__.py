@@ -1,0 +1,1 @@
+"""A support bundle: what explains a deployment to someone else, without its secrets."""
