@@ -57,6 +57,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[RoundFigures, ...]
     records: tuple[RequestRecord, ...]  # of the last round
     slo: dict[str, float] = {}
+    floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
     profile: EngineProfile | None = None  # of all rounds
     rooflines: tuple[Roofline, ...] = ()
 

@@ -34,9 +34,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     spec_sha256: str | None = None
     engine_sha256: str | None = None
     slo: dict[str, float] = {}
+    floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
 
     @classmethod
-    def of_plan(cls, plan: EnginePlan, target: str, label: str) -> "Subject":
+    def of_plan(cls, plan: EnginePlan, target: str, label: str, floor: dict[str, float] | None = None) -> "Subject":
         return cls(
             label=label,
             target=target,
@@ -44,6 +45,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
             spec_sha256=plan.spec_sha256,
             engine_sha256=plan.engine_sha256,
             slo=plan.slo,
+            floor=floor or {},
         )
 
 
@@ -117,6 +119,7 @@ def _result(
         rounds=rounds,
         records=tuple(records[-1]),
         slo=subject.slo,
+        floor=subject.floor,
     )
 
 

@@ -32,6 +32,7 @@ def render(result: BenchResult) -> str:
         f"  {'figure':<20}{'median':>12}{'min':>12}{'max':>12}",
     ]
     lines += [_row(name, result.figures[name]) for name, _ in FIGURES if name in result.figures]
+    lines += _reached(result)
     errors = sorted({record.error for record in result.records if record.error})
     lines += [f"  error: {error}" for error in errors[:5]]
     return "\n".join(lines)
@@ -67,6 +68,16 @@ def _roofline(found: Roofline) -> str:
     rest = found.seconds - sum(part.seconds for part in shown)
     lines.append(f"    {f'{len(found.parts) - len(shown)} others':<42}{rest * 1e3:>10.3f}{rest / found.seconds:>8.1%}")
     return "\n".join(lines)
+
+
+def _reached(result: BenchResult) -> list[str]:
+    """Measured against the plan's estimate, which is the most that the machine allows: its error, in one line."""
+    shown = [
+        f"{name} {result.figures[name].median / most:.0%} of {most * unit_of(name)[1]:.1f} {unit_of(name)[0]}"
+        for name, most in result.floor.items()
+        if name in result.figures
+    ]
+    return [f"  of the plan's estimate: {', '.join(shown)}"] if shown else []
 
 
 def _row(name: str, spread: Spread) -> str:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
@@ -21,7 +21,11 @@ from appliance.bench.text import render, render_comparison, render_profile
 from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
+from appliance.plan.estimate import Workload, estimate
 from appliance.plan.types import EnginePlan
+
+if TYPE_CHECKING:
+    from appliance.plan.prepare import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +51,11 @@ class BenchOptions:
 
 def run(options: BenchOptions) -> int:
     """Raises SloMissedError with --assert-slo when a target is missed."""
-    plan, vocab_size = _plan(options)
+    prepared = _prepared(options)
+    plan = prepared.plan if prepared is not None else None
     results = []
     for scenario in _scenarios(options, plan):
-        result = _measure(scenario, options, plan, options.vocab_size or min(vocab_size, DEFAULT_VOCAB_SIZE))
+        result = _measure(scenario, options, prepared)
         print(render(result), end="\n\n")
         if result.profile is not None:
             print(render_profile(result.rooflines, result.profile), end="\n\n")
@@ -71,16 +76,15 @@ def run_report(files: Sequence[Path], html: Path) -> int:
     return int(ExitCode.OK)
 
 
-def _plan(options: BenchOptions) -> tuple[EnginePlan | None, int]:
-    """The plan and the vocabulary of the spec; neither when a URL alone is measured."""
+def _prepared(options: BenchOptions) -> "Prepared | None":
+    """What the spec becomes; None when a URL alone is measured."""
     if options.spec is None:
         if options.url is None or options.kind != "serve":
             raise ApplianceError("nothing to measure", hint="name a spec, or use bench serve with --url")
-        return None, DEFAULT_VOCAB_SIZE
+        return None
     from appliance.plan.prepare import prepare
 
-    prepared = prepare(Path(options.spec), tuple(options.overrides))
-    return prepared.plan, prepared.model.geometry.vocab_size
+    return prepare(Path(options.spec), tuple(options.overrides))
 
 
 def _scenarios(options: BenchOptions, plan: EnginePlan | None) -> list[Scenario]:
@@ -109,18 +113,43 @@ def _named(table: dict[str, Scenario], name: str, what: str) -> Scenario:
     return table[name]
 
 
-def _measure(scenario: Scenario, options: BenchOptions, plan: EnginePlan | None, vocab_size: int) -> BenchResult:
+def _measure(scenario: Scenario, options: BenchOptions, prepared: "Prepared | None") -> BenchResult:
     facts = probe_machine()
+    plan = prepared.plan if prepared is not None else None
+    known = prepared.model.geometry.vocab_size if prepared is not None else DEFAULT_VOCAB_SIZE
+    vocab_size = options.vocab_size or min(known, DEFAULT_VOCAB_SIZE)
+    floor = estimated(scenario, prepared) if prepared is not None else {}
     if options.kind != "serve":
         assert plan is not None, "only serve runs without a plan"
-        subject = Subject.of_plan(plan, "in process", options.label or "appliance")
+        subject = Subject.of_plan(plan, "in process", options.label or "appliance", floor)
         return bench_in_process(scenario, plan, subject, vocab_size, facts, _tick, options.depth)
     target = _target(options, plan)
     if plan is not None:
-        subject = Subject.of_plan(plan, target.url, options.label or "appliance")
+        subject = Subject.of_plan(plan, target.url, options.label or "appliance", floor)
     else:
         subject = Subject(label=options.label or target.url, target=target.url, model=target.model)
     return bench_server(scenario, target, subject, vocab_size, facts, _tick, options.depth)
+
+
+def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
+    """The most that the plan's estimate allows of a scenario's figures; nothing on a machine that was not measured.
+
+    What a prefix cache saves is left out of the work. Latencies of one stream are estimated where there is one.
+    """
+    measured, plan = prepared.inputs.facts.measured, prepared.plan
+    if measured is None or scenario.workload == "trace":
+        return {}
+    wanted = scenario.max_concurrency or (scenario.batch_size if scenario.kind == "latency" else scenario.num_prompts)
+    streams = min(wanted, scenario.num_prompts, plan.scheduler.max_num_seqs)
+    prompt = max(1, scenario.input_len - scenario.prefix_len)
+    work = Workload(streams=streams, prompt=prompt, answer=scenario.output_len)
+    found = estimate(plan, prepared.model, measured, work)
+    if found is None:
+        return {}
+    floor = {"output_throughput": found.answer_tokens_per_s}
+    if streams == 1:
+        floor |= {"prefill_throughput": found.prefill_tokens_per_s, "decode_throughput": found.decode_tokens_per_s}
+    return floor
 
 
 def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
@@ -169,9 +198,7 @@ def _write(results: Sequence[BenchResult], options: BenchOptions, folder: Path |
     if options.html is not None:
         options.html.write_text(render_html(results), encoding="utf-8")
     missed = [
-        f"{result.scenario.name}: {line}"
-        for result in results
-        for line in missed_targets(result.rounds, result.slo)
+        f"{result.scenario.name}: {line}" for result in results for line in missed_targets(result.rounds, result.slo)
     ]
     if options.assert_slo and missed:
         raise SloMissedError("the SLO was missed: " + "; ".join(missed))

@@ -7,9 +7,17 @@ from pathlib import Path
 from appliance.base import environ
 from appliance.base.diagnostics import render_json as diagnostics_json
 from appliance.base.errors import ApplianceError, DiagnosedError, ExitCode
+from appliance.plan.advice import advise as advise_changes
+from appliance.plan.advice import figures, full_batch
 from appliance.plan.boot import compare_boot, read_boot_report
+from appliance.plan.compile import run_passes
+from appliance.plan.estimate import Workload, estimate
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import Ledger
 from appliance.plan.prepare import Prepared, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
+from appliance.plan.render_estimate import advice_json, advice_lines, estimate_lines
+from appliance.plan.types import EnginePlan
 
 
 def run(
@@ -20,25 +28,58 @@ def run(
     explain: bool = False,
     model_facts: str | None = None,
     verify: str | None = None,
+    advise: bool = False,
 ) -> int:
     """Prints the plan. 0 when there is one, 2 when the spec is invalid, 3 when it does not fit.
 
     verify: a BootReport file, or a deployment's state folder; "" is that of the spec's name. 2 when a measured size is
-    more than a tenth off.
+    more than a tenth off. advise: also what would be faster or hold more; as JSON, that in place of the plan.
     """
     try:
         facts = Path(model_facts) if model_facts else None
         prepared = prepare(spec, overrides, hardware, model_facts=facts, to_run=False)
         if verify is not None:
             return _verify(prepared, verify)
+        print(_shown(prepared, as_json=as_json, explain=explain, advise=advise))
     except DiagnosedError as error:
         print(diagnostics_json(error.diagnostics) if as_json else error.report(), file=None if as_json else sys.stderr)
         return error.exit_code
     except ApplianceError as error:
         print(error.report(), file=sys.stderr)
         return error.exit_code
-    print(render_json(prepared.plan) if as_json else render_text(prepared.plan, explain=explain))
     return ExitCode.OK
+
+
+def _shown(prepared: Prepared, *, as_json: bool, explain: bool, advise: bool) -> str:
+    """Raises ApplianceError when advice is asked for a machine that was not measured."""
+    plan, inputs, measured = prepared.plan, prepared.inputs, prepared.inputs.facts.measured
+    if as_json and not advise:
+        return render_json(plan)
+    now = figures(plan, inputs, measured) if measured is not None else None
+    if measured is None or now is None:
+        if advise:
+            raise _no_estimate(prepared)
+        return render_text(plan, explain=explain)
+    found = advise_changes(inputs, plan, measured, _replan) if advise else []
+    if as_json:
+        return advice_json(now, found)
+    alone, full = (estimate(plan, inputs.model, measured, work) for work in (Workload(), full_batch(plan)))
+    assert alone is not None, "there are figures"
+    assert full is not None, "there are figures"
+    lines = [render_text(plan, explain=explain), "", *estimate_lines(plan, alone, full, measured)]
+    return "\n".join(lines + (["", *advice_lines(found)] if advise else []))
+
+
+def _no_estimate(prepared: Prepared) -> ApplianceError:
+    if prepared.inputs.facts.measured is None:
+        message = f"{prepared.plan.hardware} was not measured, and advice needs its bandwidth and peaks"
+        return ApplianceError(message, hint="on that machine, run: appliance doctor --measure")
+    return ApplianceError("there are no estimates for experts, and for devices other than CPUs, in this version")
+
+
+def _replan(inputs: PlanInputs) -> tuple[EnginePlan, Ledger]:
+    outcome = run_passes(inputs)
+    return outcome.plan, outcome.ledger
 
 
 def _verify(prepared: Prepared, place: str) -> int:

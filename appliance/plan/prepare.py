@@ -19,7 +19,7 @@ from appliance.checkpoint.sources.resolve import resolve_source
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.select import select_profile
 from appliance.plan.compile import compile_plan
-from appliance.plan.inputs import ResolvedFiles
+from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
@@ -37,6 +37,7 @@ class Prepared(NamedTuple):
     loaded: LoadedSpec
     model: ModelFacts
     plan: EnginePlan
+    inputs: PlanInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def prepare(
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
     if to_run and plan.cannot_run:
         raise CannotRunError("; ".join(plan.cannot_run), hint="`appliance plan` shows what it would be")
-    return Prepared(loaded, model, plan)
+    inputs = PlanInputs(loaded=loaded, facts=machine.facts, profile=machine.profile, model=model, files=files)
+    return Prepared(loaded, model, plan, inputs)
 
 
 def find_machine(spec: DeploymentSpec, hardware: str | None) -> Machine:

@@ -77,3 +77,11 @@ def test_the_report_needs_nothing_from_outside_and_escapes_names() -> None:
     assert page.count("<svg") == 5
     assert "<m>" not in page
     assert not re.search(r"(src|href)=|https?://|<script", page)
+
+
+def test_text_shows_how_much_of_the_estimate_was_reached() -> None:
+    measured = result("ours", 0.1)
+    assert "estimate" not in render(measured)
+    most = 4 * measured.figures["output_throughput"].median
+    text = render(msgspec.structs.replace(measured, floor={"output_throughput": most, "goodput": 1.0}))
+    assert f"of the plan's estimate: output_throughput 25% of {most:.1f} tok/s" in text

@@ -50,6 +50,7 @@ def _add_plan(app: typer.Typer) -> None:
         hardware: Hardware = "",
         as_json: AsJson = False,
         explain: Annotated[bool, typer.Option("--explain", help="Say why each value is what it is.")] = False,
+        advise: Annotated[bool, typer.Option("--advise", help="Say what would be faster or hold more here.")] = False,
         model_facts: Annotated[
             str, typer.Option(metavar="FILE", help="ModelFacts as JSON, in place of the checkpoint.")
         ] = "",
@@ -71,7 +72,7 @@ def _add_plan(app: typer.Typer) -> None:
         from appliance.cli import plan
 
         wanted = boot_report if verify or boot_report else None
-        return plan.run(spec, overrides or [], hardware or None, as_json, explain, model_facts or None, wanted)
+        return plan.run(spec, overrides or [], hardware or None, as_json, explain, model_facts or None, wanted, advise)
 
 
 def _add_profile(app: typer.Typer) -> None:
