@@ -14,6 +14,7 @@ from appliance.service.client import EngineClient
 from appliance.service.engine_process import EngineChild, describe_exit
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
 from appliance.service.health import EngineState, Health
+from appliance.service.life_signs import LifeSigns
 from appliance.service.link import SocketLink
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.restart import RestartRule
@@ -63,7 +64,7 @@ class Supervisor:
         self._child: EngineChild | None = None
         self._link: SocketLink | None = None
         self._task: asyncio.Task[None] | None = None
-        self._last_sign = 0.0  # of life
+        self._signs = LifeSigns(clock())
         self._has_spoken = False  # this engine, yet
         self._failure: str | None = None  # known before the process ended
         self._stopping = False
@@ -132,7 +133,7 @@ class Supervisor:
         """One life of the engine; returns why it ended."""
         self._num_starts += 1
         self._failure = None
-        self._last_sign = self._clock()
+        self._signs = LifeSigns(self._clock())
         self._has_spoken = False
         try:
             spawned = self._spawned()
@@ -176,7 +177,7 @@ class Supervisor:
         """Ends a process that shows no life. Loading weights beats as well, so a slow start is not a hang."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
-            silence = self._clock() - self._last_sign
+            silence = self._signs.silence(self._clock())
             allowed = self._heartbeat_timeout_s if self._has_spoken else max(_FIRST_SIGN_S, self._heartbeat_timeout_s)
             if silence > allowed and self._failure is None:
                 self._hung(child, f"the engine has shown no life for {silence:.1f} s")
@@ -188,11 +189,11 @@ class Supervisor:
         child.kill()
 
     def _on_event(self, event: EngineEvent) -> None:
-        self._last_sign = self._clock()
         self._has_spoken = True
+        now = self._clock()
         match event:
             case Heartbeat():
-                self._on_heartbeat(event)
+                self._on_heartbeat(event, self._signs.stuck(now, event.step_seconds))
             case BootPhase():
                 self.health.phases[event.name] = event
                 self._listener(event)
@@ -204,11 +205,13 @@ class Supervisor:
                 self._client.fail_all(event.error)
             case _:
                 self._client.on_event(event)
+        self._signs.heard(now)
 
-    def _on_heartbeat(self, beat: Heartbeat) -> None:
+    def _on_heartbeat(self, beat: Heartbeat, stuck: float) -> None:
+        """stuck: seconds of the running step."""
         self.health.step, self.health.step_seconds = beat.step, beat.step_seconds
-        if beat.step_seconds > self._heartbeat_timeout_s and self._child is not None and self._failure is None:
-            self._hung(self._child, f"the engine hangs in step {beat.step} for {beat.step_seconds:.1f} s")
+        if stuck > self._heartbeat_timeout_s and self._child is not None and self._failure is None:
+            self._hung(self._child, f"the engine hangs in step {beat.step} for {stuck:.1f} s")
 
     def _on_ready(self, event: Ready) -> None:
         if self.health.is_ready or self.health.state is EngineState.DRAINING:
