@@ -1,6 +1,7 @@
 """Drives an engine in this process, without HTTP: `latency` (batch after batch) and `throughput` (all at once)."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -41,6 +42,15 @@ def run_offline(
     return rounds
 
 
+def run_closed(
+    scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int
+) -> list[RequestRecord]:
+    """One round with at most `scenario.max_concurrency` requests open, as clients that wait for their answers."""
+    _warm_up(scenario, engine, eos_token_ids, vocab_size)
+    items = make_workload(scenario, vocab_size, 0)
+    return _run_batch(scenario, engine, eos_token_ids, items, "closed", scenario.max_concurrency)
+
+
 def _warm_up(scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
     warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
     _run_batch(scenario, engine, eos_token_ids, warmups, "warmup")
@@ -53,14 +63,24 @@ def _batches(scenario: Scenario, items: Sequence[WorkItem]) -> Iterator[Sequence
 
 
 def _run_batch(
-    scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], items: Sequence[WorkItem], label: str
+    scenario: Scenario,
+    engine: InprocEngine,
+    eos_token_ids: tuple[int, ...],
+    items: Sequence[WorkItem],
+    label: str,
+    most: int | None = None,
 ) -> list[RequestRecord]:
-    now = time.perf_counter()
-    records = {f"bench/{label}/{i}": RequestRecord(started=now) for i in range(len(items))}
-    for key, item in zip(records, items, strict=True):
-        engine.send(_request(key, item, scenario, eos_token_ids))
-    open_keys = set(records)
-    while open_keys:
+    """most: requests that are open at once; None is all."""
+    records: dict[str, RequestRecord] = {}
+    waiting = deque((f"bench/{label}/{i}", item) for i, item in enumerate(items))
+    open_keys: set[str] = set()
+    while waiting or open_keys:
+        now = time.perf_counter()
+        while waiting and (most is None or len(open_keys) < most):
+            key, item = waiting.popleft()
+            records[key] = RequestRecord(started=now)
+            open_keys.add(key)
+            engine.send(_request(key, item, scenario, eos_token_ids))
         events = engine.receive()
         if not events and not engine.has_work:
             raise ApplianceError(f"the engine is idle with {len(open_keys)} requests unanswered")

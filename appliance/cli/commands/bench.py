@@ -1,11 +1,11 @@
-"""The bench verbs: latency, throughput, serve, compare, report."""
+"""The verbs that measure: bench latency, throughput, serve, compare, report; tune."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from appliance.cli.commands.options import ApiKey, ModelName, Overrides, ServerUrl
+from appliance.cli.commands.options import ApiKey, AsJson, ModelName, Overrides, ServerUrl, SpecPath
 from appliance.cli.commands.verb import group, verb
 
 Spec = Annotated[str, typer.Argument(metavar="[SPEC]", help="A deployment's YAML file.", show_default=False)]
@@ -34,6 +34,37 @@ def add(app: typer.Typer) -> None:
     _add_in_process(bench, "throughput", "Hand every request to an engine in this process at once.")
     _add_serve(bench)
     _add_compare(bench)
+    _add_tune(app)
+
+
+def _add_tune(app: typer.Typer) -> None:
+    @verb(app, "tune", "appliance tune deployment.yaml --seconds 300")
+    def tune(
+        spec: SpecPath,
+        preset: Preset = "",
+        changes: Changes = None,
+        overrides: Overrides = None,
+        seconds: Annotated[float, typer.Option(min=1.0, help="How long the search may take.")] = 600.0,
+        output: Annotated[
+            str, typer.Option("--output", "-o", metavar="FILE", help="The new spec; default: SPEC.tuned.yaml.")
+        ] = "",
+        as_json: AsJson = False,
+    ) -> int:
+        """Search the scheduler's fields under the declared targets, and write the best spec with the evidence."""
+        from appliance.bench.changes import parse_changes
+        from appliance.cli import tune as tuning
+
+        return tuning.run(
+            tuning.TuneOptions(
+                spec=spec,
+                overrides=overrides or (),
+                preset=preset or None,
+                changes=parse_changes(changes or []),
+                seconds=seconds,
+                output=Path(output) if output else None,
+                as_json=as_json,
+            )
+        )
 
 
 def _add_in_process(bench: typer.Typer, kind: str, doc: str) -> None:
