@@ -1,6 +1,7 @@
 # make quickstart   environment, native build, a small real model, a ready server, one streamed answer
 # make test         everything a change must pass, in an environment of its own
 # make check        the part of it that runs no tests
+# make clients      client libraries of others against the quickstart's server, in environments of their own
 # make bench        the quickstart spec, measured with the workloads of docs/benchmarks
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,6 +12,8 @@ QUESTION ?= Write a Python function that reverses a string. Answer with the code
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
 BENCH_DIR ?= build/bench
+CLIENTS := build/clients
+CLIENTS_ARGS ?=
 
 BIN := $(VENV)/bin
 APPLIANCE := $(BIN)/appliance
@@ -24,7 +27,7 @@ EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
-.PHONY: quickstart quickstart-down test check lint types layers pytest bench clean help
+.PHONY: quickstart quickstart-down test check lint types layers pytest clients bench clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -63,6 +66,20 @@ bench: $(VENV)/.base
 	@for preset in single offline64 online16 shared-prefix; do \
 	  $(APPLIANCE) bench serve $(SPEC) --preset $$preset --output $(BENCH_DIR)/$$preset.json || exit; done
 	@$(APPLIANCE) bench report $(BENCH_DIR)/*.json --output $(BENCH_DIR)/report.html
+
+clients: $(VENV)/.base $(CLIENTS)/venv/.made $(CLIENTS)/node/.made
+	$(BIN)/python tests/clients/run.py $(SPEC) $(CLIENTS_ARGS)
+
+$(CLIENTS)/venv/.made: tests/clients/requirements.txt | $(BIN)/python
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS) --requirement $<
+	@touch $@
+
+$(CLIENTS)/node/.made: tests/clients/node/package.json tests/clients/node/package-lock.json
+	@mkdir -p $(@D)
+	cp $^ $(@D)
+	cd $(@D) && npm ci --no-fund --no-audit --omit-lockfile-registry-resolved
+	@touch $@
 
 # The base package needs no torch. -e keeps Python and profiles live; native sources are rebuilt when they change.
 $(VENV)/.base: pyproject.toml $(NATIVE) | $(BIN)/python
