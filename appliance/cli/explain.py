@@ -1,5 +1,6 @@
 """`appliance explain`: what a field, a section or a rule means."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -13,14 +14,16 @@ from appliance.spec.suggest import near_value, places_of
 from appliance.spec.tree import Field, fields_of, walk
 
 
-def run(path: str = "") -> int:
+def run(path: str = "", as_json: bool = False) -> int:
     """Prints what is known of a path, of a bare field name (ours or vLLM's), or of a rule id. 2 when unknown."""
     wanted = path.strip().removeprefix("--")
     if not wanted:
-        print("\n".join(_section_lines(DeploymentSpec, "")))
+        sections = list(fields_of(DeploymentSpec))
+        print(_json(sections) if as_json else "\n".join(_section_lines(DeploymentSpec, "")))
         return ExitCode.OK
     if wanted in SUMMARIES:
-        print(f"{wanted}\n  {SUMMARIES[wanted]}")
+        rule = {"rule": wanted, "summary": SUMMARIES[wanted]}
+        print(json.dumps([rule], indent=2) if as_json else f"{wanted}\n  {SUMMARIES[wanted]}")
         return ExitCode.OK
     fields = _named(wanted)
     if not fields:
@@ -28,8 +31,13 @@ def run(path: str = "") -> int:
         print(f"error: no field or rule is named {wanted!r}", file=sys.stderr)
         print(f"  hint: {f'did you mean {near}?' if near else 'appliance explain lists the sections'}", file=sys.stderr)
         return ExitCode.INVALID
-    print("\n\n".join("\n".join(_field_lines(found)) for found in fields))
+    print(_json(fields) if as_json else "\n\n".join("\n".join(_field_lines(found)) for found in fields))
     return ExitCode.OK
+
+
+def _json(fields: list[Field]) -> str:
+    """A list, as a bare name may be that of several fields."""
+    return json.dumps([{"path": found.path, "doc": found.doc.doc, **_facts(found)} for found in fields], indent=2)
 
 
 def _named(wanted: str) -> list[Field]:
@@ -45,7 +53,14 @@ def _named(wanted: str) -> list[Field]:
 def _field_lines(found: Field) -> Iterator[str]:
     yield found.path
     yield f"  {found.doc.doc}"
-    rows = {
+    yield from (f"  {name + ':':<10}{text}" for name, text in _facts(found).items() if text)
+    if found.child is not None:
+        yield ""
+        yield from _section_lines(found.child, found.path + ("[]" if found.is_list else ""))
+
+
+def _facts(found: Field) -> dict[str, str]:
+    return {
         "takes": "a section" if found.child else found.allowed,
         "default": found.default_text,
         "auto": found.doc.auto,
@@ -55,10 +70,6 @@ def _field_lines(found: Field) -> Iterator[str]:
         "version": " ".join(version_notes(found)).replace("`", "").replace("*", ""),
         "override": _override_text(found),
     }
-    yield from (f"  {name + ':':<10}{text}" for name, text in rows.items() if text)
-    if found.child is not None:
-        yield ""
-        yield from _section_lines(found.child, found.path + ("[]" if found.is_list else ""))
 
 
 def _override_text(found: Field) -> str:

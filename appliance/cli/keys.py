@@ -1,8 +1,12 @@
 """`appliance keys`: makes an API key and tells its hash; the key itself is shown once and stored nowhere."""
 
+import json
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.hashing import key_hash
@@ -42,9 +46,19 @@ def run_revoke(name: str, file: str) -> int:
     return ExitCode.OK
 
 
-def run_list(file: str) -> int:
+def _without_hash(entry: KeyEntry) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(entry)
+    del data["hash"]
+    return data
+
+
+def run_list(file: str, as_json: bool = False) -> int:
     """Names and rules, no hashes."""
-    for entry in read_key_file(Path(file)):
+    entries = read_key_file(Path(file))
+    if as_json:
+        print(json.dumps([_without_hash(entry) for entry in entries], indent=2))
+        return ExitCode.OK
+    for entry in entries:
         rules = {field: getattr(entry, field) for field in entry.__struct_fields__ if field not in ("name", "hash")}
         set_rules = [f"{field} {value}" for field, value in rules.items() if value not in (None, 0)]
         print(f"{entry.name:<20} {', '.join(set_rules) or 'no limits'}")

@@ -39,11 +39,12 @@ def run_list(*, explain: bool = False, hardware: str = "", as_json: bool = False
     return ExitCode.OK
 
 
-def run_show(name: str = "") -> int:
-    """Prints one profile as YAML; without a name the one of this machine. Raises HardwareError."""
+def run_show(name: str = "", as_json: bool = False) -> int:
+    """Prints one profile as YAML or JSON; without a name the one of this machine. Raises HardwareError."""
     profiles = load_profiles()
     profile = find_profile(name, profiles) if name else select_profile(probe_machine(), profiles).profile
-    print(yaml.safe_dump(msgspec.to_builtins(profile), sort_keys=False, width=120).rstrip())
+    data = msgspec.to_builtins(profile)
+    print(json.dumps(data, indent=2) if as_json else yaml.safe_dump(data, sort_keys=False, width=120).rstrip())
     return ExitCode.OK
 
 

@@ -1,5 +1,6 @@
 """The command line: exit codes, help with examples, errors in words."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,37 @@ def test_every_verb_is_in_the_table_and_no_other() -> None:
 def test_help_has_an_example_that_names_the_verb(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--help"]) == 0
     assert f"Example: appliance {' '.join(command)}" in " ".join(capsys.readouterr().out.split())
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
+WITHOUT_JSON = {
+    "schema": "prints JSON as it is",
+    "completion": "prints a script",
+    "init": "writes a file",
+    "logs": "prints lines as they were written; observability.logs.format: json",
+    "down": "says how it ended; the exit code is the answer",
+    "chat": "is a conversation; the HTTP API is for programs",
+    "complete": "is a conversation; the HTTP API is for programs",
+    "keys new": "prints the key alone",
+    "keys revoke": "prints nothing",
+    "bench": "-o writes the result as JSON",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_verb_has_json_or_a_reason_and_a_line_on_the_page(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = " ".join(command)
+    main([*command, "--help"])
+    has_json = "--json" in capsys.readouterr().out
+    assert has_json or name in WITHOUT_JSON or command[0] in WITHOUT_JSON
+    assert f"`{name}`" in PAGE.read_text(), f"docs/guides/commands.md has no line for {name}"
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", PAGE.read_text()):
+        assert (PAGE.parent / target).exists(), target
 
 
 def test_no_arguments_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:

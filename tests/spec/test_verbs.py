@@ -1,5 +1,6 @@
 """validate, explain and init as a user sees them, and what they import."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,10 @@ def test_validate_imports_nothing_heavy() -> None:
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("path", ["", "cache.block_size", "endpoints/public", "max_num_seqs"])
+def test_explain_for_programs(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.run(path, as_json=True) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all({"path", "doc", "takes"} <= set(each) or set(each) == {"rule", "summary"} for each in found)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from appliance.cli.commands.options import AsJson
 from appliance.cli.commands.verb import group, verb
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Whose key: small letters, digits and dashes.")]
@@ -29,8 +30,8 @@ def add(app: typer.Typer) -> None:
         return keys.run_revoke(name, file)
 
     @verb(keys, "list", "appliance keys list --file keys.json")
-    def list_(file: KeyFilePath) -> int:
+    def list_(file: KeyFilePath, as_json: AsJson = False) -> int:
         """Show the names and rules of a file of keys."""
         from appliance.cli import keys
 
-        return keys.run_list(file)
+        return keys.run_list(file, as_json)

@@ -93,11 +93,12 @@ def _add_profile(app: typer.Typer) -> None:
     @verb(profile, "show", "appliance profile show cpu-avx2")
     def show(
         name: Annotated[str, typer.Argument(metavar="[NAME]", help="Default: the one of this machine.")] = "",
+        as_json: AsJson = False,
     ) -> int:
         """Print one profile."""
         from appliance.cli import profile
 
-        return profile.run_show(name)
+        return profile.run_show(name, as_json)
 
 
 def _add_pull(app: typer.Typer) -> None:

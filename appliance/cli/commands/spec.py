@@ -33,11 +33,12 @@ def add(app: typer.Typer) -> None:
     @verb(app, "explain", "appliance explain cache.block_size")
     def explain(
         path: Annotated[str, typer.Argument(metavar="[PATH]", help="A field, a vLLM flag, or a rule id.")] = "",
+        as_json: AsJson = False,
     ) -> int:
         """Say what a field of the spec means, or list the sections."""
         from appliance.cli import explain
 
-        return explain.run(path)
+        return explain.run(path, as_json)
 
     @verb(app, "schema", "appliance schema > deployment.schema.json")
     def schema(
