@@ -1,5 +1,6 @@
 """`appliance keys`: a key is shown once, and only its hash is kept."""
 
+import json
 import stat
 from pathlib import Path
 
@@ -33,6 +34,8 @@ def test_a_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert not any(key in file.read_text() for key in made)
     assert main(["keys", "list", "--file", str(file)]) == 0
     assert "alice" in capsys.readouterr().out
+    assert main(["keys", "list", "--file", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"name": "alice"}, {"name": "bob"}]
     assert main(["keys", "new", "bob", "--file", str(file)]) == ExitCode.INTERNAL
     assert main(["keys", "revoke", "alice", "--file", str(file)]) == 0
     assert [entry.name for entry in read_key_file(file)] == ["bob"]
