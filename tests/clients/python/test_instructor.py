@@ -10,12 +10,13 @@ import pytest
 from served import BASE, KEY, MODEL, ROOT
 
 ADA: list[Any] = [{"role": "user", "content": "Ada Lovelace is 36 years old. Answer as JSON."}]
+GREEDY = {"temperature": 0}
 MODES = [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON, instructor.Mode.MD_JSON]
 
 
 def ask(client: Any, kind: Any, **options: Any) -> Any:
     return client.create(
-        model=MODEL, messages=ADA, response_model=kind, temperature=0, max_tokens=120, max_retries=0, **options
+        model=MODEL, messages=ADA, response_model=kind, extra_body=GREEDY, max_tokens=120, max_retries=0, **options
     )
 
 
