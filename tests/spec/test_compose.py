@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from appliance.base.diagnostics import Diagnostic
 from appliance.base.errors import SpecError
 from appliance.cli.app import main
 from appliance.spec import load_spec, load_text
-from appliance.spec.compose import MAX_FILES, written_text
+from appliance.spec.compose import MAX_FILES, dump_yaml, written_text
+from appliance.spec.document import build
+from appliance.spec.nodes import parse
 from appliance.spec.resolved import render_resolved
 
 BASE = """\
@@ -222,3 +226,37 @@ def test_a_folder_s_parts_are_checked_with_what_includes_them(
     printed = capsys.readouterr().out
     assert "a.yaml:1:21: error" in printed
     assert printed.endswith("1 error\n")
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12) | st.sampled_from(
+    [
+        "0o17",
+        "yes",
+        "1e5",
+        "-.inf",
+        "~",
+        "2026-01-01",
+        "a\nb",
+        "a \n",
+        "\n",
+        " a",
+        "a: b",
+        "# a",
+        "${env:A}",
+        "$${x}",
+        "1_0",
+        "&a",
+    ]
+)
+VALUES = st.recursive(
+    TEXTS | st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(TEXTS.filter(lambda key: key != "<<"), VALUES, max_size=4))
+def test_what_is_dumped_reads_back_the_same(data: dict[str, object]) -> None:
+    root = parse(dump_yaml(data))
+    assert root is not None
+    assert build(root, lambda text: text).data == data
