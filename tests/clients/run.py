@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def main() -> int:
     parser.add_argument("--url", help="a server that runs already, in place of the spec's")
     parser.add_argument("--only", choices=("python", "node"))
     arguments, more = parser.parse_known_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is taken down then, too
 
     def suites(url: str) -> int:
         environment = {**os.environ, "APPLIANCE_URL": url}
