@@ -19,7 +19,7 @@ from appliance.kernels.operators import Linear, RmsNorm, StepProgram
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
 from appliance.plan.boot import WeightsReport
 
-from .harness import Graph, limits, plain_step, random_weight, whole
+from tests.kernels.harness import Graph, limits, plain_step, random_weight, whole
 
 NUM_TOKENS, WIDTH = 8, 64
 MANY = 1 << 30

@@ -15,7 +15,7 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear
 
-from .harness import Graph, limits, whole
+from tests.kernels.harness import Graph, limits, whole
 
 VERSION = 1
 DIGESTS = {  # by layout, and whether there are offsets
