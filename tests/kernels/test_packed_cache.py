@@ -18,7 +18,6 @@ from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
 from appliance.kernels.operators import Linear, RmsNorm, StepProgram
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
 from appliance.plan.boot import WeightsReport
-
 from tests.kernels.harness import Graph, limits, plain_step, random_weight, whole
 
 NUM_TOKENS, WIDTH = 8, 64

@@ -14,7 +14,6 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear
-
 from tests.kernels.harness import Graph, limits, whole
 
 VERSION = 1
