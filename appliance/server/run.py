@@ -93,6 +93,7 @@ class _Server:
         self._was_ready = False
         self._url = ""
         self._running: RunningServer | None = None
+        self._engine_is_ready = False
 
     async def run(self, inherited: int | None) -> None:
         serving = self._plan.serving
@@ -144,6 +145,7 @@ class _Server:
         if self._state_folder is not None:
             control = Control(self._state_folder, self._status, running, listener)
             loop.add_signal_handler(signal.SIGHUP, control.wake)
+        self._announce()
         batches = asyncio.create_task(BatchWorker(lambda: running.state).run(), name="batches")
         serving = asyncio.create_task(server.serve([listener]))
         settled = asyncio.create_task(supervisor.settled())
@@ -166,9 +168,14 @@ class _Server:
             self._status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
             if event.state is EngineState.FAILED:
                 self._status.write("failed", reason=event.reason)
-            if event.is_ready and not self._was_ready:
-                self._was_ready = True
-                self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+            self._engine_is_ready = event.is_ready
+            self._announce()
+
+    def _announce(self) -> None:
+        """Says once that all is ready: the engine, and the server with its signal handlers, whichever comes last."""
+        if self._engine_is_ready and self._running is not None and not self._was_ready:
+            self._was_ready = True
+            self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
 
 
 class _QuietServer(uvicorn.Server):
