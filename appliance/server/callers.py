@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from appliance.base.hashing import sha256_hex
-from appliance.engine.messages import ErrorKind
+from appliance.engine.messages import ErrorKind, RequestTimes
 from appliance.plan.types import KeyPlan
 from appliance.server.errors import ApiError
 from appliance.service.errors import RequestFailedError
@@ -139,5 +139,8 @@ class _CallerMeter:
     def add(self, output: TextOutput) -> None:
         self._caller.charge("generation_tokens", len(output.token_ids))
 
-    def close(self) -> None:
+    def timed(self, times: RequestTimes | None) -> None:
+        """A key pays for tokens, not for time."""
+
+    def close(self, reason: str) -> None:
         self._caller.num_open -= 1

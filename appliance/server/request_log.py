@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from appliance.base.log import fields, logger
+from appliance.engine.messages import RequestTimes
 from appliance.plan.types import ServingPlan
 from appliance.server.callers import CallerPolicy
 from appliance.service.client import EngineClient
@@ -56,8 +57,11 @@ class _AnswerLog:
             self._texts[output.index] = (text + output.text)[: self._most]
         self._reasons[output.index] = output.finish_reason
 
-    def close(self) -> None:
-        self._meter.close()
+    def timed(self, times: RequestTimes | None) -> None:
+        self._meter.timed(times)
+
+    def close(self, reason: str) -> None:
+        self._meter.close(reason)
         for index, text in self._texts.items():
-            reason = self._reasons[index] or "aborted"
-            _log.info("answer", extra=fields(id=",".join(self._ids), index=index, text=text, finished=reason))
+            finished = self._reasons[index] or "aborted"
+            _log.info("answer", extra=fields(id=",".join(self._ids), index=index, text=text, finished=finished))

@@ -116,14 +116,17 @@ class BeamStream:
             raise StopAsyncIteration
         self._is_answered = True
         admitted, self._meter = self._client.policy.admit([request for request, _ in self._searches])
-        rules_of = [rules for _, rules in self._searches]
+        rules_of, ending = [rules for _, rules in self._searches], "error"
+        for _ in admitted:
+            self._meter.timed(None)  # a search has no phases of its own
         try:
             found = await asyncio.gather(*map(self._search, admitted, rules_of))
+            ending = "abort" if self._is_closed else "stop"
         except BaseException:
             self.close()  # the other searches end with the one that failed
             raise
         finally:
-            self._meter.close()
+            self._meter.close(ending)
         return [
             _output(self._text, request, beam, rules, place * request.sampling.n + number)
             for place, ((request, rules), beams) in enumerate(zip(self._searches, found, strict=True))

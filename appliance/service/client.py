@@ -17,6 +17,7 @@ from appliance.engine.messages import (
     ErrorKind,
     GenerateRequest,
     OutputBatch,
+    RequestTimes,
     SamplingParams,
     SequenceOutput,
     UtilityRequest,
@@ -86,6 +87,7 @@ class EngineClient:
         self.introduces_vocabulary = False  # to an engine at its start, not only before its first constraint
         self._knows_vocabulary = False  # the engine behind the link
         self._open: dict[str, _OpenRequest] = {}
+        self._untimed: dict[str, Meter] = {}  # of requests of which the engine has not told its times yet
         self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
         self._probes: dict[str, asyncio.Future[None]] = {}
         self._ids = itertools.count()
@@ -205,6 +207,8 @@ class EngineClient:
         self.attach(None)
         for opened in list(self._open.values()):
             self._fail(opened, RequestFailedError(ErrorKind.UNAVAILABLE, reason))
+        for key in list(self._untimed):
+            self._timed(key, None)
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
@@ -230,6 +234,7 @@ class EngineClient:
         record = RequestRecord(self._clock(), len(request.prompt_token_ids), sampling.n, sampling.max_tokens)
         self._open[key] = _OpenRequest(stream, group, sequences, record, sampling.n, first_index)
         group.keys.append(key)
+        self._untimed[key] = group.meter
         self._outlook.opened(key, len(request.prompt_token_ids))
         self.num_open_sequences += sampling.n
         if request.constraint is not None:
@@ -251,8 +256,8 @@ class EngineClient:
         if output.request_id.startswith(_PROBE):
             self._probed(output)
             return
-        if output.times is not None and self._metrics:
-            self._metrics.phases(output.times)
+        if output.times is not None or output.error is not None:
+            self._timed(output.request_id, output.times)
         opened = self._open.get(output.request_id)
         if opened is None:
             return  # ended here already; the engine has not heard yet
@@ -276,6 +281,12 @@ class EngineClient:
             if opened.num_unfinished == 0:
                 self._request_ended(output, opened, shown.finish_reason or "stop")
 
+    def _timed(self, key: str, times: RequestTimes | None) -> None:
+        if times is not None and self._metrics:
+            self._metrics.phases(times)
+        if (meter := self._untimed.pop(key, None)) is not None:
+            meter.timed(times)
+
     def _probed(self, output: SequenceOutput) -> None:
         answer = self._probes.get(output.request_id)
         if answer is None or answer.done():
@@ -289,7 +300,7 @@ class EngineClient:
         self._close(output.request_id, reason)
         opened.group.num_unfinished -= 1
         if opened.group.num_unfinished == 0:
-            opened.group.meter.close()
+            opened.group.meter.close(reason)
             opened.stream.complete()
 
     def _fail(self, opened: _OpenRequest, failure: RequestFailedError) -> None:
@@ -302,7 +313,7 @@ class EngineClient:
         for key in still_open:
             self._close(key, reason)
         if still_open:
-            group.meter.close()
+            group.meter.close(reason)
         self._send_abort(still_open)
 
     def _close(self, key: str, reason: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from appliance.engine.messages import RequestTimes
 from appliance.service.requests import TextOutput, TextRequest
 
 
@@ -12,8 +13,11 @@ class Meter(Protocol):
     def add(self, output: TextOutput) -> None:
         """A sequence of the group gained this."""
 
-    def close(self) -> None:
-        """The group has ended. Called once."""
+    def timed(self, times: RequestTimes | None) -> None:
+        """What the engine measured of one request; None when it will not say. Once a request, even after `close`."""
+
+    def close(self, reason: str) -> None:
+        """The group has ended: stop, length, abort or error, of its last request. Called once."""
 
 
 class RequestPolicy(Protocol):
@@ -29,7 +33,10 @@ class PartMeter:
     def __init__(self, whole: Meter) -> None:
         self.add = whole.add
 
-    def close(self) -> None:
+    def timed(self, times: RequestTimes | None) -> None:
+        """A part's times are not the whole's."""
+
+    def close(self, reason: str) -> None:
         """The whole ends by itself."""
 
 
@@ -42,5 +49,8 @@ class OpenPolicy:
     def add(self, output: TextOutput) -> None:
         """Nobody is charged."""
 
-    def close(self) -> None:
+    def timed(self, times: RequestTimes | None) -> None:
+        """Nobody looks."""
+
+    def close(self, reason: str) -> None:
         """Nothing is held."""

@@ -180,7 +180,7 @@ def test_a_key_is_no_better_than_its_priority() -> None:
         requests, meter = policy.admit(asked)
         assert [request.priority for request in requests] == [5, 7]
         assert caller.num_open == 1
-        meter.close()
+        meter.close("stop")
         assert caller.num_open == 0
     finally:
         CALLER.reset(token)
