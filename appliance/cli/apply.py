@@ -2,10 +2,13 @@
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -79,14 +82,32 @@ def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phase
     printer.counts = wanted.plan.model.show_load_progress
     state = DeploymentState(state_dir(), wanted.plan.name)
     state.create()
-    with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting):
-        if options.foreground:
-            _become_the_server(state, wanted)
+    with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting), _ended_in_order():
         applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=options.timeout_s)
+        if options.foreground:
+            applier.tidy()
+            _become_the_server(state, wanted)
         result = applier.apply(wanted)
     printer.clear()
     print(_as_json(result) if options.as_json else _as_text(result, wanted.plan))
     return ExitCode.OK
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """What asks us to end is Ctrl-C to us: what was begun is undone first."""
+    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]  # nohup
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
@@ -169,6 +190,10 @@ class Printer:
     def progress(self, done: int, total: int) -> None:
         if total and self.is_terminal and self.counts:
             self._show(f"{self.name} {100 * done // total} %")
+
+    def warning(self, text: str) -> None:
+        self.clear()
+        print(f"warning: {text}", file=sys.stderr)
 
     def waiting(self, owner: str) -> None:
         print(f"waiting for {owner}", file=sys.stderr)

@@ -25,7 +25,7 @@ def run(name: str = "") -> int:
             print(f"{state.name}: nothing runs")
             return ExitCode.OK
         if seen.readiness is Readiness.DEAD:
-            state.clear_current()
+            stop(state, seen.current, seen.plan)  # what an apply that was killed had left over
             print(f"{state.name}: {seen.reason} already")
             return ExitCode.OK
         started = time.monotonic()

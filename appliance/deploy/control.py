@@ -13,12 +13,16 @@ import msgspec
 from appliance.base.errors import ApplyError
 from appliance.deploy.follow import EventReader
 from appliance.deploy.process import ProcessId, is_running
-from appliance.deploy.state import Generation, write_atomically
+from appliance.deploy.state import Generation, write_atomically, written_to
 from appliance.service.control import CONTROL_FILE, ControlCommand, Handover, Reload, Retire
 from appliance.service.status_file import STATUS_FILE
 
 _POLL_S = 0.01
 _ANSWER_S = 30.0
+
+
+class ControlRefusedError(ApplyError):
+    """The server answered that it will not; it is as it was."""
 
 
 def reload(process: ProcessId, home: Generation, plan: Path) -> None:
@@ -51,7 +55,8 @@ def take_listener(process: ProcessId, home: Generation) -> socket.socket:
 def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None:
     answers = EventReader(home.folder / STATUS_FILE)
     answers.read()
-    write_atomically(home.folder / CONTROL_FILE, msgspec.json.encode(command))
+    with written_to(home.folder):
+        write_atomically(home.folder / CONTROL_FILE, msgspec.json.encode(command))
     if not is_running(process):
         raise ApplyError("the running server has ended")
     os.kill(process.pid, signal.SIGHUP)
@@ -61,7 +66,7 @@ def _tell(process: ProcessId, home: Generation, command: ControlCommand) -> None
         for event in answers.read():
             if event.name == "answer" and event.values["id"] == command.id:
                 if not event.values["ok"]:
-                    raise ApplyError(f"the running server refused: {event.values['reason']}")
+                    raise ControlRefusedError(f"the running server refused: {event.values['reason']}")
                 return
         if not is_alive:
             raise ApplyError("the running server has ended")

@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.base.errors import ApplyError
 from appliance.deploy import control
+from appliance.deploy.control import ControlRefusedError
 from appliance.deploy.launch import Command, reap, server_command
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
@@ -64,7 +65,7 @@ class Applier:
 
     def apply(self, wanted: Wanted) -> ApplyResult:
         """Returns when the planned server is ready. Raises ApplyError; then what served before serves."""
-        self._end_leftovers()
+        self.tidy()
         seen = observe(self.state)
         actions = reconcile(seen, wanted.plan)
         current, how = seen.current, "kept"
@@ -73,9 +74,11 @@ class Applier:
             match action.verb:
                 case Verb.KEEP:
                     assert current is not None
+                    self._take_up(current, action)
                 case Verb.WAIT:
                     assert current is not None
                     current = self._wait(current)
+                    self._take_up(current, action)
                 case Verb.STOP:
                     assert current is not None
                     self._begin("stop")
@@ -87,29 +90,48 @@ class Applier:
             is_changed=how != "kept", how=how, actions=actions, current=current, phases=self.phases.finish()
         )
 
+    def tidy(self) -> None:
+        """Ends and removes what a command that was killed had left. Raises ApplyError."""
+        self._end_leftovers()
+        self.state.sweep()
+
     def _carry_out(self, action: Action, wanted: Wanted, seen: Observation) -> tuple[CurrentState, str]:
         """Makes a generation, and writes down what became of it."""
         generation = self.state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides)
         how = self._how(action, wanted.plan)
         before = seen.current.generation if seen.current is not None else 0
-        result = Result(
-            outcome="serving", how=how, cause=action.cause, at=time.time(), seconds=0.0,
-            replaced=before, rollback_of=wanted.rollback_of,
-        )  # fmt: skip
         began = self.clock()
         start = Start(generation, wanted.plan, wanted.spec_file)
+        reason = ""
         try:
             current = self._run(how, start, seen)
         except ApplyError as failure:
-            result = msgspec.structs.replace(result, outcome="failed", reason=str(failure))
+            reason = str(failure)
             raise
         except BaseException as failure:
             reason = f"interrupted ({type(failure).__name__})"
-            result = msgspec.structs.replace(result, outcome="failed", reason=reason)
             raise
         finally:
-            generation.write_result(msgspec.structs.replace(result, seconds=round(self.clock() - began, 3)))
+            result = Result(
+                outcome="failed" if reason else "serving", how=how, cause=action.cause, at=time.time(),
+                seconds=round(self.clock() - began, 3), reason=reason, replaced=before, rollback_of=wanted.rollback_of,
+            )  # fmt: skip
+            self._tell(generation, result)
         return current, how
+
+    def _take_up(self, current: CurrentState, action: Action) -> None:
+        """A server whose apply was killed before it could say how that went."""
+        generation = self.state.generation(current.generation)
+        if generation.result() is None:
+            told = Result(outcome="serving", how="taken up", cause=action.cause, at=time.time(), seconds=0.0)
+            self._tell(generation, told)
+
+    def _tell(self, generation: Generation, result: Result) -> None:
+        """Where even that cannot be written, what runs counts; the next apply finds the generation without a result."""
+        try:
+            generation.write_result(result)
+        except OSError as error:
+            self.reporter.warning(f"the result of generation {generation.number} was not written: {error.strerror}")
 
     def _how(self, action: Action, plan: EnginePlan) -> str:
         if action.verb is Verb.SWAP:
@@ -125,8 +147,14 @@ class Applier:
         return self._swapper.beside(old, start) if how == "beside" else self._swapper.in_place(old, start)
 
     def _reload(self, start: Start, current: CurrentState) -> CurrentState:
+        """Until the server has answered it is written down that it may follow either plan."""
         self._begin("reload")
-        control.reload(current.process, self._home(current), start.generation.plan_path)
+        self.state.write_current(msgspec.structs.replace(current, pending=start.generation.number))
+        try:
+            control.reload(current.process, self._home(current), start.generation.plan_path)
+        except ControlRefusedError:
+            self.state.write_current(msgspec.structs.replace(current, pending=0))
+            raise
         described = describe(start.plan, start.generation, current.process, start.spec_file)
         new = msgspec.structs.replace(
             described, url=current.url, started_at=current.started_at, home=current.home_generation
@@ -150,9 +178,17 @@ class Applier:
             return
         self._begin("clean up")
         for process in current.leftover:
-            terminate(process, END_MARGIN_S)
+            terminate(process, self._patience_s(current))
             reap(process)
         self.state.write_current(msgspec.structs.replace(current, leftover=()))
+
+    def _patience_s(self, current: CurrentState) -> float:
+        """What is left over may be a server that still finishes what it had."""
+        try:
+            plan = self.state.generation(current.generation).plan()
+        except (OSError, msgspec.DecodeError):
+            return END_MARGIN_S
+        return plan.serving.shutdown_timeout_s + END_MARGIN_S
 
     def _home(self, current: CurrentState) -> Generation:
         return self.state.generation(current.home_generation)

@@ -59,6 +59,8 @@ def launch(
             raise ApplyError("the server's process ended before it began")
         record(process)
         os.write(our_end, b"go\n")
+    except OSError as error:
+        raise ApplyError(f"the server's process cannot be started: {error.strerror or error}") from error
     finally:
         os.close(gate_end)
         os.close(our_end)

@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -34,13 +34,13 @@ def changing(
     The kernel gives the lock up with the process that holds it, so it cannot go stale; what the file says about an
     owner that has ended is not believed. Raises ApplyError after `wait_s`.
     """
-    with path.open("a+b") as stream:
+    with path.open("a+b", buffering=0) as stream:
         _acquire(stream.fileno(), path, wait_s, waiting, clock)
         myself = identify(os.getpid())
         assert myself is not None
         stream.truncate(0)
-        stream.write(msgspec.json.encode(LockOwner(process=myself, command=command, since=time.time())))
-        stream.flush()
+        with suppress(OSError):  # on a full disk nobody learns our name; the lock holds all the same
+            stream.write(msgspec.json.encode(LockOwner(process=myself, command=command, since=time.time())))
         try:
             yield
         finally:

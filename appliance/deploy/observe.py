@@ -21,7 +21,8 @@ def observe(state: DeploymentState) -> Observation:
     answer = ask_ready(current.url)
     not_ready = Readiness.FAILED if answer.is_failed else Readiness.NOT_READY
     readiness = Readiness.READY if answer.is_ready else not_ready
-    return Observation(readiness=readiness, reason=answer.reason, current=current, plan=plan)
+    is_unsure = bool(current.pending)
+    return Observation(readiness=readiness, reason=answer.reason, current=current, plan=plan, is_unsure=is_unsure)
 
 
 def _plan_of(state: DeploymentState, current: CurrentState) -> EnginePlan | None:

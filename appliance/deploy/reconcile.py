@@ -30,12 +30,16 @@ class Readiness(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """`plan` is the one of the running generation; None when it cannot be read."""
+    """`plan` is the one of the running generation; None when it cannot be read.
+
+    `is_unsure`: a reload was interrupted, and the server may follow a plan that differs from it in what is live.
+    """
 
     readiness: Readiness
     reason: str = ""
     current: CurrentState | None = None
     plan: EnginePlan | None = None
+    is_unsure: bool = False
 
 
 class Verb(StrEnum):
@@ -90,6 +94,8 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
         return _changed(seen.readiness, found)
     if seen.readiness is Readiness.NOT_READY:
         return (Action(Verb.WAIT, seen.reason or "it is starting"),)
+    if seen.is_unsure:
+        return (Action(Verb.RELOAD, "an apply was interrupted while the server took another plan", "live"),)
     return (Action(Verb.KEEP, "the same plan runs and is ready"),)
 
 

@@ -30,6 +30,8 @@ class Progress(Protocol):
 
     def progress(self, done: int, total: int) -> None: ...
 
+    def warning(self, text: str) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

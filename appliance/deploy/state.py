@@ -9,19 +9,21 @@ state/<name>/generations/<number>/  plan.json, spec.yaml, overrides.json, spec.j
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from appliance.base.errors import ApplianceError
+from appliance.base.errors import ApplianceError, ApplyError
 from appliance.deploy.process import ProcessId
 from appliance.plan.types import EnginePlan
 
 KEPT_GENERATIONS = 20
 LOG_NAME = "server.log"
+_NOT_YET, _NO_MORE = ".making-", ".removing-"  # begin the names of folders that are no generations
 
 
 class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,7 @@ class CurrentState(msgspec.Struct, frozen=True, kw_only=True):
     spec_file: str
     appliance_version: str
     home: int = 0  # the generation whose folder its process writes to; 0 is `generation`
+    pending: int = 0  # the generation that a reload was about to bring; the server may follow either
     leftover: tuple[ProcessId, ...] = ()  # that an apply started or replaced, and that must not stay
 
     @property
@@ -49,7 +52,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How a generation came to serve, or why it did not. Written once."""
 
     outcome: Literal["serving", "failed"]
-    how: str  # start, reload, beside, in place, foreground
+    how: str  # start, reload, beside, in place, foreground, taken up
     cause: str
     at: float  # seconds since the epoch
     seconds: float
@@ -115,9 +118,29 @@ class DeploymentState:
         self._generations = self.folder / "generations"
 
     def create(self) -> None:
-        """Private to the user: a plan holds hashes of keys."""
-        self._generations.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
+        """Private to the user: a plan holds hashes of keys. Raises ApplyError."""
+        with written_to(self.folder):
+            self._generations.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+
+    def sweep(self) -> None:
+        """Removes what a command that was killed had half written, and says of its generation that it failed.
+
+        Raises ApplyError.
+        """
+        with written_to(self.folder):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for stale in (*self.folder.glob(".*.json.*"), *self._generations.glob("*/.*.*.*")):
+            stale.unlink()
+        for stale in (*self._generations.glob(f"{_NOT_YET}*"), *self._generations.glob(f"{_NO_MORE}*")):
+            shutil.rmtree(stale)
+        current = self.current()
+        for generation in self.generations():
+            is_current = current is not None and generation.number == current.generation
+            if generation.result() is None and not is_current:
+                generation.write_result(_interrupted(generation))
 
     def current(self) -> CurrentState | None:
         """None when nothing was started, or what is written cannot be read (then nothing can be adopted from it)."""
@@ -132,7 +155,9 @@ class DeploymentState:
             ) from None
 
     def write_current(self, current: CurrentState) -> None:
-        write_atomically(self._current, msgspec.json.encode(current))
+        """Raises ApplyError; what was written before is there then."""
+        with written_to(self._current):
+            write_atomically(self._current, msgspec.json.encode(current))
 
     def clear_current(self) -> None:
         self._current.unlink(missing_ok=True)
@@ -147,19 +172,37 @@ class DeploymentState:
     def new_generation(
         self, plan: EnginePlan, spec_text: str, spec_data: Mapping[str, Any], overrides: Sequence[str] = ()
     ) -> Generation:
-        """The next number. Older ones than KEPT_GENERATIONS are removed, never the one that runs."""
+        """The next number, whole or not at all. Older ones than KEPT_GENERATIONS are removed, never the one that runs.
+
+        Raises ApplyError.
+        """
         numbers = self._numbers()
         made = self.generation(max(numbers, default=0) + 1)
-        made.folder.mkdir()
-        write_atomically(made.folder / "spec.yaml", spec_text.encode())
-        write_atomically(made.folder / "spec.json", msgspec.json.encode(spec_data))
-        write_atomically(made.folder / "overrides.json", msgspec.json.encode(list(overrides)))
-        write_atomically(made.plan_path, msgspec.json.format(msgspec.json.encode(plan)))
-        running = self.current()
-        for number in numbers[: -KEPT_GENERATIONS + 1]:
-            if running is None or number not in (running.generation, running.home_generation):
-                shutil.rmtree(self.generation(number).folder)
+        making = made.folder.with_name(_NOT_YET + made.folder.name)
+        contents = {
+            "spec.yaml": spec_text.encode(),
+            "spec.json": msgspec.json.encode(spec_data),
+            "overrides.json": msgspec.json.encode(list(overrides)),
+            "plan.json": msgspec.json.format(msgspec.json.encode(plan)),
+        }
+        with written_to(made.folder):
+            try:
+                making.mkdir()
+                for name, data in contents.items():
+                    write_atomically(making / name, data)
+                making.rename(made.folder)
+            except OSError:
+                shutil.rmtree(making, ignore_errors=True)  # what cannot be removed, the next sweep tries again
+                raise
+        self._remove(numbers[: -KEPT_GENERATIONS + 1])
         return made
+
+    def _remove(self, numbers: Sequence[int]) -> None:
+        running = self.current()
+        for number in numbers:
+            if running is None or number not in (running.generation, running.home_generation):
+                folder = self.generation(number).folder
+                shutil.rmtree(folder.rename(folder.with_name(_NO_MORE + folder.name)))
 
     def _numbers(self) -> list[int]:
         if not self._generations.is_dir():
@@ -174,11 +217,31 @@ def deployment_names(root: Path) -> list[str]:
     return sorted(each.name for each in root.iterdir() if (each / "current.json").is_file())
 
 
+def _interrupted(generation: Generation) -> Result:
+    reason = "the command that applied it was killed"
+    at = generation.folder.stat().st_mtime
+    return Result(outcome="failed", how="", cause="", at=at, seconds=0.0, reason=reason)
+
+
+@contextmanager
+def written_to(path: Path) -> Iterator[None]:
+    """Raises ApplyError where the disk is full, or nobody may write there."""
+    try:
+        yield
+    except OSError as error:
+        message = f"the state in {path} cannot be written: {error.strerror or error}"
+        raise ApplyError(message, hint="make room, or name another folder with APPLIANCE_STATE") from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """The file holds the old bytes or the new ones, whatever happens in between."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    with beside.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise

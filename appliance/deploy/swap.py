@@ -6,7 +6,7 @@ two engines: the old one finishes and ends first, and connections wait in the so
 
 import socket
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -47,17 +47,19 @@ class Swapper:
         return new
 
     def in_place(self, old: Running, start: Start) -> CurrentState:
-        """Raises ApplyError; the old generation was started again then."""
+        """Raises ApplyError; the old generation was started again then, and after Ctrl-C as well."""
         with self._listener(old, start.plan) as listener:
             self.starter.begin("drain")
+            self.state.write_current(msgspec.structs.replace(old.current, leftover=(old.current.process,)))
             self._end(old, keeps_socket=listener is not None)
-            self.state.clear_current()
             try:
                 return self.start(replace(start, listener=listener))
-            except ApplyError as failure:
+            except (ApplyError, OSError, KeyboardInterrupt) as failure:
                 self.starter.begin("return")
                 before = self.state.generation(old.current.generation)
                 self.start(Start(before, old.plan, old.current.spec_file, listener))
+                if not isinstance(failure, ApplyError):
+                    raise
                 told = f"{failure}\ngeneration {before.number} serves again"
                 raise ApplyError(told, hint=failure.hint) from failure
 
@@ -86,7 +88,12 @@ class Swapper:
                 raise
             told = f"{failure}\ngeneration {old.current.generation} has served throughout"
             raise ApplyError(told, hint=failure.hint) from failure
-        self.state.write_current(msgspec.structs.replace(new, leftover=(old.current.process,)))
+        try:
+            self.state.write_current(msgspec.structs.replace(new, leftover=(old.current.process,)))
+        except ApplyError:
+            terminate(new.process, old.grace_s)
+            reap(new.process)
+            raise
         return new
 
     def _listener(self, old: Running, wanted: EnginePlan) -> AbstractContextManager[socket.socket | None]:
@@ -99,10 +106,11 @@ class Swapper:
             return nullcontext()  # then the new server binds the address once it is free
 
     def _end(self, old: Running, *, keeps_socket: bool) -> None:
-        """Lets it finish what is open, within its own limit."""
+        """Lets it finish what is open, within its own limit. One that does not hear us any more is ended as well."""
         process, deadline = old.current.process, time.monotonic() + old.grace_s
         if keeps_socket:
-            retire(process, self._home(old))
+            with suppress(ApplyError):
+                retire(process, self._home(old))
             while is_running(process) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
         terminate(process, max(0.0, deadline - time.monotonic()))

@@ -20,6 +20,7 @@ from tests.server.harness import says, write_plan
 class Heard:
     actions: list[Action] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def action(self, action: Action) -> None:
         self.actions.append(action)
@@ -28,6 +29,9 @@ class Heard:
         self.phases.append(name)
 
     def progress(self, done: int, total: int) -> None: ...
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 def wanted(folder: Path, script: Script | None = None, **changes: object) -> Wanted:

@@ -143,6 +143,7 @@ class Mute:
     def action(self, action): pass
     def phase(self, name): print(name, flush=True)
     def progress(self, done, total): pass
+    def warning(self, text): pass
 
 plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EnginePlan)
 state = DeploymentState(Path(sys.argv[2]), plan.name)
