@@ -17,12 +17,12 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: not sent, as allowed
 
 
-class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What completions and chat completions share."""
+class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are chosen and when to stop: the same in every OpenAI-like body."""
 
-    model: str | None = None
-    max_tokens: int | None = None
     n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -35,14 +35,19 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    min_tokens: int | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    truncate_prompt_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: int | None = None
+
+
+class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
+    """What completions and chat completions share."""
+
+    model: str | None = None
+    truncate_prompt_tokens: int | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None

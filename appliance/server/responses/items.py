@@ -1,5 +1,6 @@
 """The output items of a response while they are written: each gives its events and, at any time, itself."""
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 
@@ -16,7 +17,7 @@ class OpenItem(Protocol):
         """The item as it is now."""
 
 
-class _TextItem:
+class _TextItem(ABC):
     """An item with one part of text."""
 
     prefix = ""  # of ids
@@ -34,11 +35,13 @@ class _TextItem:
     def text(self) -> str:
         return "".join(self._texts)
 
+    @abstractmethod
     def part(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part as it is now."""
 
+    @abstractmethod
     def told(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """As in OpenItem."""
 
     def begin(self) -> list[dict[str, Any]]:
         added = {"type": "response.output_item.added", "output_index": self._place, "item": self.told()}

@@ -16,7 +16,7 @@ from appliance.server.errors import not_in_this_version
 from appliance.server.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
 from appliance.server.generation import request_id_of
 from appliance.server.state import ServerState
-from appliance.server.tokens.fields import SAMPLING_NAMES, SamplingFields
+from appliance.server.tokens.fields import SAMPLING_NAMES, TokenSamplingFields
 from appliance.server.turn import prepare_turn
 
 _CHAT = json_decoder(ChatFields)
@@ -65,7 +65,7 @@ def _rendered(
 ) -> dict[str, Any]:
     sampling = {name: getattr(fields, name) for name in SAMPLING_NAMES if name != "logprobs"}
     max_tokens = getattr(fields, "max_completion_tokens", None) or fields.max_tokens
-    told = msgspec.to_builtins(SamplingFields(max_tokens=max_tokens, logprobs=logprobs, **sampling))
+    told = msgspec.to_builtins(TokenSamplingFields(max_tokens=max_tokens, logprobs=logprobs, **sampling))
     stream_options = None if fields.stream_options is None else msgspec.to_builtins(fields.stream_options)
     return {
         "request_id": request_id,

@@ -6,9 +6,10 @@ V3.1:  <call begin>name<sep>{...}<call end>
 
 import re
 
-from appliance.text.parsing.json_text import Malformed, json_value, literal
+from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
-from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.format import ToolFormat
+from appliance.text.tools.section import Section
 from appliance.text.tools.writer import CallWriter
 
 _BAR, _GAP = "\uff5c", "\u2581"
@@ -22,27 +23,10 @@ CALLS_BEGIN, CALLS_END = _token("tool", "calls", "begin"), _token("tool", "calls
 CALL_BEGIN, CALL_END = _token("tool", "call", "begin"), _token("tool", "call", "end")
 SEPARATOR = _token("tool", "sep")
 
-_MARKERS = Markers(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END)
 _HEAD = Markers(SEPARATOR, "\n", "{")
 _LINE = re.compile(r"[^\n{]*")
 _FENCE = re.compile(r"[`a-z \r]*")
 _FENCE_END = re.compile(r"[` \t\r\n]*")
-
-
-def _script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading[None]:
-    while marker := (yield from writer.content_until(_MARKERS)):
-        if marker == CALLS_BEGIN:
-            yield from writer.attempt(_first_call(reader, writer), marker)
-        elif marker == CALL_BEGIN:
-            yield from writer.attempt(_call(reader, writer), marker)
-        elif not writer.is_after_call:
-            writer.content(marker)
-
-
-def _first_call(reader: Reader, writer: CallWriter) -> Reading[None]:
-    yield from reader.skip_space()
-    yield from literal(reader, CALL_BEGIN)
-    yield from _call(reader, writer)
 
 
 def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
@@ -70,6 +54,6 @@ def _ignore(_: str) -> None:
 
 DEEPSEEK_V3 = ToolFormat(
     name="deepseek_v3",
-    script=_script,
+    script=Section(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END).script(_call),
     special_tokens=(CALLS_BEGIN, CALL_BEGIN, SEPARATOR, CALL_END, CALLS_END),
 )

@@ -5,31 +5,15 @@
 where `functions.name:0` is the call's id.
 """
 
-from appliance.text.parsing.json_text import Malformed, json_value, literal
+from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
-from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.format import ToolFormat
+from appliance.text.tools.section import Section
 from appliance.text.tools.writer import CallWriter
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-_MARKERS = Markers(_CALLS, _CALLS_END, _CALL, _CALL_END)
 _ID_END = Markers(_ARGUMENTS, "{", "\n")
-
-
-def _script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading[None]:
-    while marker := (yield from writer.content_until(_MARKERS)):
-        if marker == _CALLS:
-            yield from writer.attempt(_first_call(reader, writer), marker)
-        elif marker == _CALL:
-            yield from writer.attempt(_call(reader, writer), marker)
-        elif not writer.is_after_call:
-            writer.content(marker)
-
-
-def _first_call(reader: Reader, writer: CallWriter) -> Reading[None]:
-    yield from reader.skip_space()
-    yield from literal(reader, _CALL)
-    yield from _call(reader, writer)
 
 
 def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
@@ -44,4 +28,8 @@ def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
     writer.done()
 
 
-KIMI_K2 = ToolFormat(name="kimi_k2", script=_script, special_tokens=(_CALLS, _CALLS_END, _CALL, _ARGUMENTS, _CALL_END))
+KIMI_K2 = ToolFormat(
+    name="kimi_k2",
+    script=Section(_CALLS, _CALL, _CALL_END, _CALLS_END).script(_call),
+    special_tokens=(_CALLS, _CALLS_END, _CALL, _ARGUMENTS, _CALL_END),
+)
