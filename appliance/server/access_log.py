@@ -2,10 +2,11 @@
 
 import time
 
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from appliance.base.log import fields, logger
 from appliance.server.callers import owner
+from appliance.server.chunks import num_chunk_bytes
 
 _log = logger("access")
 _SHOWN_METHOD, _SHOWN_PATH = 20, 200
@@ -14,10 +15,11 @@ _SHOWN_METHOD, _SHOWN_PATH = 20, 200
 class AccessLine:
     """Follows one answer from its request to its last byte. The log escapes what could forge a line."""
 
-    __slots__ = ("_began", "_method", "_num_bytes", "_path", "_status")
+    __slots__ = ("_began", "_method", "_num_bytes", "_path", "_scope", "_status")
 
-    def __init__(self, method: str, path: str) -> None:
-        self._method = method[:_SHOWN_METHOD]
+    def __init__(self, scope: Scope, path: str) -> None:
+        self._scope = scope
+        self._method = scope["method"][:_SHOWN_METHOD]
         self._path = path[:_SHOWN_PATH]
         self._began = time.monotonic()
         self._status = 0
@@ -38,7 +40,7 @@ class AccessLine:
             path=self._path,
             status=self._status,
             ms=round((time.monotonic() - self._began) * 1000, 1),
-            bytes=self._num_bytes,
+            bytes=self._num_bytes + num_chunk_bytes(self._scope),
             key=owner() or "-",
         )
         _log.info("answered", extra=values)

@@ -5,6 +5,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.server.access_log import AccessLine
 from appliance.server.callers import CALLER
+from appliance.server.chunks import close_short_way
 from appliance.server.errors import ApiError
 from appliance.server.hosts import HostRule
 from appliance.server.routes import PUBLIC_PATHS, ROUTES, error_shape, path_pattern
@@ -23,6 +24,7 @@ class Gate:
         self._state = state
         self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
         self._logs_access = state.plan.serving.front.access_log
+        self._has_middleware = bool(state.plan.serving.front.middleware)
         self._echoes_request_id = state.plan.serving.request_id_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,6 +32,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         path, headers = _route_path(scope), Headers(scope=scope)
+        if self._has_middleware:
+            close_short_way(scope)  # it may look at every byte, or change it
         watched = self._watched(scope, send, path, headers)
         try:
             self._check(scope, path, headers)
@@ -57,7 +61,7 @@ class Gate:
 
     def _watched(self, scope: Scope, send: Send, path: str, request_headers: Headers) -> Send:
         route = _route_label(path)
-        access = AccessLine(scope["method"], path) if self._logs_access else None
+        access = AccessLine(scope, path) if self._logs_access else None
         request_id = request_headers.get("x-request-id") if self._echoes_request_id else None
 
         async def watched(message: Message) -> None:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.server.answers import Answer
+from appliance.server.chunks import ChunkWriter, chunk_writer
 from appliance.server.errors import as_api_error, invalid
 from appliance.server.fields import GenerationFields
 from appliance.server.state import ServerState
@@ -19,7 +20,7 @@ from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.streams import OutputStream, merged
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import Receive, Scope, Send
 
@@ -109,24 +110,71 @@ class _EventStream(Response):
         try:
             async with _closed_on_disconnect(receive, self._stream):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                await self._send_events(send)
+                await self._send_events(send, scope)
         finally:
             self._state.load -= 1
             self._stream.close()
 
-    async def _send_events(self, send: "Send") -> None:
-        event = self._answer.event
-        opening = self._answer.opening() + b"".join([event(output) for output in merged(self._first)])
+    async def _send_events(self, send: "Send", scope: "Scope") -> None:
+        opening = self._answer.opening() + self._events(self._first)
         if opening:
             await send({"type": "http.response.body", "body": opening, "more_body": True})
+        writer = chunk_writer(scope)
         try:
-            async for outputs in self._stream:
-                if body := b"".join([event(output) for output in merged(outputs)]):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            if writer is not None and isinstance(self._stream, OutputStream):
+                await _Push(self._stream, writer, self._events).ended()
+            else:
+                async for outputs in self._stream:
+                    if body := self._events(outputs):
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
             ending = self._answer.ending()
         except RequestFailedError as failure:
             ending = self._answer.failure(as_api_error(failure))
         await send({"type": "http.response.body", "body": ending, "more_body": False})
+
+    def _events(self, outputs: list[TextOutput]) -> bytes:
+        """Empty when there is nothing to show yet."""
+        event = self._answer.event
+        if len(outputs) == 1:
+            return event(outputs[0])
+        return b"".join([event(output) for output in merged(outputs)])
+
+
+class _Push:
+    """Writes what a stream has, once a turn of the event loop, while there is room; what comes meanwhile is joined."""
+
+    __slots__ = ("_done", "_encode", "_stream", "_writer")
+
+    def __init__(
+        self, stream: OutputStream, writer: ChunkWriter, encode: "Callable[[list[TextOutput]], bytes]"
+    ) -> None:
+        self._stream = stream
+        self._writer = writer
+        self._encode = encode
+        self._done = asyncio.get_running_loop().create_future()
+
+    async def ended(self) -> None:
+        """Writes until the stream ends. Raises RequestFailedError when the request failed."""
+        self._stream.follow(self._turn)
+        self._writer.on_room = self._turn
+        try:
+            await self._done
+            self._stream.check()
+        finally:
+            self._stream.follow(None)
+            self._writer.on_room = None
+
+    def _turn(self) -> None:
+        if self._writer.is_full or self._done.done():
+            return
+        try:
+            if (outputs := self._stream.take()) and (body := self._encode(outputs)):
+                self._writer.write(body)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is this request's
+            self._done.set_exception(error)
+            return
+        if self._stream.has_ended:
+            self._done.set_result(None)
 
 
 @asynccontextmanager

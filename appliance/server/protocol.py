@@ -7,7 +7,7 @@ on pipelining; upgrades refused or ignored; every open request of a connection t
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import httptools
 import orjson
@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from appliance.base.log import fields, logger
 from appliance.plan.types import ServingPlan
+from appliance.server.chunks import EXTENSION, ChunkWriter
 from appliance.server.errors import ApiError
 
 _log = logger("server")
@@ -63,6 +64,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_offered_upgrade = False
         self._is_lingering = False  # answered, and the body still comes
         self._active: RequestResponseCycle | None = None  # the one whose answer is being made
+        self._chunks: ChunkWriter | None = None  # its
         self._deadline: asyncio.TimerHandle | None = None  # of the head or the body
         self._deadline_is_body = False
         self._write_deadline: asyncio.TimerHandle | None = None
@@ -159,6 +161,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._active = cycle
         cycle.transport = _Answering(self.transport, self._end_after_answer)
+        self._chunks = ChunkWriter(cycle)
+        cycle.scope["extensions"] = cast(Any, {EXTENSION: self._chunks})
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -220,6 +224,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._clear_write_deadline()
+        if self._chunks is not None and self._chunks.on_room is not None:
+            self._chunks.on_room()
 
     def _set_write_deadline(self) -> None:
         if self._write_deadline is None:

@@ -31,7 +31,7 @@ from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
 from appliance.service.record import RequestRecord
 from appliance.service.requests import TextRequest
 from appliance.service.sequence_text import SequenceText
-from appliance.service.streams import OutputStream
+from appliance.service.streams import OutputStream, Turns
 from appliance.service.text_side import TextSide
 from appliance.text.stop_strings import StopStrings
 
@@ -91,6 +91,7 @@ class EngineClient:
         self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
         self._probes: dict[str, asyncio.Future[None]] = {}
         self._ids = itertools.count()
+        self._turns = Turns()
         self._outlook = Outlook(limits.max_num_seqs)
         self.num_open_sequences = 0
 
@@ -148,7 +149,7 @@ class EngineClient:
         if meter is None:
             admitted, meter = self.policy.admit(requests)
         group = _Group(len(admitted), meter)
-        stream = OutputStream(lambda: self._end_group(group, "abort"))
+        stream = OutputStream(lambda: self._end_group(group, "abort"), self._turns)
         first_index = 0
         for request in admitted:
             self._start(request, stream, group, first_index)
