@@ -132,6 +132,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: int
     max_waiting: int | None  # more are refused with 429
     target_step_s: float | None = None  # of a step that decodes: prompts beside it are cut to that; None: they are not
+    late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
 
 
 class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.pace import FIRST_TOKENS, MIN_TOKENS, Pace
+from appliance.engine.core.gaps import WINDOW, LateGaps
+from appliance.engine.core.pace import FIRST_TOKENS, LATE_S, MIN_TOKENS, Backlog, Pace
 from appliance.engine.core.scheduler import Scheduler
 
 from .simulator import Harness, generate
@@ -79,11 +80,67 @@ def test_prompts_go_on_when_decodes_alone_miss_the_target() -> None:
     assert pace.prompt_tokens(64) == MIN_TOKENS
 
 
-def test_decodes_are_known_by_their_number() -> None:
+def test_decodes_are_known_by_their_number_and_on_lines_between() -> None:
     pace = Pace(0.2)
+    assert pace.decode_seconds(3) == 0.0
     pace.learn(2, 0, 0.01)
     pace.learn(60, 0, 0.1)
-    assert [pace.decode_seconds(count) for count in (0, 1, 3, 5, 33, 500)] == [0.0, 0.01, 0.01, 0.01, 0.1, 0.1]
+    seen = [pace.decode_seconds(count) for count in (0, 1, 2, 31, 60, 500)]
+    assert seen == pytest.approx([0.0, 0.005, 0.01, 0.055, 0.1, 0.1])
+
+
+def test_late_gaps_are_a_share_of_all() -> None:
+    gaps = LateGaps(0.04)
+    draw, num_late, num_gaps = random.Random(1), 0, 0
+    for _ in range(20_000):
+        decodes = draw.randrange(1, 65)
+        late = gaps.allow(decodes)
+        gaps.count(decodes, late=late)
+        num_gaps += decodes
+        num_late += late * decodes
+        assert num_late <= 0.04 * (num_gaps + WINDOW) + 64
+    assert num_late >= 0.039 * num_gaps
+
+
+def test_no_share_allows_nothing_and_what_others_made_late_counts() -> None:
+    assert not LateGaps(0.0).allow(1)
+    gaps = LateGaps(0.01)
+    assert gaps.allow(5)
+    for _ in range(10):
+        gaps.count(64, late=True)
+    assert not gaps.allow(1)
+    gaps.count(20 * WINDOW, late=False)
+    assert gaps.allow(64)
+
+
+def known(pace: Pace, decodes: int = 8) -> Pace:
+    for _ in range(20):
+        pace.learn(decodes, 0, machine(decodes, 0))
+        pace.learn(decodes, 40, machine(decodes, 40))
+    return pace
+
+
+def test_a_step_may_be_late_for_prompts_that_wait() -> None:
+    pace = known(Pace(0.2, 0.04))
+    in_time = pace.prompt_tokens(8)
+    assert in_time is not None
+    late = pace.prompt_tokens(8, Backlog(4, 1000))
+    assert machine(8, late or 0) == pytest.approx(LATE_S, rel=0.05)
+    assert pace.prompt_tokens(8, Backlog(1, 2 * in_time)) == in_time, "little is left to do"
+    assert pace.prompt_tokens(64, Backlog(4, 9000)) == pace.prompt_tokens(64), "many readers beside few prompts"
+    assert known(Pace(0.2)).prompt_tokens(8, Backlog(4, 9000)) == in_time, "nothing may be late"
+
+
+def test_late_steps_end_when_their_share_is_used_up() -> None:
+    pace = known(Pace(0.2, 0.04))
+    steps = []
+    for _ in range(200):
+        tokens = pace.prompt_tokens(8, Backlog(9, 9000)) or 0
+        steps.append(machine(8, tokens))
+        pace.learn(8, tokens, steps[-1])
+    num_late = sum(seconds > 0.25 for seconds in steps)
+    assert 0.04 * WINDOW / 8 - 1 <= num_late <= 0.04 * (WINDOW + 1600) / 8 + 1
+    assert num_late * 8 / (1600 + WINDOW) <= 0.045
 
 
 def test_a_long_prompt_keeps_the_others_flowing() -> None:
@@ -126,3 +183,23 @@ def test_without_a_target_a_step_takes_what_fits() -> None:
     run.scheduler.add(b"", generate("long", [2] * 2000, 5))
     run.step()
     assert run.steps[-1].num_tokens == 512
+
+
+def test_a_burst_is_prefilled_in_long_steps_and_most_gaps_stay_short() -> None:
+    config = SchedulerConfig(
+        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
+        max_num_sampled=16, target_step_s=0.2, late_share=0.04,
+    )  # fmt: skip
+    run = Harness(Scheduler(config))
+    for number in range(16):
+        run.scheduler.add(b"", generate(f"r{number}", [number] * 300, 128))
+    gaps: list[float] = []
+    while run.step():
+        plan = run.steps[-1]
+        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        seconds = machine(decodes, plan.num_tokens - decodes)
+        run.scheduler.learn(plan, seconds)
+        gaps += [seconds] * decodes
+    gaps.sort()
+    assert gaps[int(0.95 * len(gaps))] <= 0.25
+    assert 2.0 <= gaps[-1] <= 1.1 * LATE_S

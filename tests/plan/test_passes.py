@@ -170,11 +170,27 @@ def test_overrides_are_named_as_sources() -> None:
 
 
 def test_steps_are_cut_to_the_promised_time_between_tokens() -> None:
-    assert plan(load()).scheduler.target_step_s == 0.25
+    assert plan(load()).scheduler.target_step_s == 0.15
     promised = plan(load(MODEL, "slo.itl_p95=100ms", "slo.itl_p99=1s"))
     assert promised.scheduler.target_step_s == pytest.approx(0.08)
     assert decision(promised, "scheduler.target_step_s").source == "computed"
     assert plan(load(MODEL, "scheduler.chunked_prefill=false")).scheduler.target_step_s is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "share", "source"),
+    [
+        ((), 0.04, "default"),
+        (("slo.itl_p95=100ms",), 0.04, "default"),
+        (("slo.itl_p50=100ms",), 0.04, "default"),
+        (("slo.itl_p95=100ms", "slo.itl_p99=1s"), 0.008, "computed"),
+        (("scheduler.chunked_prefill=false",), 0.0, "computed"),
+    ],
+)
+def test_a_promised_percentile_says_how_many_steps_may_be_late(settings, share: float, source: str) -> None:
+    found = plan(load(MODEL, *settings))
+    assert found.scheduler.late_share == pytest.approx(share)
+    assert decision(found, "scheduler.late_share").source == source
 
 
 def test_serving_changes_leave_the_engine_hash_alone() -> None:

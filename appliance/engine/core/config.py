@@ -26,6 +26,7 @@ class SchedulerConfig:
     max_waiting: int | None = None
     window: int | None = None  # the widest sliding window; None where a layer sees everything
     target_step_s: float | None = None  # how long a step with decodes should last; None: as long as it takes
+    late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +67,7 @@ class SchedulerConfig:
             max_waiting=scheduler.max_waiting,
             window=widest_window(plan),
             target_step_s=scheduler.target_step_s,
+            late_share=scheduler.late_share,
             seed=plan.model.seed,
         )
 

@@ -7,7 +7,7 @@ from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.draft import StepDraft
-from appliance.engine.core.pace import Pace
+from appliance.engine.core.pace import Backlog, Pace
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.requests import Refusal, RequestFactory
@@ -43,7 +43,7 @@ class Scheduler:
         self._factory = RequestFactory(config, POLICIES[config.policy])
         self._rules = PrefillRules(config)
         self._admission = Admission(self._books, self._rules)
-        self._pace = Pace(config.target_step_s)
+        self._pace = Pace(config.target_step_s, config.late_share)
         self._num_steps = 0
         self._step_tokens = 0
         self._step_sizes = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
@@ -98,7 +98,7 @@ class Scheduler:
             self._admission.make_way()
         step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
         prefills = self._schedule_decodes(step)
-        self._keep_pace(step)
+        self._keep_pace(step, prefills)
         self._schedule_prefills(step, prefills)
         self._register(step)
         self._admission.admit(step, prefills)
@@ -151,11 +151,19 @@ class Scheduler:
             step.append(sequence, length, new_blocks)
         return prefills
 
-    def _keep_pace(self, step: StepDraft) -> None:
+    def _keep_pace(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Leaves prompts as many tokens as let the step end in time for the sequences that decode."""
         if self.config.chunked_prefill:
-            room = self._pace.prompt_tokens(len(step.chunks))
+            room = self._pace.prompt_tokens(len(step.chunks), self._backlog(prefills))
             step.budget = step.budget if room is None else min(step.budget, room)
+
+    def _backlog(self, prefills: list[Sequence]) -> Backlog:
+        """Of the waiting ones the first counts with its tokens: more would have to be looked for."""
+        num_tokens = sum(len(sequence.tokens) - sequence.num_computed for sequence in prefills)
+        head = self._books.head() if self._books.free_rows else None
+        if head is None:
+            return Backlog(len(prefills), num_tokens)
+        return Backlog(len(prefills) + self._books.num_waiting, num_tokens + len(head.tokens))
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
