@@ -1,6 +1,7 @@
 """Measures several servers on the same model and work, in turn, round by round, and prints medians, spread and ratios.
 
-    python docs/benchmarks/versus.py CONTEST.yaml RESULTS [--rounds 3] [--define NAME=VALUE ...] [--only LABEL ...]
+    python docs/benchmarks/versus.py RESULTS CONTEST.yaml ... [--rounds 3] [--define NAME=VALUE ...] [--only LABEL ...]
+        [--roofline]
 
 A contest names the sides (a command that serves in the foreground, and its URL) and the workloads.
 Every round starts each side, waits for its first token, measures every workload once, and ends it: a slow minute of a
@@ -9,6 +10,9 @@ machine.
 
 Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
 after the first token, and the peak of samples a second while the workloads run.
+
+--roofline runs the first side once more behind the rounds, profiled: for each kind of step, how much of this machine's
+floor (`appliance doctor --measure`) it reached. That side must serve its debug routes.
 """
 
 import argparse
@@ -186,7 +190,20 @@ def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Sa
         samples.add("start", "peak_mib", watch.stop() / MIB)
 
 
-def bench(side: Side, workload: Workload, output: Path) -> None:
+def profile(side: Side, contest: Contest, folder: Path) -> str:
+    """Markdown: how near the steps of every workload came to this machine's floor."""
+    lines = ["| workload | steps | tokens a step | ms a step | floor, ms | reached |", "|---|---|---|---|---|---|"]
+    with running(side, folder / f"{side.label}.log"):
+        for workload in contest.workloads:
+            output = folder / f"{workload.file_name}-{side.label}-roofline.json"
+            bench(side, workload, output, "--roofline")
+            for kind in load(output).rooflines:
+                times = f"{kind.seconds * 1e3:.2f} | {kind.floor_s * 1e3:.2f} | {kind.achieved:.0%}"
+                lines.append(f"| {workload.name} | {kind.steps} {kind.kind} | {kind.tokens:.1f} | {times} |")
+    return "\n".join(lines)
+
+
+def bench(side: Side, workload: Workload, output: Path, *options: str) -> None:
     command = [
         str(Path(sys.executable).with_name("appliance")),
         "bench",
@@ -197,7 +214,7 @@ def bench(side: Side, workload: Workload, output: Path) -> None:
         workload.preset,
     ]
     command += [part for change in workload.changes for part in ("--with", change)]
-    command += ["--with", "repeats=1", "--label", side.label, "--output", str(output)]
+    command += ["--with", "repeats=1", "--label", side.label, "--output", str(output), *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -237,25 +254,37 @@ def _ratio(mine: Sequence[float], theirs: Sequence[float], higher: bool) -> str:
     return f"{top / bottom:.2f}" if bottom else "-"
 
 
+def run(contest: Contest, folder: Path, rounds: int, with_roofline: bool) -> None:
+    """Writes and prints the contest's tables; those of the rounds so far are in the file after each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {side.label: Samples() for side in contest.sides}
+    report = folder.with_suffix(".md")
+    for number in range(rounds):
+        for side in contest.sides:
+            measure(side, contest, folder, number, found[side.label])
+            sys.stderr.write(f"{contest.name}, round {number + 1}/{rounds}: {side.label} measured\n")
+        report.write_text(table(contest, found) + "\n", encoding="utf-8")
+    if with_roofline:
+        with report.open("a", encoding="utf-8") as file:
+            file.write(f"\n{profile(contest.sides[0], contest, folder)}\n")
+    sys.stdout.write(f"## {contest.name}\n\n{report.read_text(encoding='utf-8')}\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("contest", type=Path)
     parser.add_argument("results", type=Path)
+    parser.add_argument("contests", type=Path, nargs="+", metavar="CONTEST.yaml")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--only", nargs="+", metavar="LABEL", help=OURS_FIRST)
+    parser.add_argument("--roofline", action="store_true")
     given = parser.parse_args()
-    contest = read_contest(given.contest, dict(pair.split("=", 1) for pair in given.define))
-    if given.only:
-        contest = Contest(contest.name, tuple(s for s in contest.sides if s.label in given.only), contest.workloads)
-    given.results.mkdir(parents=True, exist_ok=True)
-    found = {side.label: Samples() for side in contest.sides}
-    for number in range(given.rounds):
-        for side in contest.sides:
-            measure(side, contest, given.results, number, found[side.label])
-            sys.stderr.write(f"round {number + 1}/{given.rounds}: {side.label} measured\n")
-        (given.results / f"{contest.name}.md").write_text(table(contest, found) + "\n", encoding="utf-8")
-    sys.stdout.write(table(contest, found) + "\n")
+    defined = dict(pair.split("=", 1) for pair in given.define)
+    contests = [read_contest(path, defined) for path in given.contests]
+    for contest in contests:
+        sides = tuple(side for side in contest.sides if not given.only or side.label in given.only)
+        kept = Contest(contest.name, sides, contest.workloads)
+        run(kept, given.results / contest.name, given.rounds, given.roofline)
 
 
 if __name__ == "__main__":
