@@ -112,7 +112,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("endpoints/tls", "endpoints", "certificate_has_a_key", "TLS files are complete."),
         ("endpoints/cors", "endpoints", "credentials_need_origins", "Credentials need listed origins."),
         ("endpoints/root-path", "endpoints", "root_path_is_a_path", "root_path is a path."),
-        ("observability/traces", "endpoints", "traces_need_an_endpoint", "Detailed traces need an endpoint."),
+        ("observability/traces", "endpoints", "traces_need_an_endpoint", "Traces have an endpoint, which takes HTTP."),
         ("observability/outputs", "endpoints", "outputs_need_requests", "Logged outputs need logged requests."),
         ("slo/order", "endpoints", "percentiles_rise", "Higher percentiles have higher bounds."),
         ("slo/shed", "endpoints", "shedding_needs_a_bound", "Shedding has a ttft bound to go by."),

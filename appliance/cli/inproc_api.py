@@ -1,5 +1,6 @@
 """The server's API over an engine in this process, without sockets: what a batch talks to."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -31,6 +32,11 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
     metrics.describe(plan)
     health = Health(state=EngineState.READY, reason="")
     try:
-        yield make_app(make_state(plan, engine.client, metrics, health, text.tokenizer))
+        state = make_state(plan, engine.client, metrics, health, text.tokenizer)
+        try:
+            yield make_app(state)
+        finally:
+            if state.tracer is not None:
+                await asyncio.to_thread(state.tracer.close)
     finally:
         engine.close()

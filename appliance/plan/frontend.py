@@ -1,7 +1,9 @@
-"""The front's part of pass `serving`: sockets, certificates, names, keys."""
+"""The front's part of pass `serving`: sockets, certificates, names, keys, traces."""
+
+from urllib.parse import urlsplit
 
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.types import FrontPlan, KeyPlan, TlsPlan
+from appliance.plan.types import FrontPlan, KeyPlan, TlsPlan, TracesPlan
 from appliance.spec.rules.endpoints import is_loopback
 from appliance.spec.sections.endpoints import HttpSection, KeySection, TlsSection
 
@@ -28,6 +30,19 @@ def plan_front(inputs: PlanInputs) -> FrontPlan:
         keys_file=auth.keys_file,
         key_rules={key.name: rules for key in auth.keys if (rules := _rules(key)) != KeyPlan()},
         isolate_caches=auth.isolate_caches,
+    )
+
+
+def plan_traces(inputs: PlanInputs) -> TracesPlan | None:
+    section = inputs.spec.observability.traces
+    if section is None or section.otlp_traces_endpoint is None:
+        return None
+    endpoint = section.otlp_traces_endpoint
+    has_path = urlsplit(endpoint).path.strip("/")
+    return TracesPlan(
+        endpoint=endpoint if has_path else endpoint.rstrip("/") + "/v1/traces",
+        sampling_ratio=section.sampling_ratio,
+        service_name=section.service_name or inputs.spec.name,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from appliance.plan.frontend import plan_front
+from appliance.plan.frontend import plan_front, plan_traces
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.types import ParsersPlan, RestartPlan, ServingPlan, StructuredPlan
 from appliance.spec.data import as_data
@@ -43,6 +43,7 @@ def plan_serving(inputs: PlanInputs, structured: StructuredPlan, parsers: Parser
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         shed_above_s=_shed_above_s(inputs),
         unknown_fields=spec.strictness,
+        traces=plan_traces(inputs),
         store_dir=store.dir,
         store_max_bytes=store.max_bytes,
         store_max_files=store.max_files,

@@ -191,6 +191,14 @@ class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
     isolate_caches: bool = False  # no key sees what another key's prompts left in the prefix cache
 
 
+class TracesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenTelemetry over OTLP/HTTP. A caller's traceparent decides for its own requests, the ratio for others."""
+
+    endpoint: str  # with its path
+    sampling_ratio: float
+    service_name: str
+
+
 class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Structured output: how constraints of requests are read where these do not say."""
 
@@ -242,6 +250,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_info: bool = False
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies
+    traces: TracesPlan | None = None
     store_dir: str | None = None  # None: beside the server's state
     store_max_bytes: int = 1 << 30
     store_max_files: int = 10_000

@@ -19,6 +19,7 @@ from appliance.server.openapi import document
 from appliance.server.plugins import wrapped
 from appliance.server.routes import ROUTES, Route, error_shape
 from appliance.server.state import ServerState
+from appliance.server.tracing import note_arrival
 from appliance.service.errors import RequestFailedError
 
 _log = logger("server")
@@ -55,6 +56,8 @@ def make_app(state: ServerState) -> ASGIApp:
 
 def _endpoint(state: ServerState, route: Route) -> Any:
     async def endpoint(request: Request) -> Response:
+        if state.tracer is not None:
+            note_arrival(route.path, request.headers)
         try:
             response = await route.handler(state, request)
         except ApiError as error:

@@ -1,6 +1,7 @@
 """Requests and answers in the log, cut to a planned length. It stands where every API passes, so none is missed."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from appliance.base.log import fields, logger
 from appliance.engine.messages import RequestTimes
@@ -12,14 +13,22 @@ from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.shedding import SheddingPolicy
 from appliance.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from appliance.server.spans import Tracer
+
 _log = logger("server")
 
 
-def request_policy(serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient) -> RequestPolicy:
-    """The rules of the callers' keys; the log, and the refusal of what would wait too long, where the plan has them."""
+def request_policy(
+    serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient, tracer: "Tracer | None" = None
+) -> RequestPolicy:
+    """The rules of the callers' keys; where they are planned, the log, traces, and the refusal of what would wait too
+    long."""
     rules: RequestPolicy = CallerPolicy(isolates_caches=serving.front.isolate_caches)
     if serving.log_requests:
         rules = RequestLog(rules, serving, tokenizer)
+    if tracer is not None:
+        rules = tracer.traced(rules)
     return rules if serving.shed_above_s is None else SheddingPolicy(rules, client, serving.shed_above_s)
 
 

@@ -158,6 +158,8 @@ class _Server:
         settled.cancel()
         batches.cancel()
         await asyncio.gather(batches, return_exceptions=True)
+        if running.state.tracer is not None:
+            await asyncio.to_thread(running.state.tracer.close)
 
     def _on_event(self, event: EngineEvent | Health) -> None:
         if isinstance(event, BootPhase):

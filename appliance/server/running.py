@@ -42,7 +42,7 @@ class RunningServer:
             raise ApplianceError("the plan is for another engine, which needs a new server")
         policy = old.client.policy
         try:
-            new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store)
+            new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store, old.tracer)
             app = make_app(new)
             old.keys.use(plan.serving)
         except BaseException:
@@ -56,6 +56,8 @@ class RunningServer:
         configure(plan.serving.log_level)
         new.metrics.describe(plan)
         self._app.use(app)
+        if old.tracer is not None and new.tracer is not old.tracer:
+            old.tracer.retire()
         _bound(self._server.config, plan.serving)
 
     def terminate(self) -> None:

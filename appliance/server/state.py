@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,12 +16,16 @@ from appliance.server.keys import KeyRing
 from appliance.server.prompts import PromptMaker
 from appliance.server.request_log import request_policy
 from appliance.server.sampling import SamplingRules
+from appliance.server.tracing import tracer_for
 from appliance.service.client import EngineClient
 from appliance.service.deep_check import DeepCheck
 from appliance.service.health import Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from appliance.server.spans import Tracer
 
 _SHOWN_NAME = 100
 
@@ -41,6 +46,7 @@ class ServerState:
     keys: KeyRing
     store: Store
     deep: DeepCheck
+    tracer: "Tracer | None" = None  # where traces are planned
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
@@ -71,14 +77,19 @@ def make_state(
     health: Health,
     tokenizer: Tokenizer,
     store: Store | None = None,
+    tracer: "Tracer | None" = None,
 ) -> ServerState:
-    """`store`: by default one that goes with the process. From now on the client follows this plan's policy.
+    """`store`: by default one that goes with the process. `tracer`: a former plan's, used on where it fits this one.
 
-    Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys.
+    From now on the client follows this plan's policy.
+
+    Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys or traces
+    without OpenTelemetry.
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
     keys = KeyRing(plan.serving, metrics)
-    client.policy = request_policy(plan.serving, tokenizer, client)
+    tracer = tracer_for(plan.serving, plan.model.served_names[0], tracer)
+    client.policy = request_policy(plan.serving, tokenizer, client, tracer)
     kept = store or Store(plan.serving)
     deep = DeepCheck(client, health, metrics)
-    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept, deep)
+    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept, deep, tracer)

@@ -15,7 +15,7 @@ MODULES = {
     "python-multipart": "python_multipart",
 }
 BY_NAME = {"uvicorn", "uvloop", "httptools"}  # chosen in uvicorn's options rather than imported
-OPTIONAL = {"torch", "transformers", "safetensors"}  # an extra
+OPTIONAL = {"torch", "transformers", "safetensors", "opentelemetry"}  # extras
 
 
 def declared() -> set[str]:

@@ -20,6 +20,8 @@ NOBODY = {
     "yaml",
     "httpx",
     "requests",
+    "opentelemetry.sdk",
+    "opentelemetry.exporter",
 }
 
 

@@ -22,8 +22,12 @@ BASE = f"""\
 endpoints:
   auth: {{keys: [{{name: a, hash: "{HASH}"}}], keys_file: ./keys.json}}
   tls: {{certfile: ./c.pem, keyfile: ./k.pem}}
+observability: {{traces: {{otlp_traces_endpoint: "http://a:4318"}}}}
 """
-GENERIC = ("true", "false", "2", "3", "64", "2048", "7s", "11s", "3MiB", "0.5", "0.25", "[x]", "./other", "other")
+GENERIC = (
+    *("true", "false", "2", "3", "64", "2048", "7s", "11s", "3MiB", "0.5", "0.25", "[x]", "./other", "other"),
+    "http://b",
+)
 # Of another deployment, of what no server reads, or of where files come from: no plan of this one changes.
 NOT_A_CHANGE = ("name", "api_version", "kind", "description", "overrides", "batch", "bench", "model.mirrors", "include")
 

@@ -1,6 +1,7 @@
 """Rules of `endpoints`, `observability`, `slo` and `restart`."""
 
 import ipaddress
+import re
 from itertools import pairwise
 
 from appliance.base.diagnostics import Severity
@@ -131,12 +132,23 @@ def root_path_is_a_path(spec: DeploymentSpec) -> Findings:
 
 def traces_need_an_endpoint(spec: DeploymentSpec) -> Findings:
     traces = spec.observability.traces
-    if traces is not None and traces.collect_detailed_traces and traces.otlp_traces_endpoint is None:
+    if traces is None:
+        return
+    if traces.otlp_traces_endpoint is None:
+        first = next(iter(sorted(traces.model_fields_set)), None)
         yield Finding(
-            path="observability.traces.collect_detailed_traces",
-            value=traces.collect_detailed_traces,
-            message="detailed traces need otlp_traces_endpoint",
-            hint="write observability.traces.otlp_traces_endpoint: http://host:4317",
+            path="observability.traces" + (f".{first}" if first else ""),
+            value=None if first is None else getattr(traces, first),
+            message="traces need otlp_traces_endpoint",
+            hint="write observability.traces.otlp_traces_endpoint: http://host:4318",
+        )
+    elif re.search(r":4317(/|$)", traces.otlp_traces_endpoint):
+        yield Finding(
+            path="observability.traces.otlp_traces_endpoint",
+            value=traces.otlp_traces_endpoint,
+            message="4317 is the port of OTLP over gRPC; traces are sent over HTTP",
+            hint="collectors take HTTP at port 4318",
+            severity=Severity.WARNING,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import StringConstraints
 
 from appliance.spec.fields import ApplyClass, Section, field
-from appliance.spec.scalars import Duration, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text, Words
+from appliance.spec.scalars import Duration, Fraction, HttpUrl, NonNegativeInt, PositiveFloat, PositiveInt, Text, Words
 
 LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$"), Words("a version in quotes: '0.1'")]
@@ -45,11 +45,19 @@ class MetricsSection(Section):
 class TracesSection(Section):
     """OpenTelemetry."""
 
-    doc: ClassVar[str] = "OpenTelemetry traces."
+    doc: ClassVar[str] = "OpenTelemetry traces of requests. Needs the extra `otel`."
 
-    otlp_traces_endpoint: HttpUrl | None = field(None, "Where traces go.")
+    otlp_traces_endpoint: HttpUrl | None = field(
+        None,
+        "The collector, which takes OTLP over HTTP: http://host:4318. Without a path, /v1/traces is meant.",
+        apply="live",
+    )
+    sampling_ratio: Fraction = field(
+        1.0, "Share of the requests that are traced. A caller's traceparent decides for its own.", apply="live"
+    )
+    service_name: Text | None = field(None, "service.name of the spans. Default: the deployment's name.", apply="live")
     collect_detailed_traces: list[Literal["model", "worker", "all"]] = field(
-        [], "Parts traced in detail; costly. Needs the endpoint."
+        [], "Parts traced in detail; costly. Needs the endpoint.", built=False
     )
 
 
@@ -60,7 +68,7 @@ class ObservabilitySection(Section):
 
     logs: LogsSection = field(LogsSection, "What is logged.")
     metrics: MetricsSection = field(MetricsSection, "Prometheus metrics.")
-    traces: TracesSection | None = field(None, "OpenTelemetry traces.", built=False)
+    traces: TracesSection | None = field(None, "OpenTelemetry traces.", apply="live")
     profiler_dir: Text | None = field(None, "Where profiles are written.", built=False, vllm="torch_profiler_dir")
 
 

@@ -1,0 +1,189 @@
+"""Traces over OTLP, read by a collector on a socket of its own."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from appliance.base.errors import ApplianceError
+from appliance.engine.scripted import Script
+from appliance.plan.types import ServingPlan, TracesPlan
+from appliance.server.tracing import tracer_for
+from tests.engine.plans import scripted_plan
+from tests.server.harness import Server, chat_prompt, encode, running, says, wait_until
+
+CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+UNSAMPLED = "00-0af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"
+REPLIES = [says("greet", "hello world"), says("stop", "one STOP two")]
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps what it is sent. `traces`: how a plan names it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.paths: set[str] = set()
+        self.services: set[str] = set()
+        self.spans: list[Span] = []
+
+    def traces(self, ratio: float = 1.0) -> TracesPlan:
+        url = f"http://127.0.0.1:{self.server_address[1]}/v1/traces"
+        return TracesPlan(endpoint=url, sampling_ratio=ratio, service_name="coder")
+
+    def roots(self) -> list[Span]:
+        return [span for span in self.spans if span.kind == Span.SPAN_KIND_SERVER]
+
+    def below(self, span: Span) -> dict[str, Span]:
+        return {each.name: each for each in self.spans if each.parent_span_id == span.span_id}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.paths.add(self.path)
+        for resource in body.resource_spans:
+            names = {each.key: each.value.string_value for each in resource.resource.attributes}
+            self.server.services.add(names["service.name"])
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Not to stderr."""
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    collector = Collector()
+    thread = threading.Thread(target=collector.serve_forever)
+    thread.start()
+    try:
+        yield collector
+    finally:
+        collector.shutdown()
+        thread.join()
+        collector.server_close()
+
+
+def attributes(span: Span) -> dict[str, Any]:
+    return {each.key: _value(each.value) for each in span.attributes}
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    return [_value(each) for each in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+
+
+def chat(user: str = "greet", **more: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": user}], **more}
+
+
+def end(server: Server) -> None:
+    """Ends the server; its last spans are sent before."""
+    server.terminate()
+    assert server.process.wait(20) == 0, server.log.read_text()
+
+
+def test_a_request_is_a_span_with_its_phases(tmp_path: Path) -> None:
+    with collecting() as collector:
+        with running(tmp_path, Script(replies=REPLIES), traces=collector.traces()) as server, server.http() as http:
+            body = chat(temperature=0.5, seed=7, max_tokens=9)
+            http.post("/v1/chat/completions", json=body, headers={"traceparent": CALLER, "tracestate": "a=b"})
+            end(server)
+        (root,) = collector.roots()
+        found, phases = attributes(root), collector.below(root)
+    assert (collector.paths, collector.services) == ({"/v1/traces"}, {"coder"})
+    assert root.name == "chat scripted"
+    assert (root.trace_id.hex(), root.parent_span_id.hex()) == tuple(CALLER.split("-")[1:3])
+    assert root.trace_state == "a=b"
+    expected = {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "appliance", "http.route": "/v1/chat/completions",
+        "gen_ai.request.model": "scripted", "gen_ai.request.temperature": 0.5, "gen_ai.request.seed": 7,
+        "gen_ai.request.max_tokens": 9, "gen_ai.request.choice.count": 1, "gen_ai.output.type": "text",
+        "gen_ai.usage.input_tokens": len(encode(chat_prompt("greet"))), "gen_ai.response.finish_reasons": ["stop"],
+    }  # fmt: skip
+    assert expected.items() <= found.items()
+    assert found["gen_ai.usage.output_tokens"] == len(encode("hello world")) + 1
+    assert "hello" not in str(root)
+    assert 0 < found["gen_ai.latency.time_to_first_token"] <= found["gen_ai.latency.e2e"]
+    assert set(phases) == {"queue", "prefill", "decode"}
+    assert root.start_time_unix_nano == phases["queue"].start_time_unix_nano
+    assert phases["queue"].end_time_unix_nano == phases["prefill"].start_time_unix_nano
+    assert phases["prefill"].end_time_unix_nano == phases["decode"].start_time_unix_nano
+    assert found["gen_ai.latency.time_in_queue"] >= 0
+    assert found["gen_ai.latency.time_in_model_decode"] > 0
+
+
+def test_every_ending_ends_the_span(tmp_path: Path) -> None:
+    """A stop string is found before the engine knows; a client may go away; an engine may die."""
+    script = Script(replies=REPLIES, step_seconds=0.02, crash_at_step=400)
+    with collecting() as collector:
+        with running(tmp_path, script, traces=collector.traces()) as server, server.http() as http:
+            http.post("/v1/chat/completions", json=chat("stop", stop=["STOP"]))
+            http.post("/v1/completions", json={"model": "scripted", "prompt": ["ab", "cd"], "max_tokens": 3, "n": 2})
+            http.post("/v1/chat/completions", json=chat("unknown", use_beam_search=True, n=2, max_tokens=2))
+            endless = chat("unknown", stream=True, max_tokens=400)
+            with http.stream("POST", "/v1/chat/completions", json=endless) as stream:
+                next(stream.iter_lines())
+            http.post("/v1/chat/completions", json=chat("unknown", max_tokens=480))
+            wait_until(lambda: len(collector.roots()) == 5, "five spans", timeout_s=20.0)
+        ends = [
+            (span.name, attributes(span).get("error.type"), span.status.code, len(collector.below(span)))
+            for span in collector.roots()
+        ]
+    unset, failed = Status.STATUS_CODE_UNSET, Status.STATUS_CODE_ERROR
+    assert sorted(ends, key=str) == sorted(
+        [
+            ("chat scripted", None, unset, 3),
+            ("text_completion scripted", None, unset, 3),
+            ("chat scripted", None, unset, 0),
+            ("chat scripted", "client_disconnected", unset, 3),
+            ("chat scripted", "engine_error", failed, 3),
+        ],
+        key=str,
+    )
+
+
+def test_the_caller_decides_what_is_sampled_else_the_ratio(tmp_path: Path) -> None:
+    with collecting() as collector:
+        traces = collector.traces(ratio=1e-9)
+        with running(tmp_path, Script(replies=REPLIES), traces=traces) as server, server.http() as http:
+            for headers in ({}, {"traceparent": CALLER}, {"traceparent": UNSAMPLED}, {"traceparent": "nonsense"}):
+                assert http.post("/v1/chat/completions", json=chat(), headers=headers).status_code == 200
+            end(server)
+        assert [span.trace_id.hex() for span in collector.roots()] == [CALLER.split("-")[1]]
+
+
+def test_a_collector_that_is_gone_costs_no_request(tmp_path: Path) -> None:
+    with collecting() as collector:
+        traces = collector.traces()
+    with running(tmp_path, Script(replies=REPLIES), traces=traces) as server, server.http() as http:
+        assert http.post("/v1/chat/completions", json=chat()).status_code == 200
+        end(server)
+        assert "Traceback" not in server.log.read_text()
+
+
+def without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "appliance.server.spans", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+
+
+def test_without_the_extra_it_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_opentelemetry(monkeypatch)
+    serving: ServingPlan = scripted_plan(tmp_path).serving
+    assert tracer_for(serving, "scripted") is None
+    traces = TracesPlan(endpoint="http://a/v1/traces", sampling_ratio=1.0, service_name="a")
+    with pytest.raises(ApplianceError, match=r"pip install 'appliance\[otel\]'"):
+        tracer_for(msgspec.structs.replace(serving, traces=traces), "scripted")
