@@ -1,10 +1,11 @@
 """What happened to each request, and the figures drawn from it. Times are seconds of one monotonic clock."""
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+
+from appliance.base.percentiles import percentile
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -67,13 +68,6 @@ class RoundFigures(msgspec.Struct, frozen=True, kw_only=True):
     decode_throughput: float | None  # tokens a second of one stream after its first token, median over requests
     goodput: float | None  # requests a second that met every SLO; None without one
     latencies: dict[str, Distribution]  # ttft, itl, tpot, e2el
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """Linear interpolation between closest ranks (numpy's default). `values` must be sorted and not empty."""
-    rank = (len(values) - 1) * percent / 100
-    low, high = math.floor(rank), math.ceil(rank)
-    return values[low] + (values[high] - values[low]) * (rank - low)
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:

@@ -101,7 +101,8 @@ class Applier:
         how = self._how(action, wanted.plan)
         before = seen.current.generation if seen.current is not None else 0
         began = self.clock()
-        start = Start(generation, wanted.plan, wanted.spec_file)
+        is_gated = how in ("beside", "in place") and not wanted.rollback_of
+        start = Start(generation, wanted.plan, wanted.spec_file, is_gated=is_gated)
         reason = ""
         try:
             current = self._run(how, start, seen)

@@ -35,12 +35,17 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One server that is to run. `listener`: the socket it takes over; it then accepts only when it is ready."""
+    """One server that is to run.
+
+    listener: the socket it takes over; it then accepts only when it is ready. is_gated: it has to keep the targets of
+    its plan first, where that has a gate.
+    """
 
     generation: Generation
     plan: EnginePlan
     spec_file: str
     listener: socket.socket | None = None
+    is_gated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,8 @@ class Starter:
             found.append(describe(start.plan, start.generation, process, start.spec_file))
             record(found[0])
 
-        launch(start.generation, self.command(start.generation), described, start.listener)
+        gate = ["--gate"] if start.is_gated and start.plan.serving.gate is not None else []
+        launch(start.generation, [*self.command(start.generation), *gate], described, start.listener)
         return found[0]
 
     def wait(self, current: CurrentState, home: Generation) -> CurrentState:

@@ -54,7 +54,7 @@ class Swapper:
             self._end(old, keeps_socket=listener is not None)
             try:
                 return self.start(replace(start, listener=listener))
-            except (ApplyError, OSError, KeyboardInterrupt) as failure:
+            except (Exception, KeyboardInterrupt) as failure:
                 self.starter.begin("return")
                 before = self.state.generation(old.current.generation)
                 self.start(Start(before, old.plan, old.current.spec_file, listener))

@@ -28,10 +28,8 @@ from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
-from appliance.plan.parsers import plan_parsers
 from appliance.plan.precision import plan_precision
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
-from appliance.plan.structured import plan_structured
 from appliance.plan.types import CachePlan, EnginePlan
 from appliance.spec import LoadedSpec
 
@@ -110,9 +108,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         scheduler=scheduler,
         parallel=parallel,
         restart=plan_restart(inputs),
-        serving=plan_serving(
-            inputs, plan_structured(inputs, ledger), plan_parsers(inputs, model.chat_template, ledger)
-        ),
+        serving=plan_serving(inputs, model, ledger),
         slo=plan_slo(inputs),
         batch=plan_batch(inputs, scheduler.max_num_seqs),
         bench=plan_bench(inputs),

@@ -4,11 +4,14 @@ from typing import Any
 
 from appliance.plan.frontend import plan_front, plan_traces
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.types import ParsersPlan, RestartPlan, ServingPlan, StructuredPlan
+from appliance.plan.ledger import Ledger
+from appliance.plan.parsers import plan_parsers
+from appliance.plan.structured import plan_structured
+from appliance.plan.types import GatePlan, ModelPlan, RestartPlan, ServingPlan
 from appliance.spec.data import as_data
 
 
-def plan_serving(inputs: PlanInputs, structured: StructuredPlan, parsers: ParsersPlan) -> ServingPlan:
+def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> ServingPlan:
     spec = inputs.spec
     http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
     logs, store = spec.observability.logs, spec.endpoints.store
@@ -36,12 +39,13 @@ def plan_serving(inputs: PlanInputs, structured: StructuredPlan, parsers: Parser
         max_log_len=logs.max_log_len,
         metrics=spec.observability.metrics.enabled,
         response_role=spec.model.response_role,
-        structured=structured,
-        parsers=parsers,
+        structured=plan_structured(inputs, ledger),
+        parsers=plan_parsers(inputs, model.chat_template, ledger),
         front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         shed_above_s=_shed_above_s(inputs),
+        gate=_plan_gate(inputs, model.max_model_len, ledger),
         unknown_fields=spec.strictness,
         traces=plan_traces(inputs),
         store_dir=store.dir,
@@ -68,8 +72,23 @@ def plan_restart(inputs: PlanInputs) -> RestartPlan:
 def plan_slo(inputs: PlanInputs) -> dict[str, float]:
     """Bounds in seconds by name, only those that are promised."""
     targets = as_data(inputs.spec.slo)
-    del targets["shed_factor"]
+    del targets["shed_factor"], targets["gate"]
     return {name: bound for name, bound in targets.items() if bound is not None}
+
+
+def _plan_gate(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> GatePlan | None:
+    gate = inputs.spec.slo.gate
+    if gate is None:
+        return None
+    if gate.input_len + gate.output_len > max_model_len:
+        message = f"a request of the gate has {gate.input_len + gate.output_len} tokens, the context {max_model_len}"
+        ledger.refuse("slo.gate.input_len", "plan/gate", message, hint="write a smaller input_len")
+    return GatePlan(
+        num_prompts=gate.num_prompts,
+        max_concurrency=gate.max_concurrency,
+        input_len=gate.input_len,
+        output_len=gate.output_len,
+    )
 
 
 def _shed_above_s(inputs: PlanInputs) -> float | None:

@@ -199,6 +199,15 @@ class TracesPlan(msgspec.Struct, frozen=True, kw_only=True):
     service_name: str
 
 
+class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that an engine answers before it takes over from another, which the plan's targets judge."""
+
+    num_prompts: int
+    max_concurrency: int
+    input_len: int
+    output_len: int
+
+
 class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Structured output: how constraints of requests are read where these do not say."""
 
@@ -249,6 +258,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     trust_request_chat_template: bool = False
     tokenizer_info: bool = False
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
+    gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough
     unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies
     traces: TracesPlan | None = None
     store_dir: str | None = None  # None: beside the server's state

@@ -15,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, help="an existing folder for status.jsonl")
     parser.add_argument("--store", type=Path, help="a folder for responses, files and batches; else a temporary one")
     parser.add_argument("--listener", type=int, metavar="FD", help="a listening socket, taken over from another server")
+    parser.add_argument("--gate", action="store_true", help="keep the plan's targets in a few requests first, or end")
     options = parser.parse_args(arguments)
     with socket_folder() as sockets:
         engine = spawn_engine(engine_command(), options.plan.resolve(), first_socket(sockets))
@@ -29,7 +30,14 @@ def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
     status.write("process", pid=os.getpid())
     from appliance.server.run import run_server  # noqa: PLC0415 - after the engine's start
 
-    return run_server(options.plan, status, store_folder=options.store, listener=options.listener, engine=engine)
+    return run_server(
+        options.plan,
+        status,
+        store_folder=options.store,
+        listener=options.listener,
+        engine=engine,
+        is_gated=options.gate,
+    )
 
 
 if __name__ == "__main__":

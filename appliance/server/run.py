@@ -29,9 +29,10 @@ from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, socket_folder
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
+from appliance.service.slo_gate import check_gate
 from appliance.service.status_file import StatusFile
 from appliance.service.supervisor import EnginePaths, Supervisor
-from appliance.service.text_side import load_text_side
+from appliance.service.text_side import TextSide, load_text_side
 from appliance.store.store import Store
 
 _log = logger("server")
@@ -44,12 +45,14 @@ def run_server(
     store_folder: Path | None = None,
     engine: SpawnedEngine | None = None,
     listener: int | None = None,
+    is_gated: bool = False,
 ) -> int:
     """Serves the plan until it is told to end; answers the exit code.
 
     The folder of `status`, if it has one, also receives commands (service.control). Errors of the start are logged and
     in the status. `engine`: one that was started already, with the same plan. `listener`: the descriptor
-    of a socket that is taken over; then nothing is accepted before the engine is ready.
+    of a socket that is taken over; then nothing is accepted before the engine is ready. `is_gated`: nor before it has
+    kept the plan's targets in a few requests of ours; where it has not, the server ends with that reason.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
@@ -58,7 +61,8 @@ def run_server(
         _route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             store = Store(plan.serving, store_folder)
-            runner.run(_Server(plan, plan_path, status, engine_command, store, engine).run(listener))
+            server = _Server(plan, plan_path, status, engine_command, store, engine)
+            runner.run(server.run(listener, is_gated=is_gated))
     except (ApplianceError, OSError, msgspec.DecodeError) as error:
         _log.error("the server cannot run", extra=fields(reason=str(error)))
         status.write("failed", reason=str(error))
@@ -95,7 +99,7 @@ class _Server:
         self._running: RunningServer | None = None
         self._engine_is_ready = False
 
-    async def run(self, inherited: int | None) -> None:
+    async def run(self, inherited: int | None, *, is_gated: bool) -> None:
         serving = self._plan.serving
         certificates = Certificates(serving.front.tls) if serving.front.tls is not None else None
         listener = adopt(inherited) if inherited is not None else bind(serving)
@@ -121,14 +125,22 @@ class _Server:
                 client.use_text(text)
                 state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer, self._store)
                 metrics.describe(self._plan)
-                if inherited is not None:
+                if inherited is not None or is_gated:
                     await supervisor.settled()
+                if is_gated:
+                    await self._pass_gate(supervisor, text)
                 await self._serve(state, supervisor, listener, certificates)
             finally:
                 is_shared = self._running is not None and self._running.is_shared
                 release(listener, serving, is_shared=is_shared)
                 await supervisor.stop()
                 self._store.close()
+
+    async def _pass_gate(self, supervisor: Supervisor, text: TextSide) -> None:
+        gate = self._plan.serving.gate
+        if gate is not None and supervisor.health.is_ready:
+            self._status.write("phase", name="gate", seconds=0.0, done=0, total=0, ended=False)
+            await check_gate(self._plan, gate, supervisor.endpoint, text, supervisor.health)
 
     async def _serve(
         self, state: ServerState, supervisor: Supervisor, listener: socket.socket, certificates: Certificates | None

@@ -63,6 +63,7 @@ class Supervisor:
         self._rule = RestartRule(plan.restart)
         self._child: EngineChild | None = None
         self._link: SocketLink | None = None
+        self._endpoint = ""
         self._task: asyncio.Task[None] | None = None
         self._signs = LifeSigns(clock())
         self._has_spoken = False  # this engine, yet
@@ -74,6 +75,11 @@ class Supervisor:
     @property
     def engine_pid(self) -> int | None:
         return self._child.pid if self._child else None
+
+    @property
+    def endpoint(self) -> str:
+        """Of the engine's socket, which more than one client may use; empty before the first engine was started."""
+        return self._endpoint
 
     def start(self) -> None:
         """Begins in the background; follow `health`."""
@@ -139,6 +145,7 @@ class Supervisor:
             spawned = self._spawned()
         except OSError as error:
             return f"the engine process cannot be started: {error.strerror}"
+        self._endpoint = spawned.endpoint
         child = self._child = EngineChild(spawned)
         self._link = SocketLink(spawned.endpoint, self._on_event)
         self._client.attach(self._link)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.bench.record import RequestRecord, meets_slo, missed_targets, percentile, summarize
+from appliance.base.percentiles import percentile
+from appliance.bench.record import RequestRecord, meets_slo, missed_targets, summarize
 
 
 def record(start: float, times: list[float], tokens_in: int = 100) -> RequestRecord:

@@ -9,6 +9,9 @@ from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings, repeated
 from appliance.spec.sections.endpoints import AuthSection
 
+_LATENCIES = ("ttft", "itl", "tpot", "e2el")
+_PERCENTILES = (50, 90, 95, 99)
+
 
 def public_needs_keys(spec: DeploymentSpec) -> Findings:
     http, auth = spec.endpoints.http, spec.endpoints.auth
@@ -164,8 +167,8 @@ def outputs_need_requests(spec: DeploymentSpec) -> Findings:
 
 
 def percentiles_rise(spec: DeploymentSpec) -> Findings:
-    for metric in ("ttft", "itl", "tpot", "e2el"):
-        names = [f"{metric}_p{percent}" for percent in (50, 90, 95, 99)]
+    for metric in _LATENCIES:
+        names = [f"{metric}_p{percent}" for percent in _PERCENTILES]
         bounds = [(name, getattr(spec.slo, name)) for name in names if getattr(spec.slo, name) is not None]
         for (lower, less), (higher, more) in pairwise(bounds):
             if more < less:
@@ -184,6 +187,16 @@ def shedding_needs_a_bound(spec: DeploymentSpec) -> Findings:
             path="slo.shed_factor",
             value=slo.shed_factor,
             message="there is no ttft bound to multiply",
+            hint="write slo.ttft_p95: 2s as well",
+        )
+
+
+def gate_needs_a_bound(spec: DeploymentSpec) -> Findings:
+    bounds = (getattr(spec.slo, f"{metric}_p{rank}") for metric in _LATENCIES for rank in _PERCENTILES)
+    if spec.slo.gate is not None and all(bound is None for bound in bounds):
+        yield Finding(
+            path="slo.gate",
+            message="there is no bound to judge by",
             hint="write slo.ttft_p95: 2s as well",
         )
 

@@ -77,6 +77,19 @@ def _bound(what: str, percent: int, apply: ApplyClass = "live") -> Duration | No
     return bound
 
 
+class GateSection(Section):
+    """Requests that judge a new generation."""
+
+    doc: ClassVar[str] = (
+        "Requests that a new generation answers before it takes over; one that misses a bound does not."
+    )
+
+    num_prompts: PositiveInt = field(16, "Requests, after one that warms up.", apply="live")
+    max_concurrency: PositiveInt = field(4, "Most of them in flight.", apply="live")
+    input_len: PositiveInt = field(128, "Prompt tokens of each.", apply="live")
+    output_len: PositiveInt = field(32, "Output tokens of each.", apply="live")
+
+
 class SloSection(Section):
     """Promised latencies."""
 
@@ -89,6 +102,11 @@ class SloSection(Section):
         apply="live",
     )
 
+    gate: GateSection | None = field(
+        None,
+        "A load that an engine has to pass before it takes over from the one that serves. null asks for none.",
+        apply="live",
+    )
     ttft_p50: Duration | None = _bound("Time to the first token", 50)
     ttft_p90: Duration | None = _bound("Time to the first token", 90)
     ttft_p95: Duration | None = _bound("Time to the first token", 95)
