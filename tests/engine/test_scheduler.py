@@ -99,6 +99,19 @@ def test_a_salt_keeps_prefixes_apart() -> None:
     assert [run.outputs[name, 0][0].num_cached_tokens for name in "abcd"] == [0, 0, 0, 8]
 
 
+@pytest.mark.parametrize("partials", [1, 4])
+@pytest.mark.parametrize("budget", [24, 64, 256])
+def test_a_wave_with_one_prefix_computes_it_once(partials: int, budget: int) -> None:
+    """However many prompts may be cut at once: followers wait for the blocks that the first is computing."""
+    run = harness(max_num_partial_prefills=partials, max_num_batched_tokens=budget, num_blocks=256)
+    for number in range(8):
+        run.scheduler.add(b"", generate(f"r{number}", [*prompt(100), 200 + number, 7], 3))
+    run.scheduler.add(b"", generate("other", [5] * 30, 3))
+    run.run()
+    assert run.runner.computed_tokens == 100 + 8 * 2 + 30 + 9 * 2
+    assert [run.outputs[f"r{number}", 0][0].num_cached_tokens for number in range(8)] == [0] + [100] * 7
+
+
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("length", [8, 10])
 def test_n_sequences_share_the_prompt(caching: bool, length: int) -> None:

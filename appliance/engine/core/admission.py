@@ -5,10 +5,13 @@ from appliance.engine.core.draft import StepDraft
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 
+MOST_HELD = 64  # waiting ones that a step looks past, because a running prompt computes their next block
+
 
 class Admission:
     """Admits in policy order, as long as all known tokens of the next sequence fit in the free blocks.
 
+    Who shares a prefix with a running prompt beyond what is stored waits for it; others pass meanwhile.
     A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
     prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
     """
@@ -31,9 +34,18 @@ class Admission:
             if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
                 held.append(books.pop_head())
                 continue
-            admitted = self._fork(head, step, reserved) if self._can_fork(head) else self._start(head, step, reserved)
+            if self._can_fork(head):
+                admitted = self._fork(head, step, reserved)
+            else:
+                hits = self._cached_prefix(head)
+                if len(held) < MOST_HELD and self._is_coming(head, hits, prefills):
+                    held.append(books.pop_head())
+                    continue
+                admitted = self._start(head, hits, step, reserved)
             if not admitted:
                 break
+            if head.num_computed < len(head.tokens):
+                prefills.append(head)
             reserved += self._kv.missing(head, len(head.tokens))
         for sequence in held:
             books.wait(sequence)
@@ -50,10 +62,16 @@ class Admission:
                 return
             self._books.preempt(running[-1])
 
-    def _start(self, sequence: Sequence, step: StepDraft, reserved: int) -> bool:
-        """Admits the head with its longest cached prefix. False when it has to wait, and with it all behind it."""
-        wants_prompt_logits = sequence.prompt_logprobs_left is not None
-        hits = [] if wants_prompt_logits else self._kv.cached_prefix(sequence)
+    def _cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Nothing for a sequence that asks for the logits of its prompt: they are to be computed."""
+        return [] if sequence.prompt_logprobs_left is not None else self._kv.cached_prefix(sequence)
+
+    def _is_coming(self, sequence: Sequence, hits: list[int], prefills: list[Sequence]) -> bool:
+        """Whether a running prompt computes what comes next: who waits for it needs not compute it as well."""
+        return sequence.prompt_logprobs_left is None and self._kv.is_coming(sequence, len(hits), prefills)
+
+    def _start(self, sequence: Sequence, hits: list[int], step: StepDraft, reserved: int) -> bool:
+        """Admits the head on its longest cached prefix. False when it has to wait, and with it all behind it."""
         num_stored = len(hits) * self._kv.block_size
         num_computed = min(num_stored, len(sequence.tokens) - 1)
         length = self._rules.length(sequence, num_computed, step)
@@ -64,7 +82,7 @@ class Admission:
         self._books.take_row(self._books.pop_head())
         self._kv.adopt(sequence, hits)
         self._kv.grow(sequence, num_computed + length)
-        if not sequence.has_output and not wants_prompt_logits:
+        if not sequence.has_output and sequence.prompt_logprobs_left is None:
             sequence.num_cached_tokens = num_computed
             self.prefix_queries += sequence.num_prompt
             self.prefix_hits += num_computed

@@ -41,6 +41,17 @@ class KvManager:
             hits.append(block)
         return hits
 
+    def is_coming(self, sequence: Sequence, num_hits: int, prefills: list[Sequence]) -> bool:
+        """Whether a running prompt is still to store the block that follows the cached prefix of a waiting sequence."""
+        if self._hasher is None or num_hits >= len(sequence.tokens) // self.block_size:
+            return False
+        name = self._hash(sequence, num_hits)
+        return any(
+            other.num_registered <= num_hits < len(other.tokens) // self.block_size
+            and self._hash(other, num_hits) == name
+            for other in prefills
+        )
+
     def num_free_after(self, hits: list[int]) -> int:
         """Free blocks left if the hits were taken (some of them are free now)."""
         return self.pool.num_free - sum(self.pool.references(block) == 0 for block in hits)
