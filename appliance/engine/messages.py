@@ -34,10 +34,10 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     json_schema: `source` is a JSON Schema as text. regex: the whole answer matches it. choice: a JSON list of texts, of
     which the answer is one. lark, gbnf: a context-free grammar in that notation. tags: structural tags as JSON
-    (TagRules), text in which tagged parts follow schemas.
+    (TagRules), text in which tagged parts follow schemas. calls: tool calls or an answer, as JSON (CallsOrAnswer).
     """
 
-    kind: Literal["json_schema", "regex", "choice", "lark", "gbnf", "tags"]
+    kind: Literal["json_schema", "regex", "choice", "lark", "gbnf", "tags", "calls"]
     source: str
     field: str  # of the request, to blame in errors
     whitespace: str | None = None  # a regex for the gaps in JSON; None is up to 64 of JSON's own, "" is none

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.engine.messages import Constraint
+from appliance.plan.types import StructuredPlan
 from appliance.server.errors import invalid
 from appliance.server.history import SHORT_ID
 from appliance.server.message import MessageReader, ShownParts
+from appliance.server.tool_grammar import call_starts, calls_or_answer
 from appliance.server.tools import ToolWish
 from appliance.text.output import OutputFormat
 
@@ -30,23 +32,25 @@ class OutputReading:
     def shows_reasoning(self) -> bool:
         return self.include_reasoning and (self.format.reasoning is not None or self.format.reads_all is not None)
 
-    def reader(self) -> MessageReader:
-        """For one sequence."""
-        parser = self.format.new_parser(self.is_open, self.wish.context, self.wish.forced)
+    def reader(self, *, is_structured: bool = False) -> MessageReader:
+        """For one sequence. is_structured: a grammar holds it to calls alone or an answer alone."""
+        wish = self.wish
+        starts = call_starts(wish, self.format.tools) if is_structured and wish.mode == "auto" else ()
+        parser = self.format.new_parser(self.is_open, wish.context, wish.forced, starts)
         if parser is None:
             return MessageReader()
         shown = ShownParts(reasoning=self.include_reasoning, one_call=not self.wish.is_parallel)
         return MessageReader(parser, shown, self._new_id)
 
-    def constraint(self, wished: Constraint | None, calls: Constraint | None, *, thinks: bool) -> Constraint | None:
-        """The one constraint of the request, which begins behind the reasoning.
+    def constraint(self, wished: Constraint | None, plan: StructuredPlan, *, thinks: bool) -> Constraint | None:
+        """The one constraint of the request, which begins behind the reasoning: that of calls which must be, else what
+        is `wished`, which leaves the model its calls where it may make some.
 
         thinks: see OutputFormat.end_of_reasoning. Raises ApiError 400 for what cannot be had together.
         """
-        if wished is not None and (calls is not None or self.wish.mode == "auto"):
-            problem = f"{wished.field} cannot be combined with tools, unless tool_choice is none"
-            raise invalid(wished.field, problem, "unsupported_parameter")
-        constraint = wished or calls
+        constraint = self.wish.constraint(plan) or wished
+        if constraint is wished and wished is not None and self.wish.mode == "auto" and not self.format.reads_all:
+            constraint = calls_or_answer(wished, self.wish, self.format.tools, plan)
         if constraint is None:
             return None
         if self.format.reads_all is not None:

@@ -96,13 +96,18 @@ class ToolWish:
         if plan.backend is None:
             problem = "tool_choice required and a named tool need structured output, which is off on this server"
             raise invalid("tool_choice", problem, "unsupported_parameter")
-        style = JsonStyle(_SPACE if plan.any_whitespace else "", plan.additional_properties)
+        style = call_style(plan)
         for place, (name, schema) in enumerate(self.tools.items()):
             if self.mode == "required" or name == self.name:
                 found = json_constraint(named_schema(schema), f"tools[{place}].function.parameters", style)
         if self.mode == "named":
             return found
         return json_constraint(required_schema(self.tools, parallel=self.is_parallel), "tools", style)
+
+
+def call_style(plan: StructuredPlan) -> JsonStyle:
+    """Of the arguments in calls that a grammar makes."""
+    return JsonStyle(_SPACE if plan.any_whitespace else "", plan.additional_properties)
 
 
 def tool_wish(fields: ChatFields, plan: ParsersPlan) -> ToolWish:

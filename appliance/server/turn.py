@@ -25,7 +25,8 @@ class ChatTurn:
 
     def readers(self) -> list[MessageReader]:
         """One for each of the n sequences, new."""
-        return [self.reading.reader() for _ in range(self.request.sampling.n)]
+        is_structured = self.request.constraint is not None
+        return [self.reading.reader(is_structured=is_structured) for _ in range(self.request.sampling.n)]
 
 
 async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) -> ChatTurn:
@@ -47,7 +48,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         sampling=sampling,
         constraint=reading.constraint(
             constraint_of(fields, plan.structured),
-            wish.constraint(plan.structured),
+            plan.structured,
             thinks=state.prompts.thinks(fields),
         ),
         text=replace(text_options(fields), kept_special_tokens=reading.special_tokens),

@@ -1,6 +1,7 @@
 """A model's whole output format: reasoning first, tool calls in what is left."""
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -8,6 +9,7 @@ from appliance.base.errors import ApplianceError
 from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, OutputParser
 from appliance.text.reasoning.format import ReasoningFormat
 from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.spelling import CallsOrText
 
 T = TypeVar("T")
 
@@ -49,11 +51,16 @@ class OutputFormat:
         return form.is_open_in(continued) if continued else form.is_open_after(prompt)
 
     def new_parser(
-        self, is_open: bool | None, context: ToolContext, forced: ToolFormat | None = None
+        self,
+        is_open: bool | None,
+        context: ToolContext,
+        forced: ToolFormat | None = None,
+        starts: Sequence[str] = (),
     ) -> OutputParser | None:
         """For one sequence; None when there is nothing to look for.
 
-        is_open: see begins_open. forced: reads what a grammar holds the model to.
+        is_open: see begins_open. forced: reads what a grammar holds the model to. starts: see CallsOrText; empty where
+        calls may stand anywhere.
         """
         if self.reads_all is not None:
             stages: list[OutputParser] = [self.reads_all.new_parser(context)]
@@ -64,7 +71,8 @@ class OutputFormat:
         if forced is not None:
             stages.append(forced.new_parser(context))
         elif self.tools is not None and context.may_call and self.reads_all is None:
-            stages.append(self.tools.new_parser(context))
+            calls = self.tools.new_parser(context)
+            stages.append(CallsOrText(starts, calls) if starts else calls)
         if len(stages) < 2:
             return stages[0] if stages else None
         return _Chain(*stages)

@@ -24,6 +24,7 @@ TEMPLATE = (
 )
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "S\u00e3o \\"P\\" \U0001f600"}}\n</tool_call>'
 ARGUMENTS = '{"city": "S\u00e3o \\"P\\" \U0001f600"}'
+OSLO = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 TOOLS: Any = [
     {
@@ -47,6 +48,8 @@ ANSWERS = {
     "both": f"I will look.\n{CALL}\n{NOW}",
     "thought": "<think>\nHm, tools.\n</think>\n\n" + CALL,
     "think": "<think>\nHm.\n</think>\n\nHello.",
+    "thought fits": f"<think>\nHm.\n</think>{OSLO}",
+    "thought says": '<think>\nHm.\n</think>{"said": "no"}',
     "broken": "<tool_call>{oops}</tool_call>",
 }
 
@@ -60,6 +63,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     replies = [Reply(ending(user), encode(answer)) for user, answer in ANSWERS.items()]
     replies.append(Reply(encode("</><tool>12 degrees</><assistant>"), encode("It is cold.")))
     replies.append(Reply(encode("<user>think</><assistant><think></think>"), encode("Quick.")))
+    for user, answer in (("fits", OSLO), ("says", '{"said": "no"}')):
+        replies.append(Reply(encode(f"<user>{user}</><assistant><think></think>"), encode(answer)))
     parsers = ParsersPlan(
         tools="appliance.text.tools.hermes:HERMES",
         reasoning="appliance.text.reasoning.qwen3:QWEN3",
@@ -248,6 +253,39 @@ def test_a_constraint_begins_behind_the_reasoning(client: openai.OpenAI) -> None
     assert json.loads(quick.choices[0].message.content or "") == {"a": 1}
 
 
+SAID = {
+    "type": "object",
+    "properties": {"said": {"enum": ["yes", "no"]}},
+    "required": ["said"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("thinks", [False, True])
+def test_a_call_or_an_answer_of_a_schema(client: openai.OpenAI, stream: bool, thinks: bool) -> None:
+    """Both may be asked for at once: the model decides, and either one fits."""
+    wish: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": SAID}}
+    both: dict[str, Any] = {"tools": TOOLS, "max_tokens": 200, "response_format": wish, "stream": stream}
+    both["extra_body"] = {"enable_thinking": thinks, "guided_whitespace_pattern": " ?"}
+    called = ask(client, "thought fits" if thinks else "fits", **both)
+    assert calls_of(called) == [("weather", '{"city": "Oslo"}')]
+    assert not called.choices[0].message.content
+    assert called.choices[0].finish_reason == "tool_calls"
+    answered = ask(client, "thought says" if thinks else "says", **both)
+    assert not answered.choices[0].message.tool_calls
+    assert answered.choices[0].message.content == '{"said": "no"}'
+    assert answered.choices[0].finish_reason == "stop"
+    assert reasoning_of(answered) == ("Hm." if thinks else None)
+
+
+def test_tools_that_must_be_called_win_over_a_form(client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"response_format": {"type": "json_object"}, "max_tokens": 200}
+    options["extra_body"] = {"enable_thinking": False}
+    answer = ask(client, "plain", tools=TOOLS[1:], tool_choice="required", parallel_tool_calls=False, **options)
+    assert [(name, json.loads(text)) for name, text in calls_of(answer)] == [("now", {})]
+
+
 def test_results_go_into_the_history(client: openai.OpenAI, http: httpx.Client) -> None:
     first = ask(client, "call", tools=TOOLS)
     message = first.choices[0].message
@@ -284,7 +322,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
             "tool_choice": {"type": "function", "function": {"name": "f"}},
         },
     ),
-    ("response_format", {"tools": TOOLS, "response_format": {"type": "json_object"}}),
     ("tool_choice.allowed_tools.tools", {"tools": TOOLS, "tool_choice": {
         "type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}}),
     ("functions", {"functions": [{"name": "x"}]}),

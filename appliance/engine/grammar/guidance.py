@@ -3,7 +3,7 @@
 Imported when the first constraint arrives, so that an engine without constraints neither loads nor pays for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llguidance
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from appliance.engine.grammar.calls import CallsOrAnswer, calls_as_lark
 from appliance.engine.grammar.gbnf import gbnf_as_lark
 from appliance.engine.grammar.interface import GrammarError, MatcherError
 from appliance.engine.grammar.locate import locate
@@ -52,7 +53,7 @@ class GuidanceBackend:
 
     def _compile(self, constraint: Constraint) -> "GuidanceGrammar":
         prelude = None if constraint.after is None else self._prelude(constraint.after)
-        matcher = self._matcher(grammar_text(constraint, prelude))
+        matcher = self._matcher(grammar_text(constraint, prelude, self._literal))
         if matcher.is_error():
             path = ""
             if constraint.kind == "json_schema":
@@ -76,6 +77,21 @@ class GuidanceBackend:
         if len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0]):
             return f"prelude: TEXT <[{token_ids[0]}]>\nTEXT: /(.|\\n)*/"
         return f"prelude[lazy]: TEXT {quoted(end)}\nTEXT: /(.|\\n)*/"
+
+    def _literal(self, text: str) -> str:
+        """The Lark form of a text, in which special tokens stand for themselves. A rule may be empty."""
+        parts: list[str] = []
+        plain: list[int] = []
+        for token in [*self._tokenizer.tokenize_str(text, parse_special=True), None]:
+            if token is not None and not self._tokenizer.is_special_token(token):
+                plain.append(token)
+                continue
+            if plain:
+                parts.append(quoted(self._tokenizer.decode_str(plain)))
+                plain = []
+            if token is not None:
+                parts.append(f"<[{token}]>")
+        return " ".join(parts) or '""'
 
 
 class GuidanceGrammar:
@@ -122,15 +138,27 @@ class GuidanceMatcher:
             raise MatcherError(_short(self._matcher.get_error()))
 
 
-def grammar_text(constraint: Constraint, end_of_prelude: str | None = None) -> str:
+def grammar_text(
+    constraint: Constraint, end_of_prelude: str | None = None, literal: Callable[[str], str] = quoted
+) -> str:
     """The constraint in the library's own notation, a list of grammars of which the first is the start.
 
-    `end_of_prelude` is the Lark form of constraint.after. Raises GrammarError.
+    `end_of_prelude` is the Lark form of constraint.after; `literal` is that of a text which may hold special tokens.
+    Raises GrammarError.
     """
-    grammar = _grammar(constraint)
-    if end_of_prelude is None:
-        return _encode(grammar)
-    return _encode({"lark_grammar": f"start: prelude @inside\n{end_of_prelude}\n"}, {"name": "inside"} | grammar)
+    grammars = _grammars(constraint, literal)
+    if end_of_prelude is not None:
+        grammars[0]["name"] = "inside"
+        grammars.insert(0, {"lark_grammar": f"start: prelude @inside\n{end_of_prelude}\n"})
+    return _encode(*grammars)
+
+
+def _grammars(constraint: Constraint, literal: Callable[[str], str]) -> list[dict[str, Any]]:
+    if constraint.kind != "calls":
+        return [_grammar(constraint)]
+    rules = msgspec.json.decode(constraint.source, type=CallsOrAnswer)
+    calls = calls_as_lark(rules, json_options(constraint), literal)
+    return [{"lark_grammar": calls}, {"name": "answer"} | _grammar(rules.answer)]
 
 
 def _grammar(constraint: Constraint) -> dict[str, Any]:
@@ -152,6 +180,8 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
             return {"lark_grammar": gbnf_as_lark(constraint.source)}
         case "lark":
             return {"lark_grammar": constraint.source}
+        case "calls":
+            raise GrammarError("calls stand inside no other constraint")
 
 
 def _encode(*grammars: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.section import Section
+from appliance.text.tools.spelling import Spelling
 from appliance.text.tools.writer import CallWriter
 
 _BAR, _GAP = "\uff5c", "\u2581"
@@ -56,4 +57,15 @@ DEEPSEEK_V3 = ToolFormat(
     name="deepseek_v3",
     script=Section(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END).script(_call),
     special_tokens=(CALLS_BEGIN, CALL_BEGIN, SEPARATOR, CALL_END, CALLS_END),
+    spellings=(
+        Spelling(
+            opening=CALLS_BEGIN,
+            before=f"{CALL_BEGIN}function{SEPARATOR}",
+            after="\n```json\n",
+            end=f"\n```{CALL_END}",
+            separator="\n",
+            closing=CALLS_END,
+        ),
+        Spelling(opening=CALLS_BEGIN, before=CALL_BEGIN, after=SEPARATOR, end=CALL_END, closing=CALLS_END),
+    ),
 )

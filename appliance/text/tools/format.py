@@ -6,6 +6,7 @@ from typing import Any
 
 from appliance.text.parsing.reader import Reader, Reading
 from appliance.text.parsing.script import ScriptParser
+from appliance.text.tools.spelling import Spelling
 from appliance.text.tools.writer import CallWriter
 
 Schema = Mapping[str, Any]
@@ -33,6 +34,8 @@ class ToolFormat:
     special_tokens: those that mark calls. They reach the parser although special tokens are not shown.
     short_ids: ids of calls have nine letters and digits, as Mistral's templates demand.
     reads_reasoning: the script reads the reasoning as well, so it is run for every answer.
+    spellings: the ways in which a grammar may let a model write calls. Without one, tools that the model may call
+    cannot be combined with structured output.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ToolFormat:
     special_tokens: Sequence[str] = ()
     short_ids: bool = False
     reads_reasoning: bool = False
+    spellings: Sequence[Spelling] = ()
 
     def new_parser(self, context: ToolContext) -> ScriptParser:
         """For one sequence."""

@@ -9,6 +9,7 @@ import re
 from appliance.text.parsing.json_text import Malformed, Truncated, literal
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.spelling import ParameterSpelling, Spelling
 from appliance.text.tools.tagged_values import read_tag, read_value
 from appliance.text.tools.writer import CallWriter
 
@@ -62,4 +63,13 @@ GLM45 = ToolFormat(
     name="glm45",
     script=_script,
     special_tokens=(_CALL, _CALL_END, _KEY, _KEY_END, _VALUE, _VALUE_END),
+    spellings=(
+        Spelling(
+            before=_CALL,
+            after="\n",
+            end=_CALL_END,
+            separator="\n",
+            parameters=ParameterSpelling(before=_KEY, middle=f"{_KEY_END}\n{_VALUE}", end=f"{_VALUE_END}\n"),
+        ),
+    ),
 )

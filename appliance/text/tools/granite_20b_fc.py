@@ -2,9 +2,11 @@
 
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.json_calls import marked_calls
+from appliance.text.tools.spelling import json_spelling
 
 GRANITE_20B_FC = ToolFormat(
     name="granite-20b-fc",
     script=marked_calls(("<function_call>",)),
     special_tokens=("<function_call>",),
+    spellings=(json_spelling(before="<function_call> ", separator="\n"),),
 )

@@ -9,6 +9,7 @@ import re
 from appliance.text.parsing.reader import SPACE, Markers, Reader, Reading
 from appliance.text.tools.format import ToolContext, ToolFormat
 from appliance.text.tools.json_calls import call_object, call_object_or_array
+from appliance.text.tools.spelling import json_spelling
 from appliance.text.tools.writer import CallWriter
 
 _START, _END, _FENCE, _LINE = "<tool_call>", "</tool_call>", "```", "\n"
@@ -44,4 +45,9 @@ def _fenced(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading
     yield from call_object_or_array(reader, writer, context.schemas)
 
 
-HERMES = ToolFormat(name="hermes", script=_script, special_tokens=(_START, _END))
+HERMES = ToolFormat(
+    name="hermes",
+    script=_script,
+    special_tokens=(_START, _END),
+    spellings=(json_spelling(before=f"{_START}\n", end=f"\n{_END}", separator="\n"),),
+)

@@ -9,6 +9,7 @@ from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.section import Section
+from appliance.text.tools.spelling import Spelling
 from appliance.text.tools.writer import CallWriter
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -32,4 +33,14 @@ KIMI_K2 = ToolFormat(
     name="kimi_k2",
     script=Section(_CALLS, _CALL, _CALL_END, _CALLS_END).script(_call),
     special_tokens=(_CALLS, _CALLS_END, _CALL, _ARGUMENTS, _CALL_END),
+    spellings=(
+        Spelling(
+            opening=_CALLS,
+            before=f"{_CALL}functions.",
+            numbered=":",
+            after=_ARGUMENTS,
+            end=_CALL_END,
+            closing=_CALLS_END,
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolContext, ToolFormat
 from appliance.text.tools.json_calls import call_array, call_object
+from appliance.text.tools.spelling import Spelling, json_spelling
 from appliance.text.tools.writer import CallWriter
 
 _CALLS, _ARGUMENTS, _CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -61,4 +62,10 @@ def _bracketed(reader: Reader) -> Reading[str]:
     return f"[{word}]"
 
 
-MISTRAL = ToolFormat(name="mistral", script=_script, special_tokens=(_CALLS, _ARGUMENTS, _CALL_ID), short_ids=True)
+MISTRAL = ToolFormat(
+    name="mistral",
+    script=_script,
+    special_tokens=(_CALLS, _ARGUMENTS, _CALL_ID),
+    short_ids=True,
+    spellings=(json_spelling(f"{_CALLS} [", "]"), Spelling(before=_CALLS, after=_ARGUMENTS)),
+)

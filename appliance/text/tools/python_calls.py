@@ -6,6 +6,7 @@ from collections.abc import Collection
 from appliance.text.parsing.json_text import Malformed, Truncated
 from appliance.text.parsing.reader import Reader, Reading, Sink
 from appliance.text.tools.python_text import python_string
+from appliance.text.tools.spelling import ParameterSpelling, Spelling
 from appliance.text.tools.writer import CallWriter
 
 MAX_DEPTH = 64  # of nested values
@@ -15,6 +16,21 @@ _WORD = re.compile(r"[A-Za-z]*")
 _NUMBER_RUN = re.compile(r"[-+.\w]*", re.ASCII)
 _NUMBER = re.compile(r"([-+]?)(\d[\d_]*)?(\.[\d_]*)?([eE][-+]?\d+)?", re.ASCII)
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "true": "true", "false": "false", "null": "null"}
+
+_KEYWORDS = ParameterSpelling(before="", middle="=", separator=", ", has_text=False)
+
+
+def python_spelling(opening: str = "", closing: str = "") -> Spelling:
+    """As `python_calls` reads them. Values are JSON, whose words for constants are understood."""
+    return Spelling(
+        opening=f"{opening}[",
+        before="",
+        after="(",
+        end=")",
+        separator=", ",
+        closing=f"]{closing}",
+        parameters=_KEYWORDS,
+    )
 
 
 def python_calls(reader: Reader, writer: CallWriter, known: Collection[str] | None) -> Reading[None]:

@@ -2,6 +2,6 @@
 
 from appliance.text.tools.bare_calls import bare_calls
 from appliance.text.tools.format import ToolFormat
-from appliance.text.tools.python_calls import python_calls
+from appliance.text.tools.python_calls import python_calls, python_spelling
 
-PYTHONIC = ToolFormat(name="pythonic", script=bare_calls(python_calls, "["))
+PYTHONIC = ToolFormat(name="pythonic", script=bare_calls(python_calls, "["), spellings=(python_spelling(),))

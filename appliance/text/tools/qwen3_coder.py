@@ -8,6 +8,7 @@ import json
 from appliance.text.parsing.json_text import Malformed, literal
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolContext, ToolFormat
+from appliance.text.tools.spelling import ParameterSpelling, Spelling
 from appliance.text.tools.tagged_values import read_tag, read_value
 from appliance.text.tools.writer import CallWriter
 
@@ -60,4 +61,17 @@ def _function(reader: Reader, writer: CallWriter, context: ToolContext) -> Readi
     writer.done()
 
 
-QWEN3_CODER = ToolFormat(name="qwen3_coder", script=_script, special_tokens=(_CALL, _CALL_END))
+QWEN3_CODER = ToolFormat(
+    name="qwen3_coder",
+    script=_script,
+    special_tokens=(_CALL, _CALL_END),
+    spellings=(
+        Spelling(
+            before=f"{_CALL}\n{_FUNCTION}",
+            after=">\n",
+            end=f"</function>\n{_CALL_END}",
+            separator="\n",
+            parameters=ParameterSpelling(before="<parameter=", middle=">\n", end="\n</parameter>\n"),
+        ),
+    ),
+)

@@ -15,7 +15,7 @@ def read_value(reader: Reader, end: Markers, schema: Schema, name: str, sink: Si
     Text is given on while it comes. Any other type is taken as JSON, and as text where it is none. One line break at
     either end is layout.
     """
-    if _is_text(_schema_of(schema, name)):
+    if is_text(_schema_of(schema, name)):
         sink('"')
         trimmed = _Trimmed(lambda text: sink(json.dumps(text, ensure_ascii=False)[1:-1]))
         found = yield from reader.until(end, trimmed.push)
@@ -73,7 +73,7 @@ def _schema_of(schema: Schema, name: str) -> Any:
     return properties.get(name) if isinstance(properties, Mapping) else None
 
 
-def _is_text(schema: Any) -> bool:
+def is_text(schema: Any) -> bool:
     """Also for an argument that the schema does not know."""
     if not isinstance(schema, Mapping):
         return True

@@ -12,7 +12,7 @@ from appliance.engine.grammar.interface import Grammar
 from appliance.engine.grammar.schema import checked_schema
 from appliance.engine.messages import Constraint, Vocabulary
 
-from .vocabulary import EOS, FIRST_BYTE, VOCAB, byte_tokenizer, token_bytes
+from .vocabulary import EOS, FIRST_BYTE, VOCAB, byte_tokenizer, spelled, token_bytes
 
 CLOSERS = frozenset((EOS, *(FIRST_BYTE + byte for byte in b'"}],:.0a')))  # so that walks come to an end
 
@@ -36,11 +36,12 @@ def allowed(row: np.ndarray) -> list[int]:
     return found
 
 
-def walk(grammar: Grammar, seed: int, most: int = 400, calm: float = 0.5) -> bytes | None:
-    """What a walk said; None when it came to no end. `calm` of the steps prefer closing tokens."""
+def walk(grammar: Grammar, seed: int, most: int = 400, calm: float = 0.5, begin: str = "") -> bytes | None:
+    """What a walk said, from `begin` on; None when it came to no end. `calm` of the steps prefer closing tokens."""
     choose, matcher = random.Random(seed), grammar.start()
     row = np.zeros(-(-VOCAB // 32), np.uint32)
-    said = bytearray()
+    said = bytearray(begin.encode())
+    matcher.consume(spelled(begin))
     for _ in range(most):
         if matcher.is_complete:
             return bytes(said)

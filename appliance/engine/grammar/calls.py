@@ -1,0 +1,111 @@
+"""Tool calls in a model's own notation, or an answer that follows a constraint of its own, as a Lark grammar."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from appliance.engine.grammar.tags import json_rule
+from appliance.engine.messages import Constraint
+
+_TEXT = r"/(.|\n)*/"
+_NUMBER = "/[0-9]{1,3}/"
+_JSON_PARTS = re.compile(r'"[^"]*"|[{:,]|\s+')
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """begin + value + end. schema: the value is JSON that follows it; None is one of `choices`, or without them any
+    text up to `end`."""
+
+    begin: str
+    end: str
+    schema: dict[str, Any] | bool | None
+    choices: list[str]
+    is_required: bool
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """begin + arguments + end. numbered: `begin` is followed by this, a number, and `after`.
+
+    arguments: a schema of a JSON object, or parameters in their order, with `separator` between two.
+    """
+
+    begin: str
+    end: str
+    arguments: dict[str, Any] | bool | list[Parameter]
+    separator: str = ""
+    numbered: str = ""
+    after: str = ""
+
+
+class CallList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """opening + call + separator + call ... + closing; one call where `is_parallel` is false."""
+
+    opening: str
+    calls: list[Call]
+    separator: str
+    closing: str
+    is_parallel: bool
+
+
+class CallsOrAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The text is one of `lists`, or it follows `answer`."""
+
+    lists: list[CallList]
+    answer: Constraint
+
+
+def calls_as_lark(rules: CallsOrAnswer, options: dict[str, Any], literal: Callable[[str], str]) -> str:
+    """A grammar that calls the answer's `@answer`. literal: the Lark form of a text, which may hold special tokens."""
+    names = [f"list_{place}" for place in range(len(rules.lists))]
+    lines = [f"start: @answer | {' | '.join(names)}"]
+    for name, each in zip(names, rules.lists, strict=True):
+        lines += _list(name, each, options, literal)
+    return "\n".join([*lines, ""])
+
+
+def _list(name: str, calls: CallList, options: dict[str, Any], literal: Callable[[str], str]) -> Iterator[str]:
+    each = f"{name}_call"
+    more = f" ({literal(calls.separator)} {each})*" if calls.is_parallel else ""
+    yield f"{name}: {literal(calls.opening)} {each}{more} {literal(calls.closing)}"
+    rules = [f"{name}_{place}" for place in range(len(calls.calls))]
+    yield f"{each}: {' | '.join(rules)}"
+    for rule, call in zip(rules, calls.calls, strict=True):
+        begin = _begin(call.begin, literal)
+        number = f"{literal(call.numbered)} {_NUMBER} {literal(call.after)}" if call.numbered else ""
+        if isinstance(call.arguments, list):
+            yield f"{rule}: {begin} {number} {rule}_first_0 {literal(call.end)}"
+            yield from _parameters(rule, call, call.arguments, options, literal)
+        else:
+            yield f"{rule}: {begin} {number} {rule}_arguments {literal(call.end)}"
+            yield f"{rule}_arguments: {json_rule(call.arguments, options)}"
+
+
+def _begin(text: str, literal: Callable[[str], str]) -> str:
+    """A call that begins as JSON comes in JSON's own parts: the lexer could not leave a longer one for an answer."""
+    return " ".join(map(literal, _JSON_PARTS.findall(text))) if text.startswith("{") else literal(text)
+
+
+def _parameters(
+    rule: str, call: Call, parameters: list[Parameter], options: dict[str, Any], literal: Callable[[str], str]
+) -> Iterator[str]:
+    """Two rules a parameter: for those from it on, as the first of the call and after another."""
+    for place, parameter in enumerate(parameters):
+        value = f"{rule}_value_{place}"
+        if parameter.choices:
+            yield f"{value}: {' | '.join(map(literal, parameter.choices))}"
+            one = f"{literal(parameter.begin)} {value} {literal(parameter.end)}"
+        elif parameter.schema is None:
+            end = literal(parameter.end)
+            lazy = "" if end.startswith("<[") else "[lazy]"  # a special token is no text, and so ends it
+            yield f"{value}{lazy}: {_TEXT} {end}"
+            one = f"{literal(parameter.begin)} {value}"
+        else:
+            yield f"{value}: {json_rule(parameter.schema, options)}"
+            one = f"{literal(parameter.begin)} {value} {literal(parameter.end)}"
+        for kind, before in (("first", ""), ("next", literal(call.separator))):
+            left_out = "" if parameter.is_required else f" | {rule}_{kind}_{place + 1}"
+            yield f"{rule}_{kind}_{place}: {before} {one} {rule}_next_{place + 1}{left_out}"
+    for kind in ("first", "next"):
+        yield f'{rule}_{kind}_{len(parameters)}: ""'
