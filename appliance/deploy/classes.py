@@ -14,7 +14,7 @@ _DRAIN = (
     *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
     *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
 )
-_LIVE = ("serving", "restart", "slo", *(f"model.{name}" for name in LIVE_MODEL_FIELDS))
+_LIVE = ("serving", "restart", "slo", "degraded", "warnings", *(f"model.{name}" for name in LIVE_MODEL_FIELDS))
 _PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain": _DRAIN, "live": _LIVE}
 
 

@@ -14,7 +14,7 @@ def plan_block_size(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger)
     if wanted in kernels.block_sizes:
         return ledger.take(path, path, int(wanted))
     message = f"{kernels.name} has no blocks of {wanted} tokens"
-    if not ledger.may_degrade(f"{message}; blocks of {kernels.default_block_size} are planned"):
+    if not ledger.may_degrade("block_size", f"{message}; blocks of {kernels.default_block_size} are planned"):
         allowed = ", ".join(map(str, kernels.block_sizes))
         ledger.refuse(path, "plan/block-size", message, allowed=f"auto, {allowed}", hint="write auto")
     return kernels.default_block_size

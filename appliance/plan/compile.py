@@ -114,6 +114,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         bench=plan_bench(inputs),
         decisions=tuple(ledger.decisions),
         warnings=tuple(ledger.warnings),
+        degraded=tuple(dict.fromkeys(ledger.degraded)),
         cannot_run=tuple(ledger.cannot_run),
         spec_sha256=inputs.loaded.sha256,
         engine_sha256="",

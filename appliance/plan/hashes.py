@@ -20,7 +20,7 @@ ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
     *("kernels", "cache", "scheduler", "parallel"),
 )
-LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench")
+LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench", "degraded")
 
 
 def with_hashes(plan: EnginePlan) -> EnginePlan:

@@ -65,7 +65,7 @@ def _named(inputs: PlanInputs, reasons: Mapping[str, str], ledger: Ledger) -> st
     if not reasons[name]:
         return name
     message = f"kernel set {name} cannot run on {inputs.facts.name}: {reasons[name]}"
-    if not ledger.may_degrade(f"{message}; the best that can is planned"):
+    if not ledger.may_degrade("kernel_set", f"{message}; the best that can is planned"):
         ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {allowed}", hint="write auto")
     return None
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from appliance.base.diagnostics import Diagnostic
+from appliance.catalog.degradations import BY_KIND, DegradationKind, Strictness
 from appliance.plan.types import Decision, SourceKind
 from appliance.spec import LoadedSpec
+from appliance.spec.deployment import DeploymentSpec
 
 T = TypeVar("T")
 AUTO = "auto"
@@ -18,6 +20,7 @@ class Ledger:
     refusals: list[Diagnostic] = field(default_factory=list)  # the spec asks for what cannot be
     misfits: list[Diagnostic] = field(default_factory=list)  # the machine is too small
     warnings: list[str] = field(default_factory=list)
+    degraded: list[DegradationKind] = field(default_factory=list)
     cannot_run: list[str] = field(default_factory=list)
 
     def decide(self, path: str, value: T, source: SourceKind, reason: str) -> T:
@@ -42,9 +45,17 @@ class Ledger:
     def misfit(self, spec_path: str, rule: str, message: str, *, allowed: str = "", hint: str = "") -> None:
         self.misfits.append(self.loaded.diagnostic(spec_path, rule, message, allowed=allowed, hint=hint))
 
-    def may_degrade(self, message: str) -> bool:
-        """Whether the spec's strictness takes a lesser form. Under `warn` the message becomes a warning."""
-        strictness = self.loaded.spec.strictness
+    def may_degrade(self, kind: DegradationKind, message: str) -> bool:
+        """Whether the spec takes this lesser form, which is planned then. Under `warn` the message is a warning."""
+        strictness = strictness_of(self.loaded.spec, kind)
         if strictness == "warn":
             self.warnings.append(message)
+        if strictness != "error":
+            self.degraded.append(kind)
         return strictness != "error"
+
+
+def strictness_of(spec: DeploymentSpec, kind: DegradationKind) -> Strictness:
+    """What the spec says of one kind of lesser form: by its name, else for all that strictness decides."""
+    default: Strictness = spec.strictness if BY_KIND[kind].by_strictness else "allow"
+    return spec.degradations.get(kind, default)

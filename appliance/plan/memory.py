@@ -240,7 +240,7 @@ def _shrunk(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, num_blocks:
     )
     if needs.context.may_shrink:
         return ledger.decide(path, length, "computed", f"{message}; the model's own limit is {wanted:,}")
-    if ledger.may_degrade(message):
+    if ledger.may_degrade("context", message):
         return ledger.decide(path, length, "computed", f"{message}; strictness allows less than was asked for")
     ledger.misfit(path, "plan/fit", message, allowed=f"auto, or at most {length}")
     return length

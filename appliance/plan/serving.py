@@ -4,7 +4,7 @@ from typing import Any
 
 from appliance.plan.frontend import plan_front, plan_traces
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.ledger import Ledger
+from appliance.plan.ledger import Ledger, strictness_of
 from appliance.plan.parsers import plan_parsers
 from appliance.plan.structured import plan_structured
 from appliance.plan.types import GatePlan, ModelPlan, RestartPlan, ServingPlan
@@ -46,7 +46,8 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         shed_above_s=_shed_above_s(inputs),
         gate=_plan_gate(inputs, model.max_model_len, ledger),
-        unknown_fields=spec.strictness,
+        unknown_fields=strictness_of(spec, "ignored_field"),
+        truncated_prompts=strictness_of(spec, "truncated_prompt"),
         traces=plan_traces(inputs),
         store_dir=store.dir,
         store_max_bytes=store.max_bytes,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.catalog.degradations import DegradationKind, Strictness
+
 PLAN_VERSION = 1
 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
@@ -259,7 +261,8 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_info: bool = False
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough
-    unknown_fields: Literal["error", "warn", "allow"] = "error"  # of request bodies
+    unknown_fields: Strictness = "error"  # of request bodies
+    truncated_prompts: Strictness = "allow"  # what truncate_prompt_tokens may do
     traces: TracesPlan | None = None
     store_dir: str | None = None  # None: beside the server's state
     store_max_bytes: int = 1 << 30
@@ -293,6 +296,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     bench: dict[str, Any]
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...] = ()  # lesser forms that the spec's strictness allowed
+    degraded: tuple[DegradationKind, ...] = ()  # their kinds, said in the header of every answer
     cannot_run: tuple[str, ...] = ()  # why this version plans it but will not run it; empty when it runs
     spec_sha256: str
     engine_sha256: str  # over everything whose change needs a restart

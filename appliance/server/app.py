@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from appliance.base.log import logger
 from appliance.jobs.lines import ENDPOINTS as BATCH_ENDPOINTS
+from appliance.server import degraded
 from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
@@ -49,13 +50,16 @@ def make_app(state: ServerState) -> ASGIApp:
             allow_methods=list(front.cors_methods),
             allow_headers=list(front.cors_headers),
             allow_credentials=front.cors_credentials,
-            expose_headers=["x-request-id", "x-ignored-fields", "retry-after"],
+            expose_headers=["x-request-id", "x-ignored-fields", degraded.HEADER, "retry-after"],
         )
     return app
 
 
 def _endpoint(state: ServerState, route: Route) -> Any:
+    answers = route.auth == "key" and "POST" in route.methods
+
     async def endpoint(request: Request) -> Response:
+        degraded.begin()
         if state.tracer is not None:
             note_arrival(route.path, request.headers)
         try:
@@ -66,6 +70,8 @@ def _endpoint(state: ServerState, route: Route) -> Any:
             response = as_api_error(error).response(route.errors)
         if (ignored := request.scope.get(IGNORED_FIELDS)) is not None:
             response.headers["x-ignored-fields"] = ",".join(quote(name, safe="[].") for name in ignored)
+        if answers:
+            degraded.tell(response, state.plan, state.metrics)
         return response
 
     return endpoint

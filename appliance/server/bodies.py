@@ -8,6 +8,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
+from appliance.server import degraded
 from appliance.server.errors import ApiError, invalid
 from appliance.server.state import ServerState
 
@@ -75,6 +76,7 @@ async def read_fields(state: ServerState, request: Request, decoder: "msgspec.js
             raise
     fields, ignored = _without_unknown(body, decoder)
     request.scope[IGNORED_FIELDS] = ignored
+    degraded.note("ignored_field", is_logged=False)
     if serving.unknown_fields == "warn":
         _log.warning("unknown fields of a request are left out", extra=log_fields(names=ignored, path=request.url.path))
     return fields

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.plan.types import EnginePlan
+from appliance.server import degraded
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, ChatMessage, CompletionFields
 from appliance.server.history import HistoryStyle, has_tool_messages, rendered_messages
@@ -35,6 +36,7 @@ class PromptMaker:
         self.output = load_output_format(parsers.tools, parsers.reasoning)
         self._tokenizer = tokenizer
         self._context = plan.model.max_model_len
+        self._truncation = plan.serving.truncated_prompts
         self._content_format = plan.model.chat_template_content_format
         named, special = tokenizer.identity.chat_templates, tokenizer.identity.special_tokens
         source = named.get(plan.model.chat_template or "", plan.model.chat_template)
@@ -162,10 +164,19 @@ class PromptMaker:
             if truncate != -1 and not 1 <= truncate <= self._context:
                 message = f"truncate_prompt_tokens is {truncate}; it must be -1 or from 1 to {self._context}"
                 raise invalid("truncate_prompt_tokens", message, "invalid_value")
-            token_ids = token_ids[-(self._context - 1 if truncate == -1 else truncate) :]
+            token_ids = self._truncated(token_ids, self._context - 1 if truncate == -1 else truncate)
         if not token_ids:
             raise invalid(field, f"{field} is empty: it has no tokens", "invalid_value")
         return token_ids
+
+    def _truncated(self, token_ids: list[int], most: int) -> list[int]:
+        if len(token_ids) <= most:
+            return token_ids
+        if self._truncation == "error":
+            message = f"the prompt has {len(token_ids)} tokens, and this server cuts no prompt, here to {most}"
+            raise invalid("truncate_prompt_tokens", message, "prompt_truncated")
+        degraded.note("truncated_prompt", is_logged=self._truncation == "warn")
+        return token_ids[-most:]
 
 
 async def _here_or_in_thread(work: Callable[[], T], size: int) -> T:

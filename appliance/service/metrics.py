@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from appliance.catalog.degradations import DEGRADATIONS, DegradationKind
 from appliance.engine.messages import STEP_TOKEN_BOUNDS, EngineStats, RequestTimes
 from appliance.plan.types import EnginePlan
 from appliance.service.counted import CountedHistogram
@@ -100,6 +101,7 @@ METRICS: tuple[Metric, ...] = (
     _histogram("request_params_max_tokens", "The parameter max_tokens", "request_params_max_tokens", _TOKENS),
     Metric("requests_finished", "counter", "Requests by how they ended", "request_success", ("finished_reason",)),
     Metric("requests_shed", "counter", "Requests refused because the queue is too long for slo.ttft"),
+    Metric("degradations", "counter", "Answers in a lesser form than was asked for, by its kind", None, ("kind",)),
     Metric("slo_target_seconds", "gauge", "Declared bound of a target", None, ("target",)),
     Metric("slo_requests", "counter", "Answered requests by target, and whether they met it", None, ("target", "met")),
     Metric("key_requests", "counter", "Requests by API key", None, ("key",)),
@@ -192,6 +194,8 @@ class ServiceMetrics:
         self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in own}
         self._steps = _step_histogram(model_name)
         self._registry.register(self._steps)
+        for each in DEGRADATIONS:
+            self._figures["degradations"].add(0, each.kind)
         self._last: dict[str, float] = {}
         self._targets: dict[str, float] = {}
 
@@ -243,6 +247,9 @@ class ServiceMetrics:
 
     def shed(self) -> None:
         self._figures["requests_shed"].add(1)
+
+    def degraded(self, kind: DegradationKind) -> None:
+        self._figures["degradations"].add(1, kind)
 
     def set_ready(self, is_ready: bool) -> None:
         self._figures["engine_ready"].set(float(is_ready))

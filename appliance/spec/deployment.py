@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from appliance.catalog.degradations import DegradationKind, Strictness
 from appliance.spec.fields import REQUIRED, Section, field
 from appliance.spec.scalars import Name
 from appliance.spec.sections.cache import CacheSection, SchedulerSection
@@ -39,11 +40,16 @@ class Head(Section):
     overrides: Literal["allowed", "none"] = field(
         "allowed", "Whether --set and APPLIANCE__SECTION__FIELD may change this file's values.", apply="live"
     )
-    strictness: Literal["error", "warn", "allow"] = field(
+    strictness: Strictness = field(
         "error",
         "What happens when something asked for can only be had in a lesser form: refuse it, plan the lesser form with "
         "a warning, or plan it and record it. The same for a field of a request that the server does not know: refuse "
         "the request, or leave the field out, say so in a response header, and under warn also in the log.",
+        apply="live",
+    )
+    degradations: dict[DegradationKind, Strictness] = field(
+        {},
+        "For single kinds of lesser forms, what holds in place of strictness: {context: error, ignored_field: allow}.",
         apply="live",
     )
 

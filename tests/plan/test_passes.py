@@ -209,11 +209,24 @@ def test_engine_changes_leave_the_serving_hash_alone() -> None:
     assert changed.serving_sha256 == base.serving_sha256
 
 
+def test_one_kind_of_lesser_form_has_its_own_rule() -> None:
+    amx = "hardware: {kernels: {kernel_set: cpu-amx}}\n"
+    found = plan(load("degradations: {kernel_set: allow, truncated_prompt: error}\n" + MODEL + amx))
+    assert (found.degraded, found.warnings) == (("kernel_set",), ())
+    assert (found.serving.unknown_fields, found.serving.truncated_prompts) == ("error", "error")
+    found = plan(load("strictness: warn\ndegradations: {ignored_field: error}\n" + MODEL))
+    assert (found.serving.unknown_fields, found.serving.truncated_prompts) == ("error", "allow")
+    with pytest.raises(SpecError, match="cpu-amx cannot run"):
+        plan(load("strictness: allow\ndegradations: {kernel_set: error}\n" + MODEL + amx))
+
+
 @pytest.mark.parametrize("strictness", ["warn", "allow"])
 def test_lesser_forms_where_strictness_allows(strictness: str) -> None:
     text = f"strictness: {strictness}\n" + MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n"
     found = plan(load(text))
     assert found.kernels.kernel_set == "cpu-avx512_bf16"
     assert bool(found.warnings) == (strictness == "warn")
+    assert found.degraded == ("kernel_set",)
+    assert plan(load()).degraded == ()
     with pytest.raises(SpecError, match="cpu-amx cannot run"):
         plan(load(MODEL + "hardware: {kernels: {kernel_set: cpu-amx}}\n"))
