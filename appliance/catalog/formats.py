@@ -7,7 +7,7 @@ a plan's bytes are the bytes that load.
 from dataclasses import dataclass
 from typing import Literal
 
-CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4"]
+CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
 TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
@@ -32,16 +32,23 @@ class WeightForm:
 
     @property
     def is_quantized(self) -> bool:
-        return self.layout in ("int8", "int4")
+        return self.layout in INTEGER_LAYOUTS
 
 
-_ELEMENT_BITS: dict[CanonicalLayout, int] = {"f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4}
+INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
+CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero where every offset is minus that many scales
+_ELEMENT_BITS: dict[CanonicalLayout, int] = {
+    "f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4, "int5": 5, "int6": 6,
+}  # fmt: skip
 
 F32 = WeightForm("f32")
 F16 = WeightForm("f16")
 BF16 = WeightForm("bf16")
 INT8_G32 = WeightForm("int8", 32)
 INT4_G32 = WeightForm("int4", 32, has_offset=True)
+INT4_G16 = WeightForm("int4", 16, has_offset=True)
+INT5_G32 = WeightForm("int5", 32, has_offset=True)
+INT6_G16 = WeightForm("int6", 16, has_offset=True)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
 
 
@@ -49,7 +56,7 @@ DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
 class StoredFormat:
     """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version).
 
-    is_symmetric: every offset is -8 scales, which kernels know and do not keep.
+    is_symmetric: every offset is the layout's centre in scales below zero, which kernels know and do not keep.
     """
 
     form: WeightForm | None
@@ -65,14 +72,14 @@ STORAGES: dict[str, StoredFormat] = {
     "bf16": StoredFormat(BF16),
     "q4_0": StoredFormat(INT4_G32, EXACT, is_quantized=True, is_symmetric=True),
     "q4_1": StoredFormat(INT4_G32, EXACT, is_quantized=True),
-    "q5_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
-    "q5_1": StoredFormat(WeightForm("int8", 32, has_offset=True), EXACT, is_quantized=True),
+    "q5_0": StoredFormat(INT5_G32, EXACT, is_quantized=True, is_symmetric=True),
+    "q5_1": StoredFormat(INT5_G32, EXACT, is_quantized=True),
     "q8_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
-    "q2_k": StoredFormat(WeightForm("int4", 16, has_offset=True), K_QUANT_ERROR, is_quantized=True),
-    "q3_k": StoredFormat(WeightForm("int8", 16), K_QUANT_ERROR, is_quantized=True),
+    "q2_k": StoredFormat(INT4_G16, K_QUANT_ERROR, is_quantized=True),
+    "q3_k": StoredFormat(INT4_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
     "q4_k": StoredFormat(INT4_G32, K_QUANT_ERROR, is_quantized=True),
-    "q5_k": StoredFormat(WeightForm("int8", 32, has_offset=True), K_QUANT_ERROR, is_quantized=True),
-    "q6_k": StoredFormat(WeightForm("int8", 16), K_QUANT_ERROR, is_quantized=True),
+    "q5_k": StoredFormat(INT5_G32, K_QUANT_ERROR, is_quantized=True),
+    "q6_k": StoredFormat(INT6_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
     "i8": StoredFormat(None),

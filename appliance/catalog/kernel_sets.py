@@ -9,7 +9,7 @@ SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
 _ALL_OPERATORS = tuple(OPERATORS)
-_CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4")
+_CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4", "int5", "int6")
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
 _AVX512_BF16_FLAGS = (*_AVX512_FLAGS, "avx512_bf16", "avx512_vnni")
@@ -47,7 +47,7 @@ class KernelSetFacts:
     operators: tuple[str, ...] = _ALL_OPERATORS
     can_quantize_activations: bool = True
     activation_dtypes: tuple[str, ...] = ("f32",)
-    integer_activation_bytes: int = 2  # of one activation beside int8 and int4 weights; 1 where there is VNNI
+    integer_activation_bytes: int = 2  # of one activation beside integer weights; 1 where there is VNNI
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     is_automatic: bool = True  # False: planned only where a profile or a spec names it
 

@@ -7,7 +7,7 @@ from math import prod
 from appliance.catalog.formats import WeightForm
 
 _BF16_COLUMNS = 2  # vdpbf16ps takes pairs
-_QUANTIZED_COLUMNS = 8  # a word of every lane holds four int8 or eight int4
+_QUANTIZED_COLUMNS = 8  # a word of every lane holds four int8 or eight int4; groups of int5 and int6 are whole
 
 # Modules of one layer whose matrices become one Linear where they have one form, in the order of their rows.
 _JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -25,8 +25,8 @@ class Matrix:
 def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int, *, scale_bytes: int = 2) -> int:
     """Bytes of a packed matrix.
 
-    Rows are padded to whole panels; with a panel of 1 nothing is padded. Columns are padded to 2 (bf16) or to 8 (int8,
-    int4), a group that spans the row with them.
+    Rows are padded to whole panels; with a panel of 1 nothing is padded. Columns are padded to 2 (bf16) or to 8
+    (integers), a group that spans the row with them.
     """
     width = _padded(columns, _column_unit(form)) if panel > 1 else columns
     size = _padded(rows, panel) * width * form.element_bits // 8

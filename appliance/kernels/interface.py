@@ -33,7 +33,7 @@ class ExecutionLimits:
     num_blocks: int
     kv_dtype: str  # "f32", "bf16", "f16"
     num_threads: int
-    quantize_activations: bool  # for int8 and int4 weights, int8 in groups of min(group_size, 256) columns; else f32
+    quantize_activations: bool  # for integer weights, int8 in groups of min(group_size, 256) columns; else f32
 
 
 @dataclass(slots=True)

@@ -18,14 +18,17 @@ class Layout(enum.StrEnum):
     BF16 = "bf16"
     INT8 = "int8"  # per channel (group_size == in_features) or grouped; optional offset
     INT4 = "int4"  # grouped; two values a byte, low nibble first; optional offset
+    INT5 = "int5"  # in groups of a multiple of 32 columns; one value a byte; optional offset
+    INT6 = "int6"  # in groups of a multiple of 16 columns; one value a byte; optional offset
 
 
 @dataclass(frozen=True, slots=True)
 class CanonicalWeight:
     """A matrix of `out_features` rows (N) and `in_features` columns (K), or a vector when N is 1.
 
-    data: f32 [N, K]; f16 [N, K]; bf16 as uint16 [N, K]; int8 [N, K] signed; int4 as uint8 [N, K/2], values 0..15.
-    scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset None where it is zero for int8.
+    data: f32 [N, K]; f16 [N, K]; bf16 as uint16 [N, K]; int8 [N, K] signed; int4 as uint8 [N, K/2], values 0..15; int5
+        and int6 as uint8 [N, K], values 0..31 and 0..63.
+    scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset None where it is zero.
     """
 
     layout: Layout
@@ -35,6 +38,9 @@ class CanonicalWeight:
     scale: np.ndarray | None = None
     offset: np.ndarray | None = None
     group_size: int | None = None
+
+
+INTEGER_LAYOUTS = (Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6)
 
 
 class WeightPieces(Mapping[str, CanonicalWeight]):

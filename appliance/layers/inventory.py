@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import cast
 
 from appliance.base.errors import ApplianceError
-from appliance.catalog.formats import DENSE, F32, STORAGES, WeightForm, is_unused, tensor_role
+from appliance.catalog.formats import DENSE, F32, STORAGES, CanonicalLayout, WeightForm, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.layers.spec import DecoderSpec, WeightSource
 from appliance.plan.types import PrecisionPlan, WeightPlan
@@ -51,8 +52,8 @@ def planned_form(plans: Mapping[tuple[str, str], WeightPlan], tensor: TensorFact
         raise WeightError(f"the plan has no form for {role} weights stored as {tensor.storage} ({tensor.name})")
     if plan.layout in DENSE:
         return DENSE[plan.layout]
-    if plan.layout == "int4":
-        return WeightForm("int4", plan.group_size, has_offset=True)
+    if plan.layout != "int8":
+        return WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=True)
     native = STORAGES[tensor.storage].form
     return WeightForm("int8", plan.group_size, has_offset=native is not None and native.has_offset)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from appliance.catalog.formats import is_unused, tensor_role
+from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.types import EnginePlan, WeightPlan
@@ -172,6 +172,6 @@ def _is_head(tensor: TensorFacts) -> bool:
 
 
 def _unit(form: WeightPlan, plan: EnginePlan) -> str:
-    if form.layout in ("int8", "int4"):
+    if form.layout in INTEGER_LAYOUTS:
         return "int8" if plan.precision.quantize_activations else "f32"
     return "f32" if form.layout == "f32" else "bf16"

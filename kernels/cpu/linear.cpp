@@ -15,13 +15,22 @@ const TileTable& tiles_for(appl_layout layout, Form form) {
     case APPL_F16: return kF16Tiles;
     case APPL_BF16: return floats ? kBf16Tiles : kBf16DotTiles;
     case APPL_INT8: return floats ? kInt8FloatTiles : kInt8Tiles;
-    default: return floats ? kInt4FloatTiles : kInt4Tiles;
+    case APPL_INT4: return floats ? kInt4FloatTiles : kInt4Tiles;
+    case APPL_INT5: return floats ? kInt5FloatTiles : kInt5Tiles;
+    default: return floats ? kInt6FloatTiles : kInt6Tiles;
   }
 }
 
 // Bytes of sixteen rows of one column.
 size_t column_panel_bytes(appl_layout layout) {
-  return layout == APPL_F32 ? 64 : layout == APPL_INT8 ? 16 : layout == APPL_INT4 ? 8 : 32;
+  switch (layout) {
+    case APPL_F32: return 64;
+    case APPL_INT8: return 16;
+    case APPL_INT4: return 8;
+    case APPL_INT5: return 10;
+    case APPL_INT6: return 12;
+    default: return 32;
+  }
 }
 
 constexpr size_t kLine = 64;  // of the caches

@@ -124,7 +124,9 @@ double measure_products(appl_pool& pool, double seconds) {
 double measure_peak(appl_pool& pool, int32_t layout, double seconds) {
   switch (layout) {
     case APPL_INT8:
-    case APPL_INT4: return measure_products<Int8Products>(pool, seconds);
+    case APPL_INT4:
+    case APPL_INT5:
+    case APPL_INT6: return measure_products<Int8Products>(pool, seconds);
     case APPL_BF16: return measure_products<Bf16Products>(pool, seconds);
     default: return measure_products<FloatProducts>(pool, seconds);
   }

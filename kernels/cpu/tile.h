@@ -84,8 +84,10 @@ constexpr TileTable make_tiles() {
 }
 
 extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4FloatTiles;  // on Form::kF32
+extern const TileTable kInt5FloatTiles, kInt6FloatTiles;
 extern const TileTable kBf16DotTiles;                                                       // on Form::kBf16
-extern const TileTable kInt8Tiles, kInt4Tiles;                                              // on kInt8Form, kInt4Form
+extern const TileTable kInt8Tiles;                                                          // on kInt8Form
+extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                                  // on kInt4Form
 
 #if APPL_VNNI
 constexpr Form kInt8Form = Form::kInt8, kInt4Form = Form::kInt8;

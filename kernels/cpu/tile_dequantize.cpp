@@ -1,17 +1,26 @@
 // Tiles over quantized weights and f32 inputs: weights become f32 in registers.
 #include "tile.h"
+#include "unpack.h"
 
 namespace appl {
 namespace {
 
-// `kStep` columns lie in the lanes' four bytes (int8), or in their low and then their high nibbles (int4).
+// `kStep` columns lie in the lanes' four bytes (int8), or in their low and then their high nibbles (int4). Where kUnpacked is a
+// layout, a group is first brought into the form of int8.
 struct Int8Reader {
   static constexpr int kStep = 4;
+  static constexpr appl_layout kUnpacked = APPL_INT8;
   static Ints get(Words raw, int column) { return Ints((raw >> (8 * column)) & 255u); }
+};
+
+template <appl_layout Layout>
+struct PlaneReader : Int8Reader {
+  static constexpr appl_layout kUnpacked = Layout;
 };
 
 struct Int4Reader {
   static constexpr int kStep = 8;
+  static constexpr appl_layout kUnpacked = APPL_INT8;
   static Ints get(Words raw, int column) { return Ints((raw >> (8 * (column % 4) + 4 * (column / 4))) & 15u); }
 };
 
@@ -22,6 +31,9 @@ void run_dequantized(const TileArgs& t) {
   c.start(t);
   Prefetch<Rows, Panels> prefetch(t);
   const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
+  constexpr bool kUnpacks = Reader::kUnpacked != APPL_INT8;
+  constexpr int kUnpackedBytes = kMaxActivationGroup * kPanel;  // of a group of one panel
+  alignas(64) uint8_t unpacked[kUnpacks ? Panels * kUnpackedBytes : 1];
   const uint8_t *group = t.b, *header = t.header;
   for (int first = 0; first < t.columns; first += t.group_size, group += t.group_stride, header += t.header_stride) {
     Floats scale[kVectors], offset[kVectors];
@@ -33,15 +45,23 @@ void run_dequantized(const TileArgs& t) {
     }
     const int end = first + t.group_size < t.columns ? first + t.group_size : t.columns;
     const uint8_t* b = group;
+    size_t panel_bytes = t.panel_bytes;
+    if constexpr (kUnpacks) {
+      for (int p = 0; p < Panels; ++p) {
+        unpack_group(Reader::kUnpacked, group + size_t(p) * t.panel_bytes, end - first, unpacked + p * kUnpackedBytes);
+      }
+      b = unpacked;
+      panel_bytes = kUnpackedBytes;
+    }
     const float* a = reinterpret_cast<const float*>(t.a) + first;
     for (int k = first; k < end; k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
-      prefetch.step(b);
+      prefetch.step(kUnpacks ? group + (b - unpacked) : b);
 #pragma GCC unroll 8
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          const Words raw = load<Words>(b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4);
+          const Words raw = load<Words>(b + size_t(v / kPanelVectors) * panel_bytes + (v % kPanelVectors) * kWidth * 4);
           w[v] = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
         }
 #pragma GCC unroll 16
@@ -64,10 +84,20 @@ template <int Rows, int Panels>
 struct Int4FloatKernel {
   static void run(const TileArgs& t) { run_dequantized<Int4Reader, Rows, Panels>(t); }
 };
+template <int Rows, int Panels>
+struct Int5FloatKernel {
+  static void run(const TileArgs& t) { run_dequantized<PlaneReader<APPL_INT5>, Rows, Panels>(t); }
+};
+template <int Rows, int Panels>
+struct Int6FloatKernel {
+  static void run(const TileArgs& t) { run_dequantized<PlaneReader<APPL_INT6>, Rows, Panels>(t); }
+};
 
 }  // namespace
 
 const TileTable kInt8FloatTiles = make_tiles<Int8FloatKernel>();
 const TileTable kInt4FloatTiles = make_tiles<Int4FloatKernel>();
+const TileTable kInt5FloatTiles = make_tiles<Int5FloatKernel>();
+const TileTable kInt6FloatTiles = make_tiles<Int6FloatKernel>();
 
 }  // namespace appl

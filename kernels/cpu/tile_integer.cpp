@@ -4,7 +4,9 @@
 // sum((u - z) x) = sum(u x) - z sum(x). No step can saturate:
 //   VNNI      vpdpbusd adds into 32 bits;
 //   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
+//   int5, int6  two sums of vpmaddubsw pairs are at most 4 * 63 * 127 = 32004, and vpmaddwd adds them into 32 bits;
 //   int8      vpmaddwd on weights widened to 16 bits.
+#include "planes.h"
 #include "tile.h"
 
 namespace appl {
@@ -44,11 +46,31 @@ inline Shorts add_byte_products(Shorts sum, Words a, Words b) {
 inline Ints add_word_products(Ints sum, Words a, Words b) { return sum + multiply_pairs(Ints(a), Ints(b)); }
 #endif
 
-// How one weight type is multiplied: `kColumns` columns of a panel are one load a vector and `kSteps` steps. Step s takes
-// weights(u, s) times the four bytes of input at s * 4. `add` may be called for kFoldColumns columns before `fold`.
+// sum + a * b + c * d on unsigned and signed bytes, where the four products of a lane's word fit 16 bits.
+#if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
+inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d) {
+  Ints first, second;
+  asm("vpmaddubsw %4, %3, %1\n\tvpmaddubsw %6, %5, %2\n\tvpaddw %2, %1, %1\n\tvpmaddwd %7, %1, %1\n\tvpaddd %1, %0, %0"
+      : "+v"(sum), "=&v"(first), "=&v"(second)
+      : "v"(a), "v"(b), "v"(c), "v"(d), "v"(splat_word(0x00010001u)));
+  return sum;
+}
+#endif
+
+// How one weight type is multiplied: `kColumns` columns of a panel are kLines lines of memory and `kSteps` steps. Step s takes
+// weights(at, s), of the vector at `at`, times the four bytes of input at s * 4; where kPairs, steps come two at a time.
+// `add` may be called for kFoldColumns columns before `fold`.
+constexpr int kLineBytes = kPanel * 4;
+
+template <int Bits>
+Words plane_weights(const uint8_t* at, int s) {
+  return Planes<Bits>::get(load<Words>(at), load<Words>(at + (1 + s / 2) * kLineBytes), s);
+}
+
 #if APPL_VNNI
 struct Accumulate {
   using Sum = Ints;
+  static constexpr bool kPairs = false;
   static constexpr int kFoldColumns = kMaxActivationGroup;
   static Sum add(Sum sum, Words w, Words x) {
     return bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(w), bit_cast<__m512i>(x)));
@@ -56,16 +78,22 @@ struct Accumulate {
   static Ints fold(Sum sum) { return sum; }
 };
 struct Int8Type : Accumulate {
-  static constexpr int kColumns = 4, kSteps = 1;
-  static Words weights(Words u, int) { return u; }
+  static constexpr int kColumns = 4, kLines = 1, kSteps = 1;
+  static Words weights(const uint8_t* at, int) { return load<Words>(at); }
 };
 struct Int4Type : Accumulate {
-  static constexpr int kColumns = 8, kSteps = 2;
-  static Words weights(Words u, int s) { return (s == 0 ? u : u >> 4) & 0x0f0f0f0fu; }
+  static constexpr int kColumns = 8, kLines = 1, kSteps = 2;
+  static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
+};
+template <int Bits>
+struct PlaneType : Accumulate {
+  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
+  static Words weights(const uint8_t* at, int s) { return plane_weights<Bits>(at, s); }
 };
 #else
 struct Accumulate {
   using Sum = Ints;
+  static constexpr bool kPairs = false;
   static constexpr int kFoldColumns = kMaxActivationGroup;
   static Sum add(Sum sum, Words w, Words x) { return add_word_products(sum, w, x); }
   static Ints fold(Sum sum) { return sum; }
@@ -76,19 +104,38 @@ struct Accumulate {
   }
 };
 struct Int8Type : Accumulate {
-  static constexpr int kColumns = 4, kSteps = 2;
-  static Words weights(Words u, int s) { return widen_bytes(u, s); }
+  static constexpr int kColumns = 4, kLines = 1, kSteps = 2;
+  static Words weights(const uint8_t* at, int s) { return widen_bytes(load<Words>(at), s); }
 };
 #if APPL_WIDTH == 4
 struct Int4Type : Accumulate {
-  static constexpr int kColumns = 8, kSteps = 4;
-  static Words weights(Words u, int s) { return widen_bytes((s < 2 ? u : u >> 4) & 0x0f0f0f0fu, s % 2); }
+  static constexpr int kColumns = 8, kLines = 1, kSteps = 4;
+  static Words weights(const uint8_t* at, int s) {
+    const Words u = load<Words>(at);
+    return widen_bytes((s < 2 ? u : u >> 4) & 0x0f0f0f0fu, s % 2);
+  }
+};
+template <int Bits>
+struct PlaneType : Accumulate {
+  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = 2 * Planes<Bits>::kSteps;
+  static Words weights(const uint8_t* at, int s) { return widen_bytes(plane_weights<Bits>(at, s / 2), s % 2); }
 };
 #else
+template <int Bits>
+struct PlaneType {
+  using Sum = Ints;
+  static constexpr bool kPairs = true;
+  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
+  static constexpr int kFoldColumns = kMaxActivationGroup;
+  static Words weights(const uint8_t* at, int s) { return plane_weights<Bits>(at, s); }
+  static Sum add(Sum sum, Words w, Words x, Words next_w, Words next_x) { return add_byte_pairs(sum, w, x, next_w, next_x); }
+  static Ints fold(Sum sum) { return sum; }
+};
 struct Int4Type {
   using Sum = Shorts;
-  static constexpr int kColumns = 8, kSteps = 2, kFoldColumns = 32;
-  static Words weights(Words u, int s) { return (s == 0 ? u : u >> 4) & 0x0f0f0f0fu; }
+  static constexpr bool kPairs = false;
+  static constexpr int kColumns = 8, kLines = 1, kSteps = 2, kFoldColumns = 32;
+  static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_products(sum, w, x); }
   static Ints fold(Sum sum) { return multiply_pairs(bit_cast<Ints>(sum), Ints(splat_word(0x00010001u))); }
 };
@@ -97,9 +144,10 @@ struct Int4Type {
 
 template <class Type, int Rows, int Panels>
 class IntegerTile {
-  static constexpr int kVectors = Panels * kPanelVectors;
+  static constexpr int kVectors = Panels * kPanelVectors, kUnitBytes = Type::kLines * kLineBytes;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   using Products = Ints[Rows][kVectors];
+  using Sums = typename Type::Sum[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
 
  public:
@@ -122,10 +170,10 @@ class IntegerTile {
         scale(group, products, zero, *c);
         if constexpr (Type::kFoldColumns < kMaxActivationGroup) store(zero, Ints{});
         group.a += count / Type::kColumns * Type::kSteps * 4;
-        group.b += count / Type::kColumns * kPanel * 4;
+        group.b += count / Type::kColumns * kUnitBytes;
       }
       if (t.has_offset) add_offset(group, *c);
-      group.b += t.group_stride - size_t(columns) / Type::kColumns * kPanel * 4;
+      group.b += t.group_stride - size_t(columns) / Type::kColumns * size_t{kUnitBytes};
       group.header += t.header_stride;
       group.scale += t.side_stride;
       group.sum += t.side_stride;
@@ -135,6 +183,9 @@ class IntegerTile {
   }
 
  private:
+  static const uint8_t* vector(const TileArgs& t, const uint8_t* b, int v) {
+    return b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
+  }
   static const uint8_t* header(const TileArgs& t, int v) {
     return t.header + size_t(v / kPanelVectors) * t.panel_bytes;
   }
@@ -142,30 +193,43 @@ class IntegerTile {
   // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
   [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& ahead,
                                          Products& products) {
-    typename Type::Sum sums[Rows][kVectors] = {};
+    Sums sums = {};
     Prefetch<Rows, Panels> prefetch = Rows <= 2 ? Prefetch<Rows, Panels>(t) : ahead;
     const uint8_t *a = t.a, *b = t.b;
-    for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kPanel * 4) {
-      prefetch.step(b);
-#pragma GCC unroll 4
-      for (int s = 0; s < Type::kSteps; ++s) {
-        Words w[kVectors];
+    for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
+#pragma GCC unroll 5
+      for (int line = 0; line < Type::kLines; ++line) prefetch.step(b + line * kLineBytes);
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) {
-          const uint8_t* at = b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
-          w[v] = Type::weights(load<Words>(at), s);
-        }
-#pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) {
-          const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes + s * 4));
-#pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) sums[m][v] = Type::add(sums[m][v], w[v], x);
-        }
-      }
+      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums);
     }
     if constexpr (Rows > 2) ahead = prefetch;
     for (int m = 0; m < Rows; ++m)
       for (int v = 0; v < kVectors; ++v) products[m][v] = Type::fold(sums[m][v]);
+  }
+
+  [[gnu::always_inline]] static void add_step(const TileArgs& t, const uint8_t* a, const uint8_t* b, int s, Sums& sums) {
+    if constexpr (Type::kPairs) {
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const uint8_t* at = vector(t, b, v);
+        const Words w = Type::weights(at, s), next = Type::weights(at, s + 1);
+#pragma GCC unroll 16
+        for (int m = 0; m < Rows; ++m) {
+          const uint8_t* x = a + size_t(m) * kRowBytes;
+          sums[m][v] = Type::add(sums[m][v], w, splat_word(load<uint32_t>(x)), next, splat_word(load<uint32_t>(x + 4)));
+        }
+      }
+    } else {
+      Words w[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) w[v] = Type::weights(vector(t, b, v), s);
+#pragma GCC unroll 16
+      for (int m = 0; m < Rows; ++m) {
+        const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) sums[m][v] = Type::add(sums[m][v], w[v], x);
+      }
+    }
   }
 
   // c += (products + zero) * scale of the input * scale of the weights
@@ -201,10 +265,16 @@ template <int Rows, int Panels>
 using Int8Tile = IntegerTile<Int8Type, Rows, Panels>;
 template <int Rows, int Panels>
 using Int4Tile = IntegerTile<Int4Type, Rows, Panels>;
+template <int Rows, int Panels>
+using Int5Tile = IntegerTile<PlaneType<5>, Rows, Panels>;
+template <int Rows, int Panels>
+using Int6Tile = IntegerTile<PlaneType<6>, Rows, Panels>;
 
 }  // namespace
 
 const TileTable kInt8Tiles = make_tiles<Int8Tile>();
 const TileTable kInt4Tiles = make_tiles<Int4Tile>();
+const TileTable kInt5Tiles = make_tiles<Int5Tile>();
+const TileTable kInt6Tiles = make_tiles<Int6Tile>();
 
 }  // namespace appl

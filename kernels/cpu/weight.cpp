@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "planes.h"
 #include "simd.h"
 #include "status.h"
 
@@ -15,7 +16,18 @@ float half_or_float(const void* values, bool are_f32, size_t index) {
                  : f16_to_float(static_cast<const uint16_t*>(values)[index]);
 }
 
+int element_bits(int layout) { return layout == APPL_INT8 ? 8 : layout == APPL_INT4 ? 4 : layout == APPL_INT5 ? 5 : 6; }
+
+// The zero point that stands for an offset which is always that many scales below zero.
+int centre(int layout) { return 1 << (element_bits(layout) - 1); }
+
 void check_groups(int layout, int columns, int group_size) {
+  if (layout == APPL_INT5 || layout == APPL_INT6) {
+    const int unit = layout == APPL_INT5 ? Planes<5>::kColumns : Planes<6>::kColumns;
+    require(group_size > 0 && group_size % unit == 0 && 256 % group_size == 0 && columns % group_size == 0,
+            "group_size of int5 must be 32 to 256, of int6 16 to 256, and divide 256 and the number of columns");
+    return;
+  }
   require(group_size == columns || (group_size >= 8 && 256 % group_size == 0),
           "group_size must divide 256 and be 8 or more, or be the number of columns");
   require(columns % group_size == 0, "group_size does not divide the number of columns");
@@ -23,7 +35,7 @@ void check_groups(int layout, int columns, int group_size) {
 }
 
 void check(const appl_matrix& m) {
-  require(m.layout >= APPL_F32 && m.layout <= APPL_INT4, "a weight has an unknown layout");
+  require(m.layout >= APPL_F32 && m.layout <= APPL_INT6, "a weight has an unknown layout");
   require(m.rows > 0 && m.columns > 0, "a weight has no elements");
   require(m.data != nullptr, "a weight has no data");
   if (m.layout < APPL_INT8) return;
@@ -31,19 +43,21 @@ void check(const appl_matrix& m) {
   check_groups(m.layout, m.columns, m.group_size);
 }
 
-// True where every offset is -8 scales, as in formats with signed four-bit values: the zero point says it for free.
+// True where every offset is the scale times minus the middle of the codes, as in formats with signed values: the zero point
+// says it for free.
 bool is_symmetric(const appl_matrix& m) {
-  if (m.layout != APPL_INT4 || m.offset == nullptr) return false;
+  if (m.layout < APPL_INT4 || m.offset == nullptr) return false;
+  const float middle = float(-centre(m.layout));
   const size_t count = size_t(m.rows) * size_t(m.columns / m.group_size);
   for (size_t i = 0; i < count; ++i) {
-    if (half_or_float(m.offset, m.scales_are_f32, i) != -8.0f * half_or_float(m.scale, m.scales_are_f32, i)) return false;
+    if (half_or_float(m.offset, m.scales_are_f32, i) != middle * half_or_float(m.scale, m.scales_are_f32, i)) return false;
   }
   return true;
 }
 
 // The sizes that follow from a form. Everything that a file could claim is checked here.
 appl_weight describe(const appl_packed_form& form) {
-  require(form.layout >= APPL_F32 && form.layout <= APPL_INT4, "a weight has an unknown layout");
+  require(form.layout >= APPL_F32 && form.layout <= APPL_INT6, "a weight has an unknown layout");
   require(form.rows > 0 && form.columns > 0, "a weight has no elements");
   appl_weight w{};
   w.layout = appl_layout(form.layout);
@@ -56,7 +70,7 @@ appl_weight describe(const appl_packed_form& form) {
     return w;
   }
   check_groups(form.layout, form.columns, form.group_size);
-  require(form.layout == APPL_INT8 ? form.zero_point == 128 : form.zero_point == 0 || form.zero_point == 8,
+  require(form.zero_point == centre(form.layout) || (form.layout != APPL_INT8 && form.zero_point == 0),
           "a weight has an unknown zero point");
   w.padded_columns = int(round_up(size_t(form.columns), 8));
   w.group_size = form.group_size == form.columns ? w.padded_columns : form.group_size;
@@ -65,7 +79,7 @@ appl_weight describe(const appl_packed_form& form) {
   w.scales_are_f32 = form.scales_are_f32 != 0;
   w.has_offset = form.has_offset != 0;
   w.header_bytes = size_t{kPanel} * (w.scales_are_f32 ? 4 : 2) * (w.has_offset ? 2 : 1);
-  w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel / (form.layout == APPL_INT8 ? 1 : 2);
+  w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel * size_t(element_bits(form.layout)) / 8;
   w.panel_bytes = w.block_bytes * size_t(w.num_groups);
   return w;
 }
@@ -125,13 +139,22 @@ void pack_int4(const uint8_t* q, int live, int lane, uint8_t* data) {
   }
 }
 
+template <int Bits>
+void pack_planes(const uint8_t* q, int columns, int lane, uint8_t* data) {
+  using P = Planes<Bits>;
+  for (int k = 0; k < columns; k += P::kColumns, data += P::kUnitBytes) P::put(q + k, data + lane * 4);
+}
+
 void pack_group(const appl_matrix& m, const appl_weight& w, size_t row, int lane, int group, uint8_t* block) {
   pack_header(m, w, row * size_t(w.num_groups) + size_t(group), lane, block);
   const int first = group * w.group_size, live = std::min(w.group_size, m.columns - first);
   const size_t element = row * size_t(m.columns) + size_t(first);
   uint8_t* data = block + w.header_bytes;
   if (m.layout == APPL_INT8) return pack_int8(static_cast<const int8_t*>(m.data) + element, live, w.group_size, lane, data);
-  pack_int4(static_cast<const uint8_t*>(m.data) + element / 2, live, lane, data);
+  const uint8_t* codes = static_cast<const uint8_t*>(m.data);
+  if (m.layout == APPL_INT5) return pack_planes<5>(codes + element, live, lane, data);
+  if (m.layout == APPL_INT6) return pack_planes<6>(codes + element, live, lane, data);
+  pack_int4(codes + element / 2, live, lane, data);
 }
 
 void pack_panel(const appl_matrix& m, const appl_weight& w, int panel, uint8_t* to) {
@@ -161,7 +184,7 @@ appl_packed_form form_of(const appl_matrix& m, int num_rows) {
   form.group_size = is_quantized ? m.group_size : 0;
   form.scales_are_f32 = is_quantized && m.scales_are_f32 != 0;
   form.has_offset = is_quantized && m.offset != nullptr && !symmetric;
-  form.zero_point = m.layout == APPL_INT8 ? 128 : symmetric ? 8 : 0;
+  form.zero_point = m.layout == APPL_INT8 || symmetric ? centre(m.layout) : 0;
   form.bytes = describe(form).bytes();
   return form;
 }
@@ -219,16 +242,24 @@ appl_weight* adopt(const appl_packed_form& form, const void* data) {
 
 namespace {
 
+int code_at(appl_layout layout, const uint8_t* data, int lane, int k) {
+  data += lane * 4;
+  if (layout == APPL_INT8) return data[(k / 4) * kPanel * 4 + k % 4];
+  if (layout == APPL_INT4) return data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4) & 15;
+  using Five = Planes<5>;
+  using Six = Planes<6>;
+  if (layout == APPL_INT5) return Five::code(data + k / Five::kColumns * Five::kUnitBytes, k % Five::kColumns);
+  return Six::code(data + k / Six::kColumns * Six::kUnitBytes, k % Six::kColumns);
+}
+
 void gather_quantized(const appl_weight& w, const uint8_t* panel, int lane, float scale, float* out) {
   for (int group = 0; group < w.num_groups; ++group) {
     const uint8_t* block = panel + size_t(group) * w.block_bytes;
-    const uint8_t* data = block + w.header_bytes + lane * 4;
     const float s = scale * half_or_float(block, w.scales_are_f32, size_t(lane));
     const float offset = w.has_offset ? scale * half_or_float(block, w.scales_are_f32, size_t(kPanel + lane)) : 0.0f;
     const int first = group * w.group_size, live = std::min(w.group_size, w.columns - first);
     for (int k = 0; k < live; ++k) {
-      const int q = w.layout == APPL_INT8 ? data[(k / 4) * kPanel * 4 + k % 4]
-                                          : (data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4)) & 15;
+      const int q = code_at(w.layout, block + w.header_bytes, lane, k);
       out[first + k] = float(q - w.zero_point) * s + offset;
     }
   }

@@ -5,6 +5,8 @@
 //   bf16       [K / 2][16][2]             pairs, for vdpbf16ps; elsewhere a shift and a mask widen them
 //   int8       [K / G]( header, [G / 4][16][4] )   bytes q + 128
 //   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
+//   int5       [K / G]( header, [G / 32][5][16][4] )   a line of fifth bits, then nibbles as in int4; see planes.h
+//   int6       [K / G]( header, [G / 16][3][16][4] )   a line of fifth and sixth bits, then nibbles
 // A header has the sixteen scales of the group, then the sixteen offsets where they are stored. K is padded with zeros
 // to a multiple of 2 (bf16) or 8 (per-channel int8, int4), N to a multiple of 16.
 #pragma once
@@ -34,7 +36,7 @@ struct appl_weight {
   uint8_t* data = nullptr;  // in the pool's store, which frees it; or adopted, and then never written
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
-  bool is_quantized() const { return layout == APPL_INT8 || layout == APPL_INT4; }
+  bool is_quantized() const { return layout >= APPL_INT8; }
   const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }
 };
 

@@ -26,7 +26,15 @@ typedef enum {
   APPL_UNSUPPORTED = 3,
 } appl_status;
 
-typedef enum { APPL_F32 = 0, APPL_F16 = 1, APPL_BF16 = 2, APPL_INT8 = 3, APPL_INT4 = 4 } appl_layout;
+typedef enum {
+  APPL_F32 = 0,
+  APPL_F16 = 1,
+  APPL_BF16 = 2,
+  APPL_INT8 = 3,
+  APPL_INT4 = 4,
+  APPL_INT5 = 5,
+  APPL_INT6 = 6,
+} appl_layout;
 typedef enum { APPL_TOKENS = 0, APPL_SAMPLED = 1 } appl_extent;
 
 typedef enum {
@@ -64,7 +72,7 @@ typedef struct {
   int32_t layout; /* appl_layout */
   int32_t rows;
   int32_t columns;
-  int32_t group_size;      /* divides 256, or equals columns; 0 for dense layouts */
+  int32_t group_size;      /* divides 256, or equals columns (int8, int4); a multiple of 32 (int5) or 16 (int6); 0 for dense */
   int32_t scales_are_f32;  /* scale and offset are f16 otherwise */
   int32_t reserved;
   const void* data;
@@ -77,7 +85,7 @@ typedef struct {
   int32_t layout, rows, columns;
   int32_t group_size; /* as in appl_matrix */
   int32_t scales_are_f32;
-  int32_t has_offset; /* stored; an offset of -8 scales is not */
+  int32_t has_offset; /* stored; an offset of -8 (int4), -16 (int5) or -32 (int6) scales is not */
   int32_t zero_point;
   int32_t reserved;
   uint64_t bytes; /* of all panels; filled in, and checked where panels are given */

@@ -10,6 +10,8 @@ from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
+BITS = {Layout.INT8: 8, Layout.INT4: 4, Layout.INT5: 5, Layout.INT6: 6}
+GROUP_UNITS = {Layout.INT5: 32, Layout.INT6: 16}  # columns that a group is a multiple of
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
@@ -32,17 +34,20 @@ def random_quantized(
     offset: str = "none",
     scale_type: type = np.float16,
 ) -> CanonicalWeight:
-    """offset: "none", "symmetric" (-8 scales) or "free"."""
+    """offset: "none", "symmetric" (minus the middle of the codes, in scales) or "free"."""
+    bits = BITS[layout]
+    middle = 1 << (bits - 1)
+    step = 1 / middle
     if layout is Layout.INT8:
         data = rng.integers(-128, 128, (n, k), dtype=np.int8)
-        step = 1 / 128
-    else:
+    elif layout is Layout.INT4:
         data = rng.integers(0, 256, (n, k // 2), dtype=np.uint8)
-        step = 1 / 8
+    else:
+        data = rng.integers(0, 1 << bits, (n, k), dtype=np.uint8)
     scale = (rng.uniform(0.5, 1.5, (n, k // group_size)) * step / k**0.5).astype(scale_type)
     offsets = {
         "none": None,
-        "symmetric": (-8 * scale.astype(np.float32)).astype(scale_type),
+        "symmetric": (-middle * scale.astype(np.float32)).astype(scale_type),
         "free": (rng.uniform(-1, 0, scale.shape) / k**0.5).astype(scale_type),
     }
     return CanonicalWeight(layout, n, k, data, scale, offsets[offset], group_size)
@@ -51,7 +56,7 @@ def random_quantized(
 def random_weight(
     rng: np.random.Generator, layout: Layout, n: int, k: int, group_size: int = 32, offset: str = "none"
 ) -> CanonicalWeight:
-    if layout in (Layout.INT8, Layout.INT4):
+    if layout in BITS:
         return random_quantized(rng, layout, n, k, group_size, offset)
     return dense(rng.standard_normal((n, k)) / k**0.5, layout)
 

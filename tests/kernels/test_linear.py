@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear, Slot, Span
 from tests.kernels.harness import (
+    GROUP_UNITS,
     Graph,
     dense,
     limits,
@@ -33,6 +35,8 @@ CASES = [
     (Layout.INT4, True, "none"),
     (Layout.INT4, True, "symmetric"),
     (Layout.INT4, True, "free"),
+    *((layout, True, offset) for layout in GROUP_UNITS for offset in ("none", "symmetric", "free")),
+    *((layout, False, offset) for layout in GROUP_UNITS for offset in ("symmetric", "free")),
 ]
 
 
@@ -41,10 +45,18 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float) -> 
 
 
 def compare(
-    native: CpuKernelSet, reference: KernelSet, weight: CanonicalWeight, rows: int, quantize: bool, **fields: object
+    native: CpuKernelSet,
+    reference: KernelSet,
+    weight: CanonicalWeight,
+    rows: int,
+    quantize: bool,
+    constant: float | None = None,
+    **fields: object,
 ) -> None:
     rng = np.random.default_rng(rows)
     x = rng.standard_normal((rows, weight.in_features)).astype(np.float32)
+    if constant is not None:
+        x[:] = constant
     initial = rng.standard_normal((rows, weight.out_features)).astype(np.float32)
     bias = rng.standard_normal(weight.out_features).astype(np.float32)
 
@@ -64,12 +76,14 @@ def test_every_layout_and_shape(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
 ) -> None:
     rng = np.random.default_rng(0)
-    for n, k, group_size in SHAPES:
+    unit = GROUP_UNITS.get(layout, 1)
+    shapes = [(n, k, group) for n, k, group in SHAPES if 256 % group == 0 and group % unit == 0] if unit > 1 else SHAPES
+    for n, k, group_size in shapes:
         compare(native, reference, random_weight(rng, layout, n, k, group_size, offset), rows, quantize)
 
 
 @pytest.mark.parametrize("scale_type", [np.float16, np.float32])
-@pytest.mark.parametrize("layout", [Layout.INT8, Layout.INT4])
+@pytest.mark.parametrize("layout", [Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6])
 def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout, scale_type: type) -> None:
     weight = random_quantized(np.random.default_rng(1), layout, 40, 128, 32, "free", scale_type)
     compare(native, reference, weight, 3, quantize=True)
@@ -86,6 +100,27 @@ def test_extreme_values_do_not_saturate(
     nibbles = np.full((16, 128), 0xFF, np.uint8)
     weight = CanonicalWeight(Layout.INT4, 16, 256, nibbles, np.ones((16, 8), np.float16), None, 32)
     compare(native, reference, weight, 4, quantize)
+    for layout, bits in ((Layout.INT5, 5), (Layout.INT6, 6)):
+        codes = np.full((16, 256), (1 << bits) - 1, np.uint8)
+        weight = CanonicalWeight(layout, 16, 256, codes, np.ones((16, 8), np.float16), None, 32)
+        for x in (1.0, -1.0):  # every input is the largest of its group
+            compare(native, reference, weight, 4, quantize, constant=x)
+
+
+@pytest.mark.parametrize("layout", GROUP_UNITS)
+@pytest.mark.parametrize(("columns", "group_size"), [(96, 96), (96, 8), (512, 512), (48, 48)])
+def test_groups_that_planes_cannot_hold_are_refused(
+    native: CpuKernelSet, layout: Layout, columns: int, group_size: int
+) -> None:
+    weight = random_quantized(np.random.default_rng(7), layout, 16, columns, group_size)
+
+    def build(graph: Graph) -> Slot:
+        source, out = graph.slot(columns), graph.slot(16)
+        graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
+        return out
+
+    with pytest.raises(BindError, match="group_size of int5"):
+        run_once(native, build, plain_step(1), limits())
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])

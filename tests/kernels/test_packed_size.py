@@ -11,7 +11,7 @@ from appliance.catalog.packing import packed_bytes
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear
-from tests.kernels.harness import Graph, limits, whole
+from tests.kernels.harness import GROUP_UNITS, Graph, limits, whole
 
 ROWS = (1, 15, 16, 17, 33, 96)
 DENSE_COLUMNS = (1, 2, 7, 64, 97)
@@ -38,16 +38,18 @@ def test_dense_matrices(native: CpuKernelSet, layout: str) -> None:
 
 @pytest.mark.parametrize("has_offset", [False, True])
 @pytest.mark.parametrize("scale_type", [np.float16, np.float32])
-@pytest.mark.parametrize("layout", ["int8", "int4"])
+@pytest.mark.parametrize("layout", ["int8", "int4", "int5", "int6"])
 def test_quantized_matrices(native: CpuKernelSet, layout: str, scale_type: type, has_offset: bool) -> None:
     widths = [(group, groups * group) for group in (8, 16, 32, 64) for groups in (1, 3)]
     widths += [(columns, columns) for columns in ROW_COLUMNS if layout == "int8" or columns % 2 == 0]
+    unit = GROUP_UNITS.get(Layout(layout), 1)
+    widths = [(group, columns) for group, columns in widths if group % unit == 0]
     for rows, (group, columns) in itertools.product(ROWS, widths):
         form = WeightForm(layout, group, has_offset)
         per_byte = 2 if layout == "int4" else 1
-        data = np.zeros((rows, columns // per_byte), np.uint8 if layout == "int4" else np.int8)
+        data = np.zeros((rows, columns // per_byte), np.int8 if layout == "int8" else np.uint8)
         scale = np.ones((rows, columns // group), scale_type)
-        offset = np.full_like(scale, 3.0) if has_offset else None  # -8 scales would not be kept
+        offset = np.full_like(scale, 3.0) if has_offset else None  # minus the middle of the codes would not be kept
         weight = CanonicalWeight(Layout(layout), rows, columns, data, scale, offset, group)
         planned = packed_bytes(form, rows, columns, 16, scale_bytes=scale.itemsize)
         assert planned == packed_here(native, weight), (form, rows, columns)

@@ -25,6 +25,10 @@ DIGESTS = {  # by layout, and whether there are offsets
     ("int8", True): "478a445e2776243a",
     ("int4", False): "11858901fc0a69db",
     ("int4", True): "10a332350566b1a9",
+    ("int5", False): "eabc8f84db504cd3",
+    ("int5", True): "4a5083d7775ba920",
+    ("int6", False): "bd396fbba456561f",
+    ("int6", True): "1acd050777ddf61c",
 }
 
 
@@ -45,6 +49,8 @@ def sample(layout: Layout, has_offset: bool) -> CanonicalWeight:
             data = (integers((n, k), 251) - 125).astype(np.int8)
         case Layout.INT4:
             data = integers((n, k // 2), 251).astype(np.uint8)
+        case Layout.INT5 | Layout.INT6:
+            data = integers((n, k), 32 if layout is Layout.INT5 else 64).astype(np.uint8)
     scale = (integers((n, k // group), 61) + 1).astype(np.float16)
     offset = integers((n, k // group), 59).astype(np.float16) if has_offset else None
     return CanonicalWeight(layout, n, k, data, scale, offset, group)

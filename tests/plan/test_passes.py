@@ -29,7 +29,8 @@ def test_same_inputs_give_the_same_plan() -> None:
 def test_gguf_types_keep_their_bits() -> None:
     found = weights(plan(load(), qwen()))
     assert found["q4_k", "linear"].layout == "int4"
-    assert found["q5_0", "linear"].layout == "int8"
+    assert found["q5_0", "linear"].layout == "int5"
+    assert found["q6_k", "linear"].layout == "int6"
     assert found["q6_k", "linear"].group_size == 16
     assert found["q8_0", "embedding"].error == "exact"
     assert "2^-11" in found["q4_k", "linear"].error

@@ -5,7 +5,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 
 ABI_VERSION = 1
 
-LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4}
+LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
 ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5}
 

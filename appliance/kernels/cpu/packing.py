@@ -11,7 +11,7 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.errors import BindError
-from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
+from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight, Layout, WeightPieces
 
 PIECE_ELEMENTS = 1 << 20  # translated and packed by one thread at a time
 PANEL = 16  # rows that are packed together
@@ -23,6 +23,8 @@ _DATA_TYPES = {
     Layout.BF16: np.dtype(np.uint16),
     Layout.INT8: np.dtype(np.int8),
     Layout.INT4: np.dtype(np.uint8),
+    Layout.INT5: np.dtype(np.uint8),
+    Layout.INT6: np.dtype(np.uint8),
 }
 
 
@@ -182,7 +184,7 @@ def _check(name: str, weight: CanonicalWeight) -> None:
     elements = n * k // 2 if weight.layout is Layout.INT4 else n * k
     if weight.data.size != elements:
         raise BindError(f"weight {name!r} is [{n}, {k}] but has {weight.data.size} elements, not {elements}")
-    if weight.layout not in (Layout.INT8, Layout.INT4):
+    if weight.layout not in INTEGER_LAYOUTS:
         return
     if weight.scale is None or not weight.group_size or k % weight.group_size:
         raise BindError(f"weight {name!r} is {weight.layout} without scales of whole groups")

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
 from appliance.kernels.operators import Extent, Slot, Span, StepProgram
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
@@ -36,7 +36,7 @@ class ReferenceExecutable:
         self._activation_groups: dict[str, int] = {}
         for name, weight in weights.items():
             self._weights[name] = dequantize(weight)
-            if limits.quantize_activations and weight.layout in (Layout.INT8, Layout.INT4):
+            if limits.quantize_activations and weight.layout in INTEGER_LAYOUTS:
                 self._activation_groups[name] = weight.group_size or weight.in_features
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
         self._buffers = {slot.index: torch.zeros(rows[slot.extent], slot.width) for slot in program.slots}

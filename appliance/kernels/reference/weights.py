@@ -19,7 +19,7 @@ def dequantize(weight: CanonicalWeight) -> torch.Tensor:
 
 
 def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
-    values = weight.data if weight.layout is Layout.INT8 else unpack_int4(weight.data)
+    values = unpack_int4(weight.data) if weight.layout is Layout.INT4 else weight.data
     if weight.scale is None or not weight.group_size:
         raise ValueError(f"a weight of layout {weight.layout} needs scale and group_size")
     grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.group_size)

@@ -1,10 +1,10 @@
-"""Grouped integers: the common ground between stored block types and the canonical int8 and int4 layouts."""
+"""Grouped integers: the common ground between stored block types and the canonical integer layouts."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from appliance.catalog.formats import WeightForm
+from appliance.catalog.formats import CENTRES, WeightForm
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.formats.bits import Array
 
@@ -41,8 +41,8 @@ class Groups:
         """The canonical weight with f16 scales. Raises FormatError when the form cannot hold the codes."""
         if form.group_size != self.group_size:
             raise FormatError(f"groups of {self.group_size} do not become {form.layout} in groups of {form.group_size}")
-        if form.layout == "int4":
-            return self._int4()
+        if form.layout in CENTRES:
+            return self._centred(Layout(form.layout), form.element_bits)
         if form.layout == "int8" and (form.has_offset or self.offset is None):
             return self._int8()
         raise FormatError(f"{self.bits}-bit groups do not become {form}")
@@ -52,13 +52,16 @@ class Groups:
         data = signed - np.int8(self.zero) if self.zero else signed
         return self._weight(Layout.INT8, data, self.offset)
 
-    def _int4(self) -> CanonicalWeight:
-        if self.bits > 4:
-            raise FormatError(f"{self.bits}-bit codes do not fit int4")
-        pairs = self.codes.view(np.uint16)  # little-endian: the first of two codes is the low byte
-        data = (pairs | (pairs >> 4)).astype(np.uint8)
+    def _centred(self, layout: Layout, bits: int) -> CanonicalWeight:
+        """Signed codes are moved to the layout's centre, where kernels need no offsets."""
+        if self.bits > bits:
+            raise FormatError(f"{self.bits}-bit codes do not fit {layout}")
+        zero, codes = self.zero, self.codes
+        if self.offset is None and zero:
+            zero, codes = CENTRES[layout], codes + np.uint8(CENTRES[layout] - zero)
         shift = np.zeros_like(self.scale) if self.offset is None else self.offset
-        return self._weight(Layout.INT4, data, shift - np.float32(self.zero) * self.scale)
+        data = _pairs(codes) if layout is Layout.INT4 else codes
+        return self._weight(layout, data, shift - np.float32(zero) * self.scale)
 
     def _weight(self, layout: Layout, data: Array, offset: Array | None) -> CanonicalWeight:
         return CanonicalWeight(
@@ -70,6 +73,12 @@ class Groups:
             offset=None if offset is None else to_f16(offset),
             group_size=self.group_size,
         )
+
+
+def _pairs(codes: Array) -> Array:
+    """Two codes a byte, the first low."""
+    words = np.ascontiguousarray(codes).view(np.uint16)  # little-endian: the first of two codes is the low byte
+    return (words | (words >> 4)).astype(np.uint8)
 
 
 def to_f16(values: Array) -> Array:

@@ -16,7 +16,7 @@ from appliance.layers.formats.groups import FormatError, Groups
 from appliance.layers.formats.rounding import quantize
 from appliance.layers.spec import WeightSource
 
-VERSION = 1  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
+VERSION = 2  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
 CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
@@ -137,8 +137,8 @@ def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight
         return dense_weight(np.empty((num_rows, num_columns), types[form.layout]), form.layout)
     if num_columns % form.group_size:
         raise FormatError(f"{num_columns} columns do not divide into groups of {form.group_size}")
-    is_int4 = form.layout == "int4"
-    data = np.empty((num_rows, num_columns // 2), np.uint8) if is_int4 else np.empty((num_rows, num_columns), np.int8)
+    width = num_columns // 2 if form.layout == "int4" else num_columns
+    data = np.empty((num_rows, width), np.int8 if form.layout == "int8" else np.uint8)
     groups = (num_rows, num_columns // form.group_size)
     offset = np.empty(groups, np.float16) if form.has_offset else None
     scale = np.empty(groups, np.float16)

@@ -15,19 +15,19 @@ from appliance.layers.formats.translate import BLOCK_READERS, VERSION, StoredRow
 from appliance.layers.rope import rope_table
 from appliance.layers.spec import RopeSpec, WeightSource
 
-WATCHED_VERSION = 1
+WATCHED_VERSION = 2
 ROWS, COLUMNS = 3, 512
 DIGESTS = {
     "q4_0": "6d4277991aec9b49",
     "q4_1": "99f63e627acf7978",
-    "q5_0": "7dffc7de8424a769",
+    "q5_0": "b92ef564e597d51f",
     "q5_1": "17bbdab599cde394",
     "q8_0": "1adbce26f08e040e",
     "q2_k": "9548ce1aa39eb148",
-    "q3_k": "2ac2426b20a1cbb8",
+    "q3_k": "61c60e1074cac13e",
     "q4_k": "0741d8901e1d7abc",
     "q5_k": "3b0cace7c556a715",
-    "q6_k": "f5c94dff4f754829",
+    "q6_k": "85f263b37bfcf096",
 }
 ROUNDED = {
     "int8": "9c6e0d4640e55cab",
