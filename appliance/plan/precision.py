@@ -175,7 +175,7 @@ def _quantize_activations(
     has_integers = any(plan.layout in INTEGER_LAYOUTS for plan in weights)
     if wanted is True and not kernels.can_quantize_activations:
         message = f"{kernels.name} cannot round activations to 8 bits"
-        if not ledger.may_degrade(message):
+        if not ledger.may_degrade("activations", message):
             ledger.refuse(spec_path, "plan/activations", message, allowed="auto, false", hint="write auto")
     if not has_integers or not kernels.can_quantize_activations:
         reason = "no weights of 8 bits or less" if not has_integers else f"{kernels.name} computes in floats"
@@ -199,7 +199,7 @@ def _kv_dtype(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, led
     if known is None or known not in kernels.kv_dtypes:
         message = f"{kernels.name} has no {wanted} cache"
         allowed = ", ".join(name for name, kind in _KV_DTYPES.items() if kind in kernels.kv_dtypes)
-        if not ledger.may_degrade(f"{message}; bf16 is planned"):
+        if not ledger.may_degrade("kv_dtype", f"{message}; bf16 is planned"):
             ledger.refuse("cache.dtype", "plan/kv-dtype", message, allowed=f"auto, {allowed}", hint="write auto")
         return "bf16"
     return ledger.take(path, "cache.dtype", known)
