@@ -65,6 +65,7 @@ METRICS: tuple[Metric, ...] = (
         "kv_cache_usage_perc",
         other_names=("gpu_cache_usage_perc",),
     ),
+    Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that were ever used: others cost no memory yet"),
     Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
@@ -110,6 +111,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("http_requests", "counter", "HTTP answers by route and status", None, ("route", "status")),
 )
 
+ENGINE_GAUGES = (
+    "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes", "engine_ready",
+)  # fmt: skip
 Instrument = Counter | Gauge | Histogram
 _MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
@@ -198,6 +202,7 @@ class ServiceMetrics:
             self._figures["degradations"].add(0, each.kind)
         self._last: dict[str, float] = {}
         self._targets: dict[str, float] = {}
+        self._block_bytes = 0
 
     def describe(self, plan: EnginePlan) -> None:
         """What of the plan is a figure. A later plan replaces an earlier one."""
@@ -206,6 +211,7 @@ class ServiceMetrics:
             figures[name].clear()
         values = (cache.block_size, dtype, cache.prefix_caching, cache.num_blocks, cache.hash_algorithm)
         figures["cache_config_info"].set(1, *map(str, values))
+        self._block_bytes = sum(device.kv_bytes_per_block for device in plan.memory)
         self._targets = dict(plan.slo)
         for target, bound in self._targets.items():
             figures["slo_target_seconds"].set(bound, target)
@@ -217,6 +223,7 @@ class ServiceMetrics:
         figures["requests_running"].set(stats.num_running)
         figures["requests_waiting"].set(stats.num_waiting)
         figures["kv_cache_usage_ratio"].set(stats.num_blocks_used / max(stats.num_blocks_total, 1))
+        figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
         for name, value in _counters(stats).items():
             last = self._last.get(name, 0.0)
             if value > last:
@@ -228,7 +235,7 @@ class ServiceMetrics:
         """A new engine counts from zero."""
         self._last.clear()
         self._steps.restart()
-        for name in ("requests_running", "requests_waiting", "kv_cache_usage_ratio", "engine_ready"):
+        for name in ENGINE_GAUGES:
             self._figures[name].set(0)
 
     def judge(self, latencies: Mapping[str, float | None]) -> None:

@@ -1,9 +1,10 @@
 """A short soak over a real model. `python -m tests.e2e.soak` is the long one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.e2e.served import make_random_model, serving
-from tests.e2e.soak import Soak, soak
+from tests.e2e.soak import Counts, Report, Soak, soak
 
 
 async def test_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -15,4 +16,11 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         )
         assert report.faults() == []
         assert report.counts.finished > 32
+        assert report.kv_bytes_end >= report.kv_bytes_warm > 0
         assert '"faults": []' in report.as_json()
+
+
+def test_memory_that_grows_beyond_the_kv_cache_is_a_fault() -> None:
+    grown = Report(Counts(1, 1), 1.0, 0.0, {}, 0, 0, 0, 300 << 20, 500 << 20, 10 << 20, 190 << 20)
+    assert grown.faults() == []
+    assert "beyond the KV cache" in replace(grown, kv_bytes_end=20 << 20).faults()[0]

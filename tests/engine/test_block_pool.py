@@ -73,3 +73,15 @@ def test_hash_chains_tell_prefixes_and_namespaces_apart(hasher: Hasher) -> None:
     one = hasher.extend(root, [1, 2])
     assert one == hasher.extend(root, [1, 2])
     assert len({one, hasher.extend(root, [2, 1]), hasher.extend(one, [1, 2]), hasher.extend(one, [3, 4])}) == 4
+
+
+def test_memory_is_touched_once() -> None:
+    pool = BlockPool(4)
+    pool.release(pool.take(2))
+    assert pool.num_touched == 2
+    first = pool.take(1)
+    pool.register(first[0], 7)
+    pool.release(first)
+    assert pool.num_touched == 2, "a block without a name is taken before memory that was never used"
+    pool.take(4)
+    assert pool.num_touched == 4

@@ -18,10 +18,12 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
+        self.num_touched = 0  # blocks that were ever taken: the memory of others was never written
         self._sentinel = num_blocks
         self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._references = [0] * num_blocks
+        self._touched = bytearray(num_blocks)
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._cached: dict[BlockHash, int] = {}
 
@@ -46,6 +48,9 @@ class BlockPool:
         for _ in range(count):
             if self._hash_of[block] is not None:
                 self._forget(block)
+            elif not self._touched[block]:
+                self._touched[block] = 1
+                self.num_touched += 1
             self._references[block] = 1
             taken.append(block)
             block = following[block]
@@ -105,6 +110,7 @@ class BlockPool:
         assert len(free) == self.num_free, "free count differs"
         assert all(self._hash_of[block] == key for key, block in self._cached.items()), "hash table differs"
         assert sum(key is not None for key in self._hash_of) == len(self._cached), "stale hash on a block"
+        assert sum(self._touched) == self.num_touched >= self.num_used, "touched count differs"
 
     def _forget(self, block: int) -> None:
         block_hash = self._hash_of[block]

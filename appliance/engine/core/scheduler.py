@@ -275,6 +275,7 @@ class Scheduler:
             num_waiting=self._books.num_waiting,
             num_blocks_used=self.kv.pool.num_used,
             num_blocks_total=self.kv.pool.num_blocks,
+            num_blocks_touched=self.kv.pool.num_touched,
             num_steps=self._num_steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
