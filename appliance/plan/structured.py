@@ -24,5 +24,5 @@ def plan_structured(inputs: PlanInputs, ledger: Ledger) -> StructuredPlan:
         backend=backend,
         at_start=backend is not None and decoding.structured_output != AUTO,
         any_whitespace=not decoding.disable_any_whitespace,
-        additional_properties=not decoding.disable_additional_properties,
+        additional_properties=decoding.disable_additional_properties is False,
     )

@@ -160,8 +160,10 @@ def _style(fields: GenerationFields, plan: StructuredPlan) -> JsonStyle:
     if pattern is not None:
         _bounded(pattern, where, MAX_WHITESPACE_PATTERN)
     compact = newer.disable_any_whitespace or "disable-any-whitespace" in options or not plan.any_whitespace
-    closed = newer.disable_additional_properties or "no-additional-properties" in options
-    return JsonStyle("" if compact else pattern, plan.additional_properties and not closed)
+    closed = newer.disable_additional_properties
+    if closed is None:
+        closed = "no-additional-properties" in options or not plan.additional_properties
+    return JsonStyle("" if compact else pattern, additional_properties=not closed)
 
 
 def _backend_options(asked: str | None) -> list[str]:

@@ -14,17 +14,20 @@ def planned(decoding: str) -> EnginePlan:
 
 def test_auto_is_the_back_end_of_this_version_and_says_why() -> None:
     made = planned("{structured_output: auto}")
-    assert made.serving.structured == StructuredPlan(backend="guidance")
+    assert made.serving.structured == StructuredPlan(backend="guidance", additional_properties=False)
     (why,) = [each for each in made.decisions if each.path == "serving.structured.backend"]
     assert (why.value, why.source) == ("guidance", "computed")
     named = planned("{structured_output: guidance}").serving.structured
-    assert named == StructuredPlan(backend="guidance", at_start=True)
-    assert planned("{structured_output: none}").serving.structured == StructuredPlan(backend=None)
+    assert named == StructuredPlan(backend="guidance", at_start=True, additional_properties=False)
+    assert planned("{structured_output: none}").serving.structured == StructuredPlan(
+        backend=None, additional_properties=False
+    )
 
 
 def test_switches_are_planned() -> None:
     made = planned("{disable_any_whitespace: true, disable_additional_properties: true}").serving.structured
     assert (made.any_whitespace, made.additional_properties) == (False, False)
+    assert planned("{disable_additional_properties: false}").serving.structured.additional_properties
 
 
 def test_a_change_of_the_back_end_is_live() -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from appliance.engine.grammar.closing import closable
 from appliance.engine.grammar.interface import GrammarError
 from appliance.engine.grammar.locate import definition, member, subschemas
 
@@ -43,11 +44,11 @@ _EXTERNAL = re.compile(r"[^#]")
 
 def checked_schema(schema: Any, *, additional_properties: bool = True) -> dict[str, Any] | bool:
     """The schema, ready for the back-end: without neutral keywords and, where `additional_properties` is false, with
-    objects closed that do not say otherwise. Raises GrammarError with the path of what is refused."""
+    objects closed that do not say otherwise (see closing). Raises GrammarError with the path of what is refused."""
     _check_size(schema)
-    checker = _Checker(schema, additional_properties=additional_properties)
-    checker.check(schema, "")
-    ready = _rewritten(schema, closed=not additional_properties)
+    closed = frozenset() if additional_properties else closable(schema)
+    _Checker(schema, closed).check(schema, "")
+    ready = _rewritten(schema, closed)
     assert isinstance(ready, dict | bool)
     return ready
 
@@ -69,9 +70,9 @@ def _check_size(schema: Any) -> None:
 
 
 class _Checker:
-    def __init__(self, root: Any, *, additional_properties: bool) -> None:
+    def __init__(self, root: Any, closed: frozenset[int]) -> None:
         self._root = root
-        self._open = additional_properties
+        self._closed = closed
         self._seen: set[int] = set()
 
     def check(self, schema: Any, path: str) -> None:
@@ -106,7 +107,8 @@ class _Checker:
     def _check_min_properties(self, schema: dict[str, Any], path: str) -> None:
         """The grammar does not keep additional keys apart: of two that are equal a reader sees one."""
         most = max(1, len(schema.get("required", ())) + 1)
-        if schema.get("minProperties", 0) > most and schema.get("additionalProperties", self._open) is not False:
+        is_closed = schema.get("additionalProperties", id(schema) not in self._closed) is False
+        if schema.get("minProperties", 0) > most and not is_closed:
             reason = "more than one free key cannot be counted, for they may be equal; name them in required"
             raise GrammarError(reason, f"{path}.minProperties")
 
@@ -183,28 +185,28 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
-def _rewritten(value: Any, *, closed: bool, literal: bool = False) -> Any:
-    """A copy without neutral keywords, with formats made exact and, where asked, objects closed. Literals (enum, const)
-    stay as they are."""
+def _rewritten(value: Any, closed: frozenset[int], *, literal: bool = False) -> Any:
+    """A copy without neutral keywords, with formats made exact and the objects of these ids closed. Literals (enum,
+    const) stay as they are."""
     if literal or not isinstance(value, dict | list):
         return value
     if isinstance(value, list):
-        return [_rewritten(each, closed=closed) for each in value]
+        return [_rewritten(each, closed) for each in value]
     copy: dict[str, Any] = {}
     for key, child in value.items():
         if key in _NEUTRAL and child in _NEUTRAL[key]:
             continue
         if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(child, dict):
-            copy[key] = {name: _rewritten(each, closed=closed) for name, each in child.items()}
+            copy[key] = {name: _rewritten(each, closed) for name, each in child.items()}
         else:
-            copy[key] = _rewritten(child, closed=closed, literal=key in ("enum", "const", "default", "examples"))
+            copy[key] = _rewritten(child, closed, literal=key in ("enum", "const", "default", "examples"))
     if isinstance(name := copy.get("format"), str) and name in _TIGHTER:
         keyword, bound = _TIGHTER[name]
         if keyword in copy:
             copy["allOf"] = [*copy.get("allOf", ()), {keyword: bound}]
         else:
             copy[keyword] = bound
-    if closed and "properties" in copy and "additionalProperties" not in copy:
+    if id(value) in closed:
         copy["additionalProperties"] = False
     return copy
 

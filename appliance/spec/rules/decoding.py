@@ -93,7 +93,7 @@ def switches_fit_backend(spec: DeploymentSpec) -> Findings:
         "disable_additional_properties": ("auto", "guidance"),
     }
     for name, backends in switches.items():
-        if getattr(spec.decoding, name) and backend not in backends:
+        if getattr(spec.decoding, name) is True and backend not in backends:
             yield Finding(
                 path=f"decoding.{name}",
                 value=True,

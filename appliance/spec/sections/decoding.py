@@ -33,9 +33,10 @@ class DecodingSection(Section):
         apply="live",
         vllm="guided_decoding_disable_any_whitespace",
     )
-    disable_additional_properties: bool = field(
-        False,
-        "Schemas without additionalProperties allow none; guidance only.",
+    disable_additional_properties: Auto[bool] = field(
+        "auto",
+        "Objects of schemas that list properties and do not say additionalProperties allow no others; guidance only.",
+        auto="true, as schemas are read by xgrammar, outlines and llama.cpp",
         apply="live",
         vllm="guided_decoding_disable_additional_properties",
     )

@@ -58,6 +58,15 @@ def test_every_answer_satisfies_its_schema(part: int) -> None:
     assert sum(count == 0 for _, count in ended) <= 2  # patterns with an open beginning: few walks meet their end
 
 
+def test_a_closed_schema_compiles_and_its_answers_satisfy_the_open_one() -> None:
+    for name, schema in SCHEMAS:
+        closed = checked_schema(schema, additional_properties=False)
+        if closed == checked_schema(schema):
+            continue
+        said = walk(json_grammar(closed), seed=0)
+        assert said is None or not [*jsonschema.Draft202012Validator(schema).iter_errors(json.loads(said))], name
+
+
 def test_whitespace_changes_nothing_but_the_gaps() -> None:
     for name, schema in SCHEMAS[::25]:
         check(name, schema, None)
@@ -163,10 +172,37 @@ def test_what_does_not_compile_is_refused_with_its_path(schema: Schema, path: st
 
 def test_neutral_keywords_are_taken_away_and_objects_closed() -> None:
     schema = {"properties": {"uniqueItems": {"uniqueItems": False, "enum": [{"properties": {}}]}}, "nullable": False}
-    inner = {"enum": [{"properties": {}}]}
+    inner: Schema = {"enum": [{"properties": {}}]}
     assert checked_schema(schema) == {"properties": {"uniqueItems": inner}}
     closed = checked_schema(schema, additional_properties=False)
     assert closed == {"properties": {"uniqueItems": inner}, "additionalProperties": False}
+
+
+A: dict[str, Any] = {"properties": {"a": {"type": "null"}}}
+B: dict[str, Any] = {"properties": {"b": {"type": "null"}}}
+CLOSED = {"additionalProperties": False}
+CLOSINGS: list[tuple[str, Schema, Schema]] = [
+    ("below", {"items": A}, {"items": {**A, **CLOSED}}),
+    ("alternatives", {"anyOf": [A, B]}, {"anyOf": [{**A, **CLOSED}, {**B, **CLOSED}]}),
+    ("what is said stays", {**A, "additionalProperties": True}, {**A, "additionalProperties": True}),
+    ("a free object", {"type": "object"}, {"type": "object"}),
+    ("a required name beside", {**A, "required": ["b"]}, {**A, "required": ["b"]}),
+    ("more than are named", {**A, "minProperties": 2, "required": ["a"]}, {**A, "minProperties": 2, "required": ["a"]}),
+    ("patterns", {**A, "patternProperties": {"^x": {}}}, {**A, "patternProperties": {"^x": {}}}),
+    ("merged", {"allOf": [A, B]}, {"allOf": [A, B]}),
+    ("one merged", {"allOf": [A]}, {"allOf": [{**A, **CLOSED}]}),
+    ("beside", {**A, "anyOf": [B, {"required": ["c"]}]}, {**A, "anyOf": [B, {"required": ["c"]}]}),
+    ("inherited", {**A, "$ref": "#/$defs/b", "$defs": {"b": B}}, {**A, "$ref": "#/$defs/b", "$defs": {"b": B}}),
+    ("referred", {"$ref": "#/$defs/b", "$defs": {"b": B}}, {"$ref": "#/$defs/b", "$defs": {"b": {**B, **CLOSED}}}),
+    ("below a part", {"allOf": [{"properties": {"x": A}}, B]}, {"allOf": [{"properties": {"x": {**A, **CLOSED}}}, B]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "closed"), [each[1:] for each in CLOSINGS], ids=[each[0] for each in CLOSINGS])
+def test_objects_are_closed_where_that_forbids_nothing_that_is_asked(schema: Schema, closed: Schema) -> None:
+    given = json.loads(json.dumps(schema))  # one place each, as a request has it
+    assert checked_schema(given, additional_properties=False) == closed
+    json_grammar(closed)
 
 
 def test_depth_and_size_have_bounds() -> None:
