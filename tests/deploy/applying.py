@@ -12,6 +12,7 @@ from appliance.deploy.reconcile import Action
 from appliance.deploy.state import DeploymentState
 from appliance.engine.scripted import Script
 from appliance.plan.hashes import with_hashes
+from appliance.plan.prepare import Prepared
 from appliance.plan.types import EnginePlan
 from tests.server.harness import says, write_plan
 
@@ -39,6 +40,12 @@ def wanted(folder: Path, script: Script | None = None, **changes: object) -> Wan
     path = write_plan(folder, script or Script(replies=[says("greet", "hello world")]), **changes)
     plan = with_hashes(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
     return Wanted(plan=plan, spec_file="spec.yaml", spec_text="name: scripted\n")
+
+
+def as_wanted(prepared: Prepared) -> Wanted:
+    """What a spec asks for, as the verb makes it."""
+    loaded = prepared.loaded
+    return Wanted(plan=prepared.plan, spec_file="spec.yaml", spec_text=loaded.text, spec_data=loaded.resolved())
 
 
 def apply(
