@@ -168,12 +168,17 @@ def _command_line() -> str:
     return shlex.join(["appliance", *sys.argv[1:]])
 
 
+def _is_terminal() -> bool:
+    """Asked when a printer is made: standard error may be another by then."""
+    return sys.stderr.isatty()
+
+
 @dataclass(slots=True)
 class Printer:
     """Progress on stderr: one line that changes on a terminal, a line a phase elsewhere."""
 
     quiet: bool
-    is_terminal: bool = field(default_factory=sys.stderr.isatty)
+    is_terminal: bool = field(default_factory=_is_terminal)
     name: str = ""
     counts: bool = True  # whether a phase shows how far it is
 

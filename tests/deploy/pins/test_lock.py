@@ -63,22 +63,54 @@ def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda folder: flip(folder / "model" / "model.safetensors"), "files: model/model.safetensors"),
-        (edit("model/config.json", "{", "{ "), "files: model/config.json"),
-        (edit("model/tokenizer.json", "{", "{ "), "files: model/tokenizer.json"),
-        (edit("model/generation_config.json", "40", "41"), "files: model/generation_config.json"),
-        (edit("chat.jinja", "content", "contenu"), "planned: chat_template"),
-        (edit("deployment.yaml", "0.5", "0.6"), "planned: default_sampling"),
-        (lambda folder: (folder / "model" / "extra.json").write_text("{}"), "files: model/extra.json"),
-    ],
-)
-def test_a_changed_artefact_is_named(change: Callable[[Path], None], named: str, folder: Path) -> None:
+# What a spec, or a file it names, may say otherwise, for every planned value in a lock.
+PLANNED: dict[str, Callable[[Path], None]] = {
+    "chat_template": edit("chat.jinja", "content", "contenu"),
+    "config_overrides": edit("deployment.yaml", "source:", "rope_theta: 5000.0, source:"),
+    "default_sampling": edit("deployment.yaml", "0.5", "0.6"),
+    "max_model_len": edit("deployment.yaml", "source:", "max_model_len: 64, source:"),
+    "parsers": edit("deployment.yaml", "decoding: {", "decoding: {reasoning_parser: deepseek_r1, "),
+    "precision": edit("deployment.yaml", "name: locked", "name: locked\ncache: {dtype: float16}"),
+    "seed": edit("deployment.yaml", "source:", "seed: 7, source:"),
+    "structured_output": edit("deployment.yaml", "decoding: {", "decoding: {disable_any_whitespace: true, "),
+}
+
+
+def test_a_flipped_byte_in_any_file_is_refused_and_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it lies: what cannot be read any more is refused as well."""
+    monkeypatch.setenv("APPLIANCE_STATE", str(folder / "state"))
+    spec = str(folder / "deployment.yaml")
+    assert main(["lock", spec]) == 0
+    files = read_lock(folder / "deployment.lock").files
+    assert {Path(name).name for name in files} == {
+        "model.safetensors", "config.json", "tokenizer.json", "generation_config.json"
+    }  # fmt: skip
+    for name in files:
+        whole = (folder / name).read_bytes()
+        for at in (0, len(whole) // 2, len(whole) - 2):
+            flip(folder / name, at)
+            capsys.readouterr()
+            assert main(["apply", spec, "--locked"]) != 0
+            assert Path(name).name in capsys.readouterr().err, (name, at)
+            (folder / name).write_bytes(whole)
+    assert main(["lock", spec, "--check"]) == 0
+    assert not (folder / "state" / "locked").exists()
+
+
+@pytest.mark.parametrize("named", PLANNED)
+def test_another_planned_value_is_named(named: str, folder: Path) -> None:
     locked = lock_of(folder)
-    change(folder)
-    assert named in [each.what for each in differences(locked, lock_of(folder))]
+    assert set(PLANNED) == set(locked.planned)
+    PLANNED[named](folder)
+    assert f"planned: {named}" in [each.what for each in differences(locked, lock_of(folder))]
+
+
+def test_a_file_that_comes_is_named(folder: Path) -> None:
+    locked = lock_of(folder)
+    (folder / "model" / "extra.json").write_text("{}")
+    assert [each.what for each in differences(locked, lock_of(folder))] == ["files: model/extra.json"]
 
 
 def test_a_changed_kernel_library_is_named(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +121,13 @@ def test_a_changed_kernel_library_is_named(folder: Path, tmp_path: Path, monkeyp
     flip(other)
     monkeypatch.setattr(collect, "library_path", lambda level: other)
     assert [each.what for each in differences(locked, lock_of(folder))] == ["kernels: library"]
+
+
+def test_another_kernel_set_is_named(folder: Path) -> None:
+    locked = lock_of(folder)
+    edit("deployment.yaml", "name: locked", "name: locked\nhardware: {kernels: {kernel_set: cpu-generic}}")(folder)
+    found = [each.what for each in differences(locked, lock_of(folder))]
+    assert {"kernels: kernel_set", "kernels: library"} <= set(found)
 
 
 @pytest.mark.parametrize("package", collect.ANSWERING_PACKAGES)
