@@ -6,7 +6,7 @@ from pathlib import Path
 
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.deploy.render.targets import render_target
-from appliance.deploy.render.workload import RenderOptions
+from appliance.deploy.render.workload import RenderError, RenderOptions
 from appliance.plan.prepare import prepare
 
 
@@ -27,6 +27,8 @@ def run(
     files = render_target(target, prepared, overrides, options)
     if as_json:
         print(json.dumps(files))
+    elif folder is None and len(files) > 1:
+        raise RenderError(f"--to {target} makes {len(files)} files", hint="give a folder for them: -o DIR")
     elif folder is None:
         print("\n".join(files.values()), end="")
     else:
@@ -35,8 +37,8 @@ def run(
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
             with (folder / name).open("x", encoding="utf-8") as file:
                 file.write(text)

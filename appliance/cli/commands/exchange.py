@@ -41,7 +41,7 @@ def _add_render(app: typer.Typer) -> None:
     def render(
         spec: SpecPath,
         target: Annotated[
-            str, typer.Option("--to", help="systemd, compose, kubernetes, kserve, grafana or alerts.")
+            str, typer.Option("--to", help="systemd, compose, kubernetes, helm, kserve, grafana or alerts.")
         ] = "",
         resolved: Annotated[bool, typer.Option("--resolved", help="Print the spec with every value instead.")] = False,
         explain: Annotated[bool, typer.Option("--explain", help="With --resolved: say where values are from.")] = False,
@@ -58,7 +58,7 @@ def _add_render(app: typer.Typer) -> None:
         folder: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Write files there.")] = "",
         as_json: AsJson = False,
     ) -> int:
-        """Make a systemd unit, a compose file or Kubernetes objects, or print the spec as it is resolved."""
+        """Make a systemd unit, a compose file, Kubernetes objects or a chart, or print the spec as it is resolved."""
         if resolved == bool(target):
             raise UsageError("give one of --to and --resolved")
         if resolved:

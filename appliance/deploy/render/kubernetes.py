@@ -13,12 +13,16 @@ GIB: Final = 1 << 30
 
 
 def render(workload: Workload) -> dict[str, str]:
-    objects = [spec_map(workload), cache_claim(workload), _deployment(workload), _service(workload)]
+    return {f"{workload.name}.yaml": dump(objects(workload), needs(workload))}
+
+
+def objects(workload: Workload) -> list[dict[str, Any]]:
+    found = [spec_map(workload), cache_claim(workload), _deployment(workload), _service(workload)]
     if workload.options.replicas > 1:
-        objects.append(_disruption_budget(workload))
+        found.append(_disruption_budget(workload))
     if workload.options.max_replicas is not None:
-        objects.append(_autoscaler(workload))
-    return {f"{workload.name}.yaml": dump(objects, _needs(workload))}
+        found.append(_autoscaler(workload))
+    return found
 
 
 def cache_claim(workload: Workload) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _target(workload: Workload) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": workload.name}
 
 
-def _needs(workload: Workload) -> str:
+def needs(workload: Workload) -> str:
     """What the cluster must have beside these objects."""
     lines = []
     if workload.variables:
