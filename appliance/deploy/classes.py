@@ -11,6 +11,7 @@ _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 # What a server takes only at its start, and its engine does not read.
 _DRAIN = (
     *("serving.host", "serving.port", "serving.front.uds", "serving.front.tls", "serving.front.middleware"),
+    "serving.front.api_servers",
     *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
     *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
 )

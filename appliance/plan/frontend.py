@@ -29,6 +29,7 @@ def plan_front(inputs: PlanInputs) -> FrontPlan:
         log_outputs=logs.enable_log_outputs,
         keys_file=auth.keys_file,
         key_rules={key.name: rules for key in auth.keys if (rules := _rules(key)) != KeyPlan()},
+        api_servers=http.api_server_count,
         isolate_caches=auth.isolate_caches,
     )
 

@@ -190,6 +190,7 @@ class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
     log_outputs: bool = False
     keys_file: str | None = None
     key_rules: dict[str, KeyPlan] = {}  # key name -> rules; a key that is not here has none
+    api_servers: int = 1  # processes that answer HTTP
     isolate_caches: bool = False  # no key sees what another key's prompts left in the prefix cache
 
 
@@ -258,6 +259,7 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
     parsers: ParsersPlan = ParsersPlan()
     front: FrontPlan = FrontPlan()
     trust_request_chat_template: bool = False
+    parse_message_tokens: bool = False  # a message that spells a control token says it
     tokenizer_info: bool = False
     shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
     gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough

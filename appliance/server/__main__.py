@@ -5,8 +5,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, socket_folder, spawn_engine
+
+if TYPE_CHECKING:
+    from appliance.service.status_file import StatusFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,10 +32,37 @@ def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
 
     status = StatusFile(options.state / STATUS_FILE if options.state else None)
     status.write("process", pid=os.getpid())
+    if (code := _kept(options, status, engine)) is not None:
+        return code
     from appliance.server.run import run_server  # noqa: PLC0415 - after the engine's start
 
     return run_server(
         options.plan,
+        status,
+        store_folder=options.store,
+        listener=options.listener,
+        engine=engine,
+        is_gated=options.gate,
+    )
+
+
+def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngine) -> int | None:
+    """Where the plan has several API processes, this one keeps them and imports no HTTP. None elsewhere."""
+    import msgspec  # noqa: PLC0415 - after the engine's start
+
+    from appliance.plan.types import EnginePlan  # noqa: PLC0415 - after the engine's start
+
+    try:
+        plan = msgspec.json.decode(options.plan.read_bytes(), type=EnginePlan)
+    except (OSError, msgspec.DecodeError):
+        return None  # run_server says why
+    if plan.serving.front.api_servers == 1:
+        return None
+    from appliance.server.workers.keeper import run_keeper  # noqa: PLC0415 - after the engine's start
+
+    return run_keeper(
+        options.plan,
+        plan,
         status,
         store_folder=options.store,
         listener=options.listener,

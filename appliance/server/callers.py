@@ -4,7 +4,8 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from appliance.base.hashing import sha256_hex
 from appliance.engine.messages import ErrorKind, RequestTimes
@@ -18,46 +19,124 @@ from appliance.service.requests import TextOutput, TextRequest
 _OPEN = OpenPolicy()
 
 
+class Level(Protocol):
+    """How much of an allowance was used up at a time. Entered, nobody else changes it."""
+
+    used: float
+    at: float
+
+    def __enter__(self) -> "Level": ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Account(Protocol):
+    """What one key has used, in this process or in several."""
+
+    @property
+    def requests(self) -> Level: ...
+
+    @property
+    def tokens(self) -> Level: ...
+
+    def try_open(self, most: int | None) -> bool:
+        """Counts one more open group of requests, unless there are `most` already."""
+
+    def close(self) -> None:
+        """One of them has ended."""
+
+
+@dataclass(slots=True)
+class OwnLevel:
+    used: float = 0.0
+    at: float = 0.0
+
+    def __enter__(self) -> "OwnLevel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Only this process knows it."""
+
+
+@dataclass(slots=True)
+class OwnAccount:
+    """Of a server that is one process."""
+
+    requests: Level = field(default_factory=OwnLevel)
+    tokens: Level = field(default_factory=OwnLevel)
+    num_open: int = 0
+
+    def try_open(self, most: int | None) -> bool:
+        if most is not None and self.num_open >= most:
+            return False
+        self.num_open += 1
+        return True
+
+    def close(self) -> None:
+        self.num_open -= 1
+
+
 class Bucket:
     """A minute's allowance that fills steadily. What runs may overdraw it; then nothing starts until it is paid."""
 
-    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+    def __init__(self, per_minute: int, clock: Callable[[], float], level: Level | None = None) -> None:
+        """`clock` is the same for all who share the level."""
         self._per_minute = per_minute
         self._clock = clock
-        self._level = float(per_minute)
-        self._filled_at = clock()
+        self._level = OwnLevel() if level is None else level
 
     def wait_s(self, least: float) -> float:
         """Seconds until there are `least`; 0 now."""
-        now = self._clock()
-        self._level = min(self._per_minute, self._level + (now - self._filled_at) * self._per_minute / 60)
-        self._filled_at = now
-        return max(0.0, (least - self._level) * 60 / self._per_minute)
+        with self._level as level:
+            return self._wait_s(level, least)
 
     def take(self, amount: float) -> None:
-        self._level -= amount
+        with self._level as level:
+            self._fill(level)
+            level.used += amount
+
+    def try_take(self, amount: float) -> float:
+        """Takes it if it is there and gives 0; else takes nothing and gives the seconds until it is."""
+        with self._level as level:
+            wait = self._wait_s(level, amount)
+            if not wait:
+                level.used += amount
+            return wait
+
+    def _wait_s(self, level: Level, least: float) -> float:
+        self._fill(level)
+        return max(0.0, (level.used + least - self._per_minute) * 60 / self._per_minute)
+
+    def _fill(self, level: Level) -> None:
+        now = self._clock()
+        level.used = max(0.0, level.used - (now - level.at) * self._per_minute / 60)
+        level.at = now
 
 
 class Caller:
     """One key's holder. Lives as long as its key and rules stay the same."""
 
     def __init__(
-        self, name: str, rules: KeyPlan, metrics: ServiceMetrics, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        rules: KeyPlan,
+        metrics: ServiceMetrics,
+        clock: Callable[[], float] = time.monotonic,
+        account: Account | None = None,
     ) -> None:
         self.name = name
         self.rules = rules
-        self.num_open = 0
+        self.account: Account = OwnAccount() if account is None else account
         self._metrics = metrics
-        self._requests = Bucket(rules.requests_per_minute, clock) if rules.requests_per_minute else None
-        self._tokens = Bucket(rules.tokens_per_minute, clock) if rules.tokens_per_minute else None
+        requests, tokens = rules.requests_per_minute, rules.tokens_per_minute
+        self._requests = Bucket(requests, clock, self.account.requests) if requests else None
+        self._tokens = Bucket(tokens, clock, self.account.tokens) if tokens else None
 
     def count_request(self) -> None:
         """Raises ApiError 429 when the minute's requests are used up."""
-        wait = self._requests.wait_s(1.0) if self._requests else 0.0
+        wait = self._requests.try_take(1.0) if self._requests else 0.0
         if wait:
             raise self._refused("requests", f"{self.rules.requests_per_minute} requests a minute", wait)
-        if self._requests:
-            self._requests.take(1.0)
         self._metrics.key_used(self.name, "requests", 1)
 
     def check_model(self, name: str) -> None:
@@ -70,14 +149,17 @@ class Caller:
     def may_use(self, model: str) -> bool:
         return self.rules.models is None or model in self.rules.models
 
-    def check_room(self) -> None:
-        """Raises ApiError 429 when as many requests are open as may be, or the minute's tokens are used up."""
-        most = self.rules.max_concurrency
-        if most is not None and self.num_open >= most:
-            raise self._refused("concurrency", f"{most} requests at once", 1.0)
+    def open(self) -> None:
+        """Counts a group of requests until `account.close`.
+
+        Raises ApiError 429 when as many are open as may be, or the minute's tokens are used up.
+        """
         wait = self._tokens.wait_s(1.0) if self._tokens else 0.0
         if wait:
             raise self._refused("tokens", f"{self.rules.tokens_per_minute} tokens a minute", wait)
+        most = self.rules.max_concurrency
+        if not self.account.try_open(most):
+            raise self._refused("concurrency", f"{most} requests at once", 1.0)
 
     def charge(self, kind: str, num_tokens: int) -> None:
         if self._tokens:
@@ -113,7 +195,7 @@ class CallerPolicy:
         if caller is None:
             return requests, _OPEN
         try:
-            caller.check_room()
+            caller.open()
         except ApiError as refusal:
             wait_s = int(refusal.headers["Retry-After"])
             raise RequestFailedError(
@@ -134,7 +216,6 @@ class CallerPolicy:
 class _CallerMeter:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        caller.num_open += 1
 
     def add(self, output: TextOutput) -> None:
         self._caller.charge("generation_tokens", len(output.token_ids))
@@ -143,4 +224,4 @@ class _CallerMeter:
         """A key pays for tokens, not for time."""
 
     def close(self, reason: str) -> None:
-        self._caller.num_open -= 1
+        self._caller.account.close()

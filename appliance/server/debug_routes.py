@@ -18,8 +18,11 @@ async def start_profile(state: ServerState, request: Request) -> Response:
 
 
 async def stop_profile(state: ServerState, request: Request) -> Response:
-    """The EngineProfile since the start, with this process as the thread "server"; null when none was started."""
+    """The EngineProfile since the start, with this process as the thread "server"; null when none was started.
+
+    Of several API processes none speaks for the others, so there is no such thread.
+    """
     profile = msgspec.msgpack.decode(await state.client.call("stop_profile"), type=EngineProfile | None)
-    if profile is not None:
+    if profile is not None and state.crowd is None:
         profile.threads["server"] = time.process_time() - state.cpu_at_profile_start
     return Response(msgspec.json.encode(profile), media_type="application/json")

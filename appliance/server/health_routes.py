@@ -65,7 +65,7 @@ async def load(state: ServerState, request: Request) -> Response:
     if not state.plan.serving.server_load_tracking:
         message = "load is not tracked; set endpoints.http.server_load_tracking"
         raise ApiError(404, message, code="not_enabled")
-    return _json({"server_load": state.load})
+    return _json({"server_load": state.load if state.crowd is None else await state.crowd.load()})
 
 
 async def version(state: ServerState, request: Request) -> Response:
@@ -73,7 +73,8 @@ async def version(state: ServerState, request: Request) -> Response:
 
 
 async def metrics(state: ServerState, request: Request) -> Response:
-    return Response(state.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    text = state.metrics.render() if state.crowd is None else await state.crowd.figures()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _json(value: object, status: int = 200) -> Response:

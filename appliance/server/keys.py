@@ -2,7 +2,7 @@
 
 import hmac
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ from appliance.base.hashing import key_hash
 from appliance.base.log import fields, logger
 from appliance.plan.key_file import KeyEntry, read_key_file
 from appliance.plan.types import KeyPlan, ServingPlan
-from appliance.server.callers import Caller
+from appliance.server.callers import Account, Caller
 from appliance.service.metrics import ServiceMetrics
 
 _log = logger("server")
@@ -23,9 +23,18 @@ _Signature = tuple[int, int, int]
 class KeyRing:
     """Finds the caller of a request. A key that was taken out of the file opens nothing from then on."""
 
-    def __init__(self, serving: ServingPlan, metrics: ServiceMetrics) -> None:
-        """Raises ApplianceError when the file of keys cannot be read, or names a planned key again."""
+    def __init__(
+        self,
+        serving: ServingPlan,
+        metrics: ServiceMetrics,
+        accounts: Callable[[str], Account | None] = lambda name: None,
+    ) -> None:
+        """`accounts`: where the key of a name is counted; None: here.
+
+        Raises ApplianceError when the file of keys cannot be read, or names a planned key again.
+        """
         self._metrics = metrics
+        self._accounts = accounts
         self._callers: dict[str, tuple[KeyEntry, Caller]] = {}
         self.use(serving)
 
@@ -84,7 +93,7 @@ class KeyRing:
         self._callers = {
             entry.name: before[entry.name]
             if entry.name in before and before[entry.name][0] == entry
-            else (entry, Caller(entry.name, entry, self._metrics))
+            else (entry, Caller(entry.name, entry, self._metrics, account=self._accounts(entry.name)))
             for entry in entries
         }
 

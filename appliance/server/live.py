@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
-from appliance.plan.types import EnginePlan
 from appliance.service.control import Handover, Reload, read_command
 from appliance.service.status_file import StatusFile
 
@@ -47,7 +46,8 @@ def _closing(send: Send) -> Send:
 class Changeable(Protocol):
     """What a server lets others change. Each raises ApplianceError when it cannot, and then nothing has changed."""
 
-    def use_plan(self, plan: EnginePlan) -> None: ...
+    async def reload(self, path: Path) -> None:
+        """Raises OSError, msgspec.DecodeError as well."""
 
     def retire(self) -> None: ...
 
@@ -78,7 +78,7 @@ class Control:
         try:
             match command:
                 case Reload():
-                    self.server.use_plan(msgspec.json.decode(Path(command.plan).read_bytes(), type=EnginePlan))
+                    await self.server.reload(Path(command.plan))
                 case Handover():
                     await asyncio.to_thread(_send_listener, self.listener, command.to)
                 case _:

@@ -1,36 +1,32 @@
 """One server process: it supervises the engine, answers HTTP, and drains when it is told to end."""
 
 import asyncio
-import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import uvicorn
 import uvloop
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
-from appliance.engine.messages import BootPhase, EngineEvent, Ready
+from appliance.engine.messages import EngineEvent
 from appliance.plan.types import EnginePlan
 from appliance.server.app import make_app
 from appliance.server.batches.worker import BatchWorker
 from appliance.server.listen import Certificates, adopt, bind, release, url_of
 from appliance.server.live import Control, LiveApp
-from appliance.server.running import RunningServer, uvicorn_config
+from appliance.server.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, socket_folder
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
-from appliance.service.status_file import StatusFile
+from appliance.service.status_file import StatusFile, tell
 from appliance.service.supervisor import EnginePaths, Supervisor
 from appliance.service.text_side import TextSide, load_text_side
 from appliance.store.store import Store
@@ -58,7 +54,7 @@ def run_server(
     try:
         plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
         configure(plan.serving.log_level)
-        _route_uvicorn_logs()
+        route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             store = Store(plan.serving, store_folder)
             server = _Server(plan, plan_path, status, engine_command, store, engine)
@@ -149,7 +145,7 @@ class _Server:
         config = uvicorn_config(self._plan.serving, app)
         config.load()
         config.ssl = certificates.context if certificates is not None else None
-        server = _QuietServer(config)
+        server = QuietServer(config)
         running = self._running = RunningServer(state, supervisor, server, app)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -174,14 +170,8 @@ class _Server:
             await asyncio.to_thread(running.state.tracer.close)
 
     def _on_event(self, event: EngineEvent | Health) -> None:
-        if isinstance(event, BootPhase):
-            self._status.write("phase", **msgspec.structs.asdict(event))
-        elif isinstance(event, Ready):
-            self._status.write("boot", **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
-        elif isinstance(event, Health):
-            self._status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
-            if event.state is EngineState.FAILED:
-                self._status.write("failed", reason=event.reason)
+        tell(self._status, event)
+        if isinstance(event, Health):
             self._engine_is_ready = event.is_ready
             self._announce()
 
@@ -190,19 +180,3 @@ class _Server:
         if self._engine_is_ready and self._running is not None and not self._was_ready:
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
-
-
-class _QuietServer(uvicorn.Server):
-    """uvicorn without its own signal handlers: ours drain first."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _route_uvicorn_logs() -> None:
-    """uvicorn's warnings and errors look like ours."""
-    theirs = logging.getLogger("uvicorn")
-    theirs.handlers[:] = logging.getLogger("appliance").handlers
-    theirs.propagate = False
-    theirs.setLevel(logging.WARNING)

@@ -1,8 +1,14 @@
 """A server that runs: it takes other plans, hands over, and ends."""
 
 import asyncio
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -13,16 +19,24 @@ from appliance.server.app import make_app
 from appliance.server.live import LiveApp
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
-from appliance.service.supervisor import Supervisor
 
 _LOOK_EVERY_S = 0.05  # while draining
 _LINGER_S = 1.0  # after another server listens: for requests on connections that were accepted here
 
 
+class EngineKeeper(Protocol):
+    """Whoever starts and watches the engine, or speaks for who does."""
+
+    def use_plan(self, plan: EnginePlan) -> None: ...
+
+    def drain(self) -> None:
+        """No new requests from now on; open ones go on."""
+
+
 class RunningServer:
     """`server` accepts connections for `app`, which belongs to `state`."""
 
-    def __init__(self, state: ServerState, supervisor: Supervisor, server: uvicorn.Server, app: LiveApp) -> None:
+    def __init__(self, state: ServerState, supervisor: EngineKeeper, server: uvicorn.Server, app: LiveApp) -> None:
         self.is_shared = False  # our socket, with the server that replaces us
         self._states = [state]  # the newest last; of older ones requests may be open
         self._supervisor = supervisor
@@ -34,6 +48,10 @@ class RunningServer:
     def state(self) -> ServerState:
         """The newest plan's."""
         return self._states[-1]
+
+    async def reload(self, path: Path) -> None:
+        """`use_plan` of the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
+        self.use_plan(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
 
     def use_plan(self, plan: EnginePlan) -> None:
         """Answers new requests by this plan. Raises ApplianceError when it needs more than a live change."""
@@ -50,7 +68,7 @@ class RunningServer:
             raise
         new.keys, new.created, new.background = old.keys, old.created, old.background
         new.batch_wanted, new.deep = old.batch_wanted, old.deep
-        new.is_draining = old.is_draining
+        new.is_draining, new.crowd = old.is_draining, old.crowd
         self._states = [*(state for state in self._states if state.load), new]
         self._supervisor.use_plan(plan)
         configure(plan.serving.log_level)
@@ -60,11 +78,16 @@ class RunningServer:
             old.tracer.retire()
         _bound(self._server.config, plan.serving)
 
+    @property
+    def load(self) -> int:
+        """Generation requests that are open, of every plan."""
+        return sum(state.load for state in self._states)
+
     def terminate(self) -> None:
         """What is open is finished within the planned time, nothing new is taken; a second time, it ends at once."""
         if self._ending is not None and self.state.is_draining:
             self._ending.cancel()
-            self._end_now()
+            self.end_now()
             return
         for state in self._states:
             state.is_draining = True
@@ -89,14 +112,31 @@ class RunningServer:
         await asyncio.sleep(linger_s)
         while self._has_open_requests() and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_EVERY_S)
-        self._end_now()
+        self.end_now()
 
     def _has_open_requests(self) -> bool:
-        return bool(self.state.client.num_open_requests or any(state.load for state in self._states))
+        return bool(self.state.client.num_open_requests or self.load)
 
-    def _end_now(self) -> None:
+    def end_now(self) -> None:
+        """What is open fails."""
         self.state.client.fail_all("the server is shutting down")
         self._server.should_exit = True
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours drain first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def route_uvicorn_logs() -> None:
+    """uvicorn's warnings and errors look like ours."""
+    theirs = logging.getLogger("uvicorn")
+    theirs.handlers[:] = logging.getLogger("appliance").handlers
+    theirs.propagate = False
+    theirs.setLevel(logging.WARNING)
 
 
 def uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:

@@ -4,13 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import EnginePlan
-from appliance.server.callers import CALLER
+from appliance.server.callers import CALLER, Account
 from appliance.server.errors import ApiError
 from appliance.server.keys import KeyRing
 from appliance.server.prompts import PromptMaker
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 _SHOWN_NAME = 100
 
 Endpoint = Callable[[Request], Awaitable[Response]]  # errors are responses
+
+
+class Crowd(Protocol):
+    """All API processes of this server. Each raises ApiError 503 when they do not answer."""
+
+    async def figures(self) -> bytes:
+        """In the Prometheus text format."""
+
+    async def load(self) -> int:
+        """Generation requests that are open."""
 
 
 @dataclass(slots=True)
@@ -54,6 +64,7 @@ class ServerState:
     batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
     background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
+    crowd: Crowd | None = None  # where this is one of several processes
     cpu_at_profile_start: float = 0.0  # seconds of this process
 
     @property
@@ -78,16 +89,17 @@ def make_state(
     tokenizer: Tokenizer,
     store: Store | None = None,
     tracer: "Tracer | None" = None,
+    accounts: Callable[[str], Account | None] = lambda name: None,
 ) -> ServerState:
     """`store`: by default one that goes with the process. `tracer`: a former plan's, used on where it fits this one.
 
-    From now on the client follows this plan's policy.
+    `accounts`: see KeyRing. From now on the client follows this plan's policy.
 
     Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys or traces
     without OpenTelemetry.
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
-    keys = KeyRing(plan.serving, metrics)
+    keys = KeyRing(plan.serving, metrics, accounts)
     tracer = tracer_for(plan.serving, plan.model.served_names[0], tracer)
     client.policy = request_policy(plan.serving, tokenizer, client, tracer)
     kept = store or Store(plan.serving)

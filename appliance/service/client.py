@@ -26,6 +26,7 @@ from appliance.engine.messages import (
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
 from appliance.service.metrics import ServiceMetrics
+from appliance.service.neighbours import Neighbours
 from appliance.service.outlook import Outlook
 from appliance.service.policy import Meter, OpenPolicy, RequestPolicy
 from appliance.service.record import RequestRecord
@@ -92,6 +93,7 @@ class EngineClient:
         self._probes: dict[str, asyncio.Future[None]] = {}
         self._ids = itertools.count()
         self._turns = Turns()
+        self.neighbours: Neighbours | None = None  # other clients of the same engine
         self._outlook = Outlook(limits.max_num_seqs)
         self.num_open_sequences = 0
 
@@ -129,7 +131,8 @@ class EngineClient:
 
     def predicted_wait_s(self) -> float:
         """How long the prompt of a request that comes now would wait (see Outlook)."""
-        return self._outlook.wait_s(self.num_open_sequences, self.stats)
+        num_open, num_ahead = self.neighbours.others() if self.neighbours else (0, 0)
+        return self._outlook.wait_s(self.num_open_sequences + num_open, self.stats, num_ahead)
 
     def note_shed(self) -> None:
         """A policy refused a request for what it would have waited."""
@@ -238,6 +241,7 @@ class EngineClient:
         self._untimed[key] = group.meter
         self._outlook.opened(key, len(request.prompt_token_ids))
         self.num_open_sequences += sampling.n
+        self._tell_neighbours()
         if request.constraint is not None:
             self._introduce_vocabulary()
         self._link.send(
@@ -272,6 +276,7 @@ class EngineClient:
         shown = sequence.advance(output)
         if opened.record.advance(self._metrics, self._clock(), output.index, len(shown.token_ids)):
             self._outlook.answered(output.request_id)
+            self._tell_neighbours()
         shown.index += opened.first_index
         opened.group.meter.add(shown)
         opened.stream.put(shown)
@@ -322,7 +327,12 @@ class EngineClient:
         self._outlook.answered(key)
         self._outlook.ended(len(opened.sequences), self.num_open_sequences, now)
         self.num_open_sequences -= len(opened.sequences)
+        self._tell_neighbours()
         opened.record.finish(self._metrics, now, reason)
+
+    def _tell_neighbours(self) -> None:
+        if self.neighbours is not None:
+            self.neighbours.note(self.num_open_sequences, self._outlook.num_ahead)
 
     def _send_abort(self, keys: list[str], index: int | None = None) -> None:
         if self._link is not None and keys:

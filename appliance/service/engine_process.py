@@ -22,7 +22,7 @@ class EngineChild:
     async def wait(self) -> int:
         """The exit code; negative is the signal that ended it."""
         if self._process.returncode is None:
-            await _ended(self.pid)
+            await process_end(self.pid)
         return self._process.wait()
 
     def kill(self) -> None:
@@ -33,7 +33,8 @@ class EngineChild:
         os.close(self._pipe)
 
 
-async def _ended(pid: int) -> None:
+async def process_end(pid: int) -> None:
+    """Returns when a child of ours has ended; it is not reaped yet."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     watched = os.pidfd_open(pid)  # readable when the process has ended, and is not reaped yet

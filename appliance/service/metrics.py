@@ -192,7 +192,10 @@ def schema() -> dict[str, Any]:
 class ServiceMetrics:
     """All figures of one server. Label values come from the plan and from fixed lists, never from requests."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, *, has_engine: bool = True) -> None:
+        """has_engine: the engine's own figures are told here, rather than by another process."""
+        self._has_engine = has_engine
+        self._latest: EngineStats | None = None
         self._registry = CollectorRegistry()
         own = [metric for metric in METRICS if metric.name != "step_tokens"]
         self._figures = {metric.name: _Figure(metric, model_name, self._registry) for metric in own}
@@ -218,7 +221,21 @@ class ServiceMetrics:
             for met in ("yes", "no"):
                 figures["slo_requests"].add(0, target, met)
 
+    @property
+    def collector(self) -> CollectorRegistry:
+        """All figures as they are now."""
+        self._note_latest()
+        return self._registry
+
     def note(self, stats: EngineStats) -> None:
+        """Costs nothing: the latest counts when somebody looks."""
+        if self._has_engine:
+            self._latest = stats
+
+    def _note_latest(self) -> None:
+        stats, self._latest = self._latest, None
+        if stats is None:
+            return
         figures = self._figures
         figures["requests_running"].set(stats.num_running)
         figures["requests_waiting"].set(stats.num_waiting)
@@ -233,6 +250,7 @@ class ServiceMetrics:
 
     def engine_gone(self) -> None:
         """A new engine counts from zero."""
+        self._note_latest()
         self._last.clear()
         self._steps.restart()
         for name in ENGINE_GAUGES:
@@ -293,7 +311,7 @@ class ServiceMetrics:
 
     def render(self) -> bytes:
         """The Prometheus text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self.collector)
 
 
 def _step_histogram(model_name: str) -> CountedHistogram:

@@ -20,6 +20,11 @@ class Outlook:
         self._ended_at: float | None = None  # the last sequence that ended while others waited
         self._turn_s: float | None = None
 
+    @property
+    def num_ahead(self) -> int:
+        """Prompt tokens that wait for a first token."""
+        return self._num_ahead
+
     def opened(self, key: str, num_prompt_tokens: int) -> None:
         self._ahead[key] = num_prompt_tokens
         self._num_ahead += num_prompt_tokens
@@ -38,12 +43,15 @@ class Outlook:
             self._turn_s = turn_s if self._turn_s is None else self._turn_s + _WEIGHT * (turn_s - self._turn_s)
         self._ended_at = now
 
-    def wait_s(self, num_open: int, stats: EngineStats | None) -> float:
-        """Seconds before the prompt of a newcomer is looked at; 0 where nothing was measured yet."""
+    def wait_s(self, num_open: int, stats: EngineStats | None, num_ahead_elsewhere: int = 0) -> float:
+        """Seconds before the prompt of a newcomer is looked at; 0 where nothing was measured yet.
+
+        num_ahead_elsewhere: prompt tokens of other clients of the engine.
+        """
         if stats is None:
             return 0.0
         places = max(0, num_open + 1 - self._max_num_seqs) * (self._turn_s or 0.0)
         if not stats.prompt_tokens_per_s:
             return places
         fresh = 1.0 - stats.prefix_hits / max(stats.prefix_queries, 1)
-        return max(places, self._num_ahead * fresh / stats.prompt_tokens_per_s)
+        return max(places, (self._num_ahead + num_ahead_elsewhere) * fresh / stats.prompt_tokens_per_s)

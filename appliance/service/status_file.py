@@ -18,6 +18,9 @@ from typing import Any
 
 import msgspec
 
+from appliance.engine.messages import BootPhase, EngineEvent, Ready
+from appliance.service.health import EngineState, Health
+
 STATUS_FILE = "status.jsonl"
 
 
@@ -38,3 +41,15 @@ class StatusFile:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def tell(status: StatusFile, event: EngineEvent | Health) -> None:
+    """What a supervisor's listener hears."""
+    if isinstance(event, BootPhase):
+        status.write("phase", **msgspec.structs.asdict(event))
+    elif isinstance(event, Ready):
+        status.write("boot", **msgspec.msgpack.decode(event.report, type=dict[str, Any] | None) or {})
+    elif isinstance(event, Health):
+        status.write("state", state=event.state.value, reason=event.reason, ready=event.is_ready)
+        if event.state is EngineState.FAILED:
+            status.write("failed", reason=event.reason)

@@ -155,3 +155,28 @@ def test_what_a_killed_apply_left_is_ended(state: DeploymentState, tmp_path: Pat
         assert not is_running(left)
     seen = observe(state)
     assert (seen.readiness, seen.current) == (Readiness.READY, first.current)
+
+
+def test_live_changes_reach_every_api_process(state: DeploymentState, tmp_path: Path) -> None:
+    """All take the plan or none does, streams go on, and a new server takes the socket over from all of them."""
+    front = {"api_servers": 3}
+    first = apply(state, wanted(tmp_path / "a", SLOW, front=front))
+    family = [first.current.process, *descendants(first.current.process)]
+    streams = [Stream(first.current.url) for _ in range(4)]
+    with asking(first.current.url) as caller:
+        changed = apply(state, wanted(tmp_path / "a", SLOW, front=front, served_names=["scripted", "other"]))
+        assert changed.how == "reload"
+        for _ in range(8):
+            models = httpx.get(f"{first.current.url}/v1/models").json()["data"]
+            assert [model["id"] for model in models] == ["scripted", "other"]
+        with pytest.raises(ApplyError, match="the chat template is broken"):
+            apply(state, wanted(tmp_path / "a", SLOW, front=front, chat_template="{{ broken"))
+        assert all(map(is_running, family))
+        fewer = apply(state, wanted(tmp_path / "c", SLOW, front={"api_servers": 2}))
+        assert fewer.how == "beside"
+    for stream in streams:
+        stream.join()
+        assert stream.text == LONG
+    assert (caller.errors, set(caller.answers)) == ([], {"hello world"})
+    assert not any(map(is_running, family))
+    assert ask(fewer.current.url) == "hello world"

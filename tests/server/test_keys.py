@@ -179,9 +179,9 @@ def test_a_key_is_no_better_than_its_priority() -> None:
         ]
         requests, meter = policy.admit(asked)
         assert [request.priority for request in requests] == [5, 7]
-        assert caller.num_open == 1
+        assert caller.account.num_open == 1
         meter.close("stop")
-        assert caller.num_open == 0
+        assert caller.account.num_open == 0
     finally:
         CALLER.reset(token)
 
@@ -195,7 +195,7 @@ def test_a_refusal_reaches_every_api_alike() -> None:
             policy.admit([TextRequest(request_id="r", prompt_token_ids=[1], sampling=SamplingParams())])
         assert refusal.value.code == "rate_limit_exceeded"
         with pytest.raises(ApiError):
-            CALLER.get().check_room()  # type: ignore[union-attr]  # it was set above
+            CALLER.get().open()  # type: ignore[union-attr]  # it was set above
     finally:
         CALLER.reset(token)
     assert json.dumps(refusal.value.retry_after_s) == "1"

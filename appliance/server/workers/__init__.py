@@ -1,0 +1,1 @@
+"""Several API processes on one listening socket, before one engine."""

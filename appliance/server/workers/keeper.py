@@ -1,0 +1,273 @@
+"""Keeps several API processes and their engine: starts, tells, counts and ends them. It answers no HTTP itself."""
+
+import asyncio
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from appliance.base.environ import cache_dir
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure, fields, logger
+from appliance.engine.messages import EngineEvent, EngineStats
+from appliance.plan.types import EnginePlan
+from appliance.server.listen import Certificates, adopt, bind, release, url_of
+from appliance.server.live import Control
+from appliance.server.workers.engine_side import endpoint_for
+from appliance.server.workers.figures import Counts, add, render
+from appliance.server.workers.member import Home, Member, describe_end
+from appliance.server.workers.messages import Ask, BatchWanted, EngineNow, FromWorker, Retire, Terminate, Totals, Up
+from appliance.server.workers.page import SharedPage
+from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.engine_spawn import SpawnedEngine, socket_folder
+from appliance.service.errors import RequestFailedError
+from appliance.service.health import EngineState, Health
+from appliance.service.metrics import ServiceMetrics
+from appliance.service.slo_gate import check_gate
+from appliance.service.status_file import StatusFile, tell
+from appliance.service.supervisor import EnginePaths, Supervisor
+from appliance.service.text_side import load_text_side
+
+_log = logger("server")
+_COUNT_EVERY_S = 5.0  # what a process that is killed takes with it at most
+_COUNT_WITHIN_S = 2.0
+_USE_WITHIN_S = 20.0
+_END_MARGIN_S = 5.0  # above the planned time, then what is left is killed
+
+
+def run_keeper(
+    plan_path: Path,
+    plan: EnginePlan,
+    status: StatusFile,
+    engine_command: Sequence[str] = (),
+    store_folder: Path | None = None,
+    engine: SpawnedEngine | None = None,
+    listener: int | None = None,
+    *,
+    is_gated: bool = False,
+) -> int:
+    """As run.run_server, with `plan.serving.front.api_servers` processes."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
+    try:
+        configure(plan.serving.log_level)
+        with ExitStack() as stack:
+            folder = store_folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-store-")))
+            sockets = stack.enter_context(socket_folder())
+            runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
+            keeper = Keeper(plan, EnginePaths(plan_path.resolve(), sockets), status, folder, engine_command, engine)
+            runner.run(keeper.run(listener, is_gated=is_gated))
+    except (ApplianceError, OSError, msgspec.DecodeError) as error:
+        _log.error("the server cannot run", extra=fields(reason=str(error)))
+        status.write("failed", reason=str(error))
+        return 1
+    else:
+        status.write("stopped")
+        return 0
+    finally:
+        status.close()
+
+
+class Keeper:
+    """The parts of one server and their order of start and end."""
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        paths: EnginePaths,
+        status: StatusFile,
+        store: Path,
+        engine_command: Sequence[str],
+        engine: SpawnedEngine | None,
+    ) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._plan_path = paths.plan
+        self._status = status
+        self._store = store
+        self._started = time.monotonic()
+        self._url = ""
+        self._was_ready = False
+        self._is_shared = False  # our socket, with the server that replaces us
+        self._ending: float | None = None  # when what is left is killed
+        self._metrics = ServiceMetrics(plan.model.served_names[0])
+        self._client = EngineClient(AdmissionLimits(plan.scheduler.max_num_seqs, None), self._metrics)
+        self._supervisor = Supervisor(
+            plan, paths, self._client, metrics=self._metrics, listener=self._on_event, command=engine_command,
+            first=engine,
+        )  # fmt: skip
+        count = plan.serving.front.api_servers
+        self._page = SharedPage.make(paths.sockets / "page", count)
+        self._members = [Member(index, self._home, self._heard, self._gone) for index in range(count)]
+        self._departed: Counts = {}  # counts of processes that have ended
+        self._listener: socket.socket
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, inherited: int | None, *, is_gated: bool) -> None:
+        serving = self._plan.serving
+        if serving.front.tls is not None:
+            Certificates(serving.front.tls)  # what is wrong with them is said once, here
+        self._listener = adopt(inherited) if inherited is not None else bind(serving)
+        self._url = url_of(self._listener, serving)
+        self._status.write("listening", url=self._url)
+        self._metrics.describe(self._plan)
+        self._supervisor.start()
+        try:
+            if inherited is not None or is_gated:
+                await self._supervisor.settled()
+            if is_gated:
+                await self._pass_gate()
+            await self._keep()
+        finally:
+            for member in self._members:
+                member.end()
+                member.kill()
+            release(self._listener, serving, is_shared=self._is_shared)
+            await self._supervisor.stop()
+            self._page.close()
+
+    def terminate(self) -> None:
+        """Workers finish what is open within the planned time; a second time, they end at once."""
+        self._supervisor.drain()
+        self._begin_to_end(Terminate())
+
+    def retire(self) -> None:
+        self._is_shared = True
+        self._begin_to_end(Retire())
+
+    async def reload(self, path: Path) -> None:
+        """All take the plan, or none does: those that had taken it go back."""
+        plan = msgspec.json.decode(path.read_bytes(), type=EnginePlan)
+        if plan.engine_sha256 != self._plan.engine_sha256:
+            raise ApplianceError("the plan is for another engine, which needs a new server")
+        before = self._plan_path
+        self._plan_path = path.resolve()  # of workers that start from now on
+        answers = await asyncio.gather(*[member.use_plan(path, _USE_WITHIN_S) for member in self._members])
+        if refusals := [reason for reason in answers if reason]:
+            self._plan_path = before
+            await asyncio.gather(*[member.use_plan(before, _USE_WITHIN_S) for member in self._members])
+            raise ApplianceError(refusals[0])
+        self._plan = plan
+        self._supervisor.use_plan(plan)
+        self._metrics.describe(plan)
+        configure(plan.serving.log_level)
+
+    async def _pass_gate(self) -> None:
+        gate, health = self._plan.serving.gate, self._supervisor.health
+        if gate is not None and health.is_ready:
+            self._status.write("phase", name="gate", seconds=0.0, done=0, total=0, ended=False)
+            text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
+            await check_gate(self._plan, gate, self._supervisor.endpoint, text, health)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.terminate)
+        if self._status.folder is not None:
+            control = Control(self._status.folder, self._status, self, self._listener)
+            loop.add_signal_handler(signal.SIGHUP, control.wake)
+        running = [asyncio.create_task(member.keep_running()) for member in self._members]
+        watch = asyncio.create_task(self._watch())
+        settled = asyncio.create_task(self._supervisor.settled())
+        try:
+            await asyncio.wait({*running, settled}, return_when=asyncio.FIRST_COMPLETED)
+            health = self._supervisor.health
+            if settled.done() and health.state is EngineState.FAILED and self._ending is None:
+                raise ApplianceError(f"the engine did not start: {health.reason}")
+            while any(not task.done() for task in running):
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                self._check_starts()
+                running = [task for task in running if not task.done()]
+        finally:
+            for member in self._members:
+                member.end()
+            for task in (*running, watch, settled):
+                task.cancel()
+            await asyncio.gather(*running, watch, settled, return_exceptions=True)
+
+    def _check_starts(self) -> None:
+        """Raises ApplianceError for a worker that ended before it was ever up."""
+        if self._ending is not None:
+            return
+        failed = next((member for member in self._members if not member.has_been_up and member.pid is None), None)
+        if failed is not None:
+            raise ApplianceError(describe_end(failed))
+
+    async def _watch(self) -> None:
+        """Counts now and then, and kills what did not end in time."""
+        while True:
+            await asyncio.sleep(_COUNT_EVERY_S if self._ending is None else 0.1)
+            if self._ending is None:
+                await self._count()
+            elif time.monotonic() > self._ending:
+                for member in self._members:
+                    member.kill()
+
+    async def _count(self) -> None:
+        """Workers and engine bring their figures up to date."""
+        await asyncio.gather(*[member.count(_COUNT_WITHIN_S) for member in self._members])
+        with suppress(TimeoutError, RequestFailedError):  # the figures before stand while the engine is away
+            stats = await asyncio.wait_for(self._client.call("stats"), _COUNT_WITHIN_S)
+            self._metrics.note(msgspec.msgpack.decode(stats, type=EngineStats))
+
+    async def _tell_totals(self, member: Member, number: int) -> None:
+        await self._count()
+        counts = dict(self._departed)
+        for each in self._members:
+            add(counts, each.counted)
+        text = render(self._metrics.collector, counts)
+        member.send(Totals(number, text, sum(each.load for each in self._members)))
+
+    def _home(self) -> Home:
+        return Home(self._plan_path, self._store, self._paths.sockets / "page", self._listener, len(self._members))
+
+    def _heard(self, member: Member, message: FromWorker) -> None:
+        match message:
+            case Up():
+                member.send(self._engine_now())
+                self._announce()
+            case Ask():
+                task = asyncio.create_task(self._tell_totals(member, message.id))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case BatchWanted():
+                self._members[0].send(message)
+
+    def _gone(self, member: Member) -> None:
+        self._page.clear(member.index)
+        add(self._departed, member.counted)
+        member.counted, member.load = [], 0
+
+    def _begin_to_end(self, message: Terminate | Retire) -> None:
+        self._ending = time.monotonic() + self._plan.serving.shutdown_timeout_s + _END_MARGIN_S
+        for member in self._members:
+            member.send(message)
+            member.end()
+
+    def _engine_now(self) -> EngineNow:
+        health = self._supervisor.health
+        return EngineNow(
+            state=health.state,
+            reason=health.reason,
+            num_restarts=health.num_restarts,
+            phases=list(health.phases.values()),
+            endpoint=endpoint_for(health, self._supervisor.endpoint),
+        )
+
+    def _on_event(self, event: EngineEvent | Health) -> None:
+        tell(self._status, event)
+        for member in self._members:
+            member.send(self._engine_now())
+        self._announce()
+
+    def _announce(self) -> None:
+        """Says once that all is ready: the engine, and every worker."""
+        is_ready = self._supervisor.health.is_ready and all(member.is_up for member in self._members)
+        if is_ready and not self._was_ready:
+            self._was_ready = True
+            self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
