@@ -86,7 +86,9 @@ def _measured_lines(facts: HardwareFacts) -> list[str]:
         ("bf16", "Gop/s", figures.bf16_peak, figures.one_core_bf16_peak),
         ("int8", "Gop/s", figures.int8_peak, figures.one_core_int8_peak),
     )
-    return [_measured_line(*row) for row in rows if row[2] is not None]
+    rates, of_one = figures.kernel_rates, figures.one_core_kernel_rates
+    kernels = [(f"kernel {name}", "Gop/s", rate, of_one.get(name)) for name, rate in rates.items()]
+    return [_measured_line(*row) for row in (*rows, *kernels) if row[2] is not None]
 
 
 def _measured_line(name: str, unit: str, every: float | None, one: float | None) -> str:

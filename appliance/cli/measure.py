@@ -19,4 +19,6 @@ def measure(
         one_core_f32_peak=one.f32_peak,
         one_core_bf16_peak=one.bf16_peak,
         one_core_int8_peak=one.int8_peak,
+        kernel_rates=dict(every.kernel_rates),
+        one_core_kernel_rates=dict(one.kernel_rates),
     )

@@ -55,6 +55,8 @@ class MeasuredFacts(msgspec.Struct, frozen=True, kw_only=True):
     one_core_bf16_peak: float | None = None
     one_core_int8_peak: float | None = None
     one_core_f32_peak: float | None = None
+    kernel_rates: dict[str, float] = {}  # of the kernels on whole prompts, by weight layout and "attention"
+    one_core_kernel_rates: dict[str, float] = {}
 
 
 class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):

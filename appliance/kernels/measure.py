@@ -2,12 +2,13 @@
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
+from appliance.kernels.rates import kernel_rates
 
 READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the machines planned for
 PROBE_SECONDS = 0.5
@@ -22,12 +23,13 @@ class Measurements:
     f32_peak: float
     bf16_peak: float
     int8_peak: float
+    kernel_rates: Mapping[str, float]  # see kernels.rates
 
 
 def measure(
     level: str, num_threads: int, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> Measurements:
-    """Probes for about four times `seconds`. Raises KernelSetError where the level cannot run."""
+    """Probes for about eight times `seconds`. Raises KernelSetError where the level cannot run."""
     library = load_level(level)
     with thread_pool(library, num_threads) as pool:
         return Measurements(
@@ -36,6 +38,7 @@ def measure(
             f32_peak=peak(library, pool, "f32", seconds),
             bf16_peak=peak(library, pool, "bf16", seconds),
             int8_peak=peak(library, pool, "int8", seconds),
+            kernel_rates=kernel_rates(library, num_threads, seconds / 2),
         )
 
 

@@ -1,6 +1,7 @@
 """What a plan can reach at best on a measured machine. Pure: the plan, the checkpoint's facts and measured figures.
 
-A matrix costs the longer of reading its planned bytes and computing its products; attention the longer of reading the
+A matrix costs the longer of reading its planned bytes and computing its products, with many rows at the rate that its
+kernel was measured to reach, with few at the peak of the arithmetic; attention the longer of reading the
 cached keys and values and computing with them; all follow one another (Williams et al. 2009, "Roofline"). What is left
 out (norms, sampling, the way to the client, other processes) only makes it slower, so `bench` says how much is reached.
 """
@@ -14,6 +15,7 @@ from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.types import EnginePlan, WeightPlan
 
+_MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
 PROMPT = 512  # tokens of the request that an estimate is about, unless told
 
 
@@ -60,9 +62,11 @@ class _Machine:
 
     bandwidth: float
     peaks: dict[str, float | None]
+    rates: dict[str, float]  # of the kernels themselves on many rows, by layout and "attention"
 
-    def seconds(self, num_bytes: float, operations: float, unit: str) -> tuple[float, str]:
-        reading, peak = num_bytes / self.bandwidth, self.peaks[unit]
+    def seconds(self, num_bytes: float, operations: float, unit: str, kernel: str = "") -> tuple[float, str]:
+        """`kernel`: whose rate holds in place of the peak of `unit`, where it was measured."""
+        reading, peak = num_bytes / self.bandwidth, self.rates.get(kernel, self.peaks[unit])
         computing = operations / peak if peak else 0.0
         return (reading, "memory") if reading >= computing else (computing, unit)
 
@@ -74,6 +78,7 @@ class _Matrices:
     num_bytes: float
     elements: int
     unit: str
+    kernel: str  # whose rate was measured; "" where activations are not what was measured
     is_head: bool = False  # meets sampled rows only
 
 
@@ -118,14 +123,16 @@ def _step(
     parts = []
     for each in matrices:
         rows = num_tokens if decodes or not each.is_head else 1
-        parts.append(machine.seconds(each.num_bytes, 2 * each.elements * rows, each.unit))
+        kernel = each.kernel if rows >= _MANY_ROWS else ""
+        parts.append(machine.seconds(each.num_bytes, 2 * each.elements * rows, each.unit, kernel))
     heads, dim = model.geometry.num_heads, model.geometry.head_dim
     for group in plan.memory[0].kv_groups:
         seen = length if group.window is None else min(length, group.window)
         keys = num_tokens * seen if decodes else seen  # that are read
         visits = keys if decodes else num_tokens * (2 * seen - min(num_tokens, seen)) // 2
         operations = 4 * heads * dim * group.num_layers * visits
-        parts.append(machine.seconds(keys * group.bytes_per_token, operations, "f32"))
+        kernel = "" if decodes else "attention"
+        parts.append(machine.seconds(keys * group.bytes_per_token, operations, "f32", kernel))
     by_bound: dict[str, float] = {}
     for seconds, bound in parts:
         by_bound[bound] = by_bound.get(bound, 0.0) + seconds
@@ -148,6 +155,10 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
             "bf16": share(measured.bf16_peak, measured.one_core_bf16_peak),
             "int8": share(measured.int8_peak, measured.one_core_int8_peak),
         },
+        {
+            name: share(rate, measured.one_core_kernel_rates.get(name)) or rate
+            for name, rate in measured.kernel_rates.items()
+        },
     )
 
 
@@ -164,7 +175,9 @@ def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
         elements = sum(prod(tensor.shape) for tensor in read)
         if elements:
             is_head = form.role == "embedding"
-            yield _Matrices(form.planned_bytes * elements / every, elements, _unit(form, plan), is_head)
+            unit = _unit(form, plan)
+            kernel = form.layout if unit == "int8" or form.layout not in INTEGER_LAYOUTS else ""
+            yield _Matrices(form.planned_bytes * elements / every, elements, unit, kernel, is_head)
 
 
 def _is_head(tensor: TensorFacts) -> bool:

@@ -10,6 +10,7 @@ import yaml
 from appliance.cli import doctor, measure
 from appliance.cli.app import main
 from appliance.hardware import HardwareFacts, MeasuredFacts, load_facts, probe_machine
+from appliance.kernels.layout import Layout
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,10 @@ def test_measured_figures_are_kept(capsys: pytest.CaptureFixture[str], monkeypat
 
 def test_the_native_probes_answer() -> None:
     figures = msgspec.structs.asdict(measure.measure("generic", 2, seconds=0.01, buffer_bytes=1 << 23))
+    for name in ("kernel_rates", "one_core_kernel_rates"):
+        rates = figures.pop(name)
+        assert set(rates) == {*Layout, "attention"}
+        assert all(rate > 0 for rate in rates.values())
     assert set(figures) == {f"{cores}{what}" for cores in ("", "one_core_")
                             for what in ("read_bandwidth", "f32_peak", "bf16_peak", "int8_peak")}  # fmt: skip
     assert all(figure > 0 for figure in figures.values())

@@ -59,6 +59,18 @@ def test_a_prompt_computes_with_every_matrix_and_the_head_once() -> None:
     assert result.prefill_tokens_per_s == pytest.approx(16 / result.ttft_s)
 
 
+def test_a_prompt_is_held_up_by_what_its_kernels_were_measured_to_reach() -> None:
+    model = small_model()
+    found = plan(load(), model)
+    layouts = {each.layout for each in found.precision.weights if each.role != "other"}
+    halved = msgspec.structs.replace(COMPUTING, kernel_rates=dict.fromkeys([*layouts, "attention"], 0.5e9))
+    work = Workload(prompt=64)
+    peaks, rates = (estimated(found, model, measured, work) for measured in (COMPUTING, halved))
+    head = 2 * 320 * 64 / 1e9  # one row: its kernels are others
+    assert rates.ttft_s - head == pytest.approx(2 * (peaks.ttft_s - head))
+    assert rates.itl_s == peaks.itl_s
+
+
 def test_one_thread_has_one_core() -> None:
     measured = msgspec.structs.replace(READING, one_core_read_bandwidth=0.25e9)
     model = small_model()

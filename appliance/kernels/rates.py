@@ -1,0 +1,108 @@
+"""Operations a second that kernels reach on a whole prompt: a product for each weight layout, and attention.
+
+The peaks of `measure` are of products in registers; a real one also rounds, loads and stores. Estimates of prompts take
+these rates, so they follow the kernels as they are built, on the machine as it is.
+"""
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.cpu.library import Library
+from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Embed, Extent, GatherRows, Linear, PagedAttention, Slot, Span, StepProgram
+
+ATTENTION = "attention"  # beside the layouts, in the mapping of rates
+
+_ROWS = 256  # tokens of a step: enough that a weight's bytes cost nothing
+_WIDTH = 1024
+_BLOCK = 16
+_HEADS, _HEAD_DIM = 8, 64
+_GROUPS = {Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16}  # as the common GGUF types have them
+_TYPES = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
+
+
+def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[str, float]:
+    """Of every layout, and of attention: the best of as many steps as fit into `seconds` for each.
+
+    Integer weights meet activations of 8 bits. Raises BindError.
+    """
+    kernels = CpuKernelSet("measured", library)
+    rates: dict[str, float] = {}
+    for layout in Layout:
+        executable = _linear(kernels, layout, num_threads)
+        rates[layout.value] = 2 * _WIDTH * _WIDTH * _ROWS / _best_seconds(executable, 1, seconds)
+    executable = _attention(kernels, num_threads)
+    pairs = _ROWS * (_ROWS + 1) // 2
+    rates[ATTENTION] = 4 * _HEADS * _HEAD_DIM * pairs / _best_seconds(executable, 1, seconds)
+    return rates
+
+
+def _linear(kernels: CpuKernelSet, layout: Layout, num_threads: int) -> Executable:
+    slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, _WIDTH), Slot(2, Extent.SAMPLED, _WIDTH))
+    product = Linear(Span(slots[0], 0, _WIDTH), "weight", Span(slots[1], 0, _WIDTH))
+    program = StepProgram((Embed("table", slots[0]), product, GatherRows(slots[1], slots[2])), slots, slots[2], 0)
+    weights = {"table": _table(), "weight": _weight(layout)}
+    return kernels.bind(program, weights, (), _limits(num_threads, quantize=layout in _GROUPS))
+
+
+def _attention(kernels: CpuKernelSet, num_threads: int) -> Executable:
+    width = _HEADS * _HEAD_DIM
+    slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, width), Slot(2, Extent.SAMPLED, width))
+    attention = PagedAttention(
+        q=Span(slots[0], 0, width), out=slots[1], layer=0, num_heads=_HEADS, num_kv_heads=_HEADS // 4,
+        head_dim=_HEAD_DIM, scale=_HEAD_DIM**-0.5,
+    )  # fmt: skip
+    program = StepProgram((Embed("table", slots[0]), attention, GatherRows(slots[1], slots[2])), slots, slots[2], 1)
+    shapes = (KvCacheShape(_HEADS // 4, _HEAD_DIM),)
+    return kernels.bind(program, {"table": _table()}, shapes, _limits(num_threads, quantize=False))
+
+
+def _table() -> CanonicalWeight:
+    values = np.random.default_rng(0).standard_normal((1, _WIDTH)).astype(np.float32)
+    return CanonicalWeight(Layout.F32, 1, _WIDTH, values)
+
+
+def _weight(layout: Layout) -> CanonicalWeight:
+    """Codes that every layout can hold; what they are does not change how long they take."""
+    columns = _WIDTH // 2 if layout is Layout.INT4 else _WIDTH
+    codes = np.random.default_rng(1).integers(0, 16, (_WIDTH, columns)).astype(_TYPES.get(layout, np.uint8))
+    group = _GROUPS.get(layout)
+    if group is None:
+        return CanonicalWeight(layout, _WIDTH, _WIDTH, codes)
+    scale = np.full((_WIDTH, _WIDTH // group), 0.01, np.float16)
+    return CanonicalWeight(layout, _WIDTH, _WIDTH, codes, scale, None, group)
+
+
+def _limits(num_threads: int, *, quantize: bool) -> ExecutionLimits:
+    num_blocks = _ROWS // _BLOCK
+    return ExecutionLimits(_ROWS, 1, 1, _ROWS, _BLOCK, num_blocks, "bf16", num_threads, quantize)
+
+
+def _best_seconds(executable: Executable, operator: int, seconds: float) -> float:
+    """Of one operator of a step with one whole prompt; closes the executable."""
+    every = np.arange(_ROWS, dtype=np.int32)
+    step = StepInputs(
+        token_ids=np.zeros(_ROWS, np.int32),
+        positions=every,
+        slot_mapping=every,
+        query_start=np.array([0, _ROWS], np.int32),
+        seq_lens=np.array([_ROWS], np.int32),
+        block_tables=np.arange(_ROWS // _BLOCK, dtype=np.int32).reshape(1, -1),
+        sampled_rows=np.zeros(1, np.int32),
+    )
+    best, end = float("inf"), time.perf_counter() + seconds
+    try:
+        executable.run(step)
+        while best == float("inf") or time.perf_counter() < end:
+            taken = np.zeros(3)
+            executable.time_operators(taken)
+            executable.run(step)
+            best = min(best, float(taken[operator]))
+    finally:
+        executable.time_operators(None)
+        executable.close()
+    return best
