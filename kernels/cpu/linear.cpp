@@ -45,7 +45,9 @@ class Division {
     const int blocks = (num_tiles_ + kBlockTiles - 1) / kBlockTiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
-    panels_per_tile_ = tile_panels((rows_ + num_tiles_ - 1) / num_tiles_);
+    const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
+    panels_per_tile_ = tile_panels(tile_rows);
+    if (call.input.shape.group_size != 0) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
     const int64_t fair = panels_ / (4 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));

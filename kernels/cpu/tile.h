@@ -68,6 +68,13 @@ constexpr bool tile_fits(int rows, int panels) {
 // The widest tile for `rows` rows, in panels.
 constexpr int tile_panels(int rows) { return tile_fits(rows, 4) ? 4 : tile_fits(rows, 2) ? 2 : 1; }
 
+// The same for integer products: one or two rows go faster when sums, results and what they are made of fit the registers.
+constexpr int kStreamVectors = APPL_VNNI ? 0 : 4;
+constexpr bool tile_streams(int rows, int panels) { return rows <= 2 && rows * panels * kPanelVectors <= kStreamVectors; }
+constexpr int integer_tile_panels(int rows) {
+  return tile_streams(rows, 4) ? 4 : tile_streams(rows, 2) ? 2 : tile_streams(rows, 1) ? 1 : tile_panels(rows);
+}
+
 template <template <int, int> class Kernel, int Rows = 1>
 constexpr void fill_tiles(TileTable& table) {
   table.tiles[Rows - 1][0] = Kernel<Rows, 1>::run;
@@ -116,7 +123,7 @@ struct Accumulators {
 
 constexpr int kPrefetchBytes = 2048;  // ahead in each panel
 
-// Asks for weights before their turn: a step of a tile calls it once, and takes a line of each panel. Tiles of one or two
+// Asks for weights before their turn: a step of a tile calls it once, and takes `Lines` lines of each panel. Tiles of one or two
 // rows run at the pace of memory and ask for what comes kPrefetchBytes later, in each panel or in the next group of panels.
 // Taller ones multiply for long from the caches, and meanwhile bring the next panels into the second level.
 template <int Rows, int Panels>
@@ -125,14 +132,18 @@ class Prefetch {
   explicit Prefetch(const TileArgs& t)
       : panel_bytes_(t.panel_bytes), near_(t.near), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
 
+  template <int Lines = 1>
   void step(const uint8_t* b) {
     if constexpr (Rows <= 2) {
       const uint8_t* ahead = b + near_;
       ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
-      for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead + size_t(p) * panel_bytes_);
+      for (int i = 0; i < Panels * Lines; ++i) {
+        __builtin_prefetch(ahead + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4);
+      }
     } else {
-      for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead_ + size_t(p) * panel_bytes_, 0, 2);
-      ahead_ += ahead_step_;
+      for (int i = 0; i < Lines; ++i, ahead_ += ahead_step_) {
+        for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead_ + size_t(p) * panel_bytes_, 0, 2);
+      }
     }
   }
 

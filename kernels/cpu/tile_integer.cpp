@@ -6,6 +6,8 @@
 //   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
 //   int5, int6  two sums of vpmaddubsw pairs are at most 4 * 63 * 127 = 32004, and vpmaddwd adds them into 32 bits;
 //   int8      vpmaddwd on weights widened to 16 bits.
+#include <type_traits>
+
 #include "planes.h"
 #include "tile.h"
 
@@ -144,6 +146,7 @@ struct Int4Type {
 
 template <class Type, int Rows, int Panels>
 class IntegerTile {
+ protected:
   static constexpr int kVectors = Panels * kPanelVectors, kUnitBytes = Type::kLines * kLineBytes;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   using Products = Ints[Rows][kVectors];
@@ -182,7 +185,7 @@ class IntegerTile {
     c->finish(t);
   }
 
- private:
+ protected:
   static const uint8_t* vector(const TileArgs& t, const uint8_t* b, int v) {
     return b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
   }
@@ -197,8 +200,7 @@ class IntegerTile {
     Prefetch<Rows, Panels> prefetch = Rows <= 2 ? Prefetch<Rows, Panels>(t) : ahead;
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
-#pragma GCC unroll 5
-      for (int line = 0; line < Type::kLines; ++line) prefetch.step(b + line * kLineBytes);
+      prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll 16
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums);
     }
@@ -261,14 +263,86 @@ class IntegerTile {
   }
 };
 
+// Tiles of so few sums that results, sums and what they are made of fit the registers together. Nothing passes through memory,
+// and the scaling of one group overlaps with the products of the next. One row runs at the pace of memory only this way.
+template <class Type, int Rows, int Panels>
+class StreamTile : IntegerTile<Type, Rows, Panels> {
+  using Tile = IntegerTile<Type, Rows, Panels>;
+  using Tile::kUnitBytes, Tile::kVectors;
+
+ public:
+  static void run(const TileArgs& t) {
+    Accumulators<Rows, kVectors> c;
+    c.start(t);
+    Prefetch<Rows, Panels> prefetch(t);
+    const uint8_t *a = t.a, *group = t.b, *header = t.header;
+    size_t side = 0;
+    for (int first = 0; first < t.columns; first += t.group_size) {
+      const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      Ints products[Rows][kVectors];
+#pragma GCC unroll 4
+      for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) products[m][v] = splat_int(int32_t(t.sum[side + size_t(m)] * -t.zero_point));
+      const uint8_t* b = group;
+      for (int k = 0; k < columns; k += Type::kFoldColumns) {
+        const int count = k + Type::kFoldColumns < columns ? Type::kFoldColumns : columns - k;
+        multiply(t, count, prefetch, a, b, products);
+      }
+      scale(t, header, side, products, c.value);
+      group += t.group_stride;
+      header += t.header_stride;
+      side += t.side_stride;
+    }
+    c.finish(t);
+  }
+
+ private:
+  [[gnu::always_inline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& prefetch, const uint8_t*& a,
+                                              const uint8_t*& b, Ints (&products)[Rows][kVectors]) {
+    typename Tile::Sums sums = {};
+    for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
+      prefetch.template step<Type::kLines>(b);
+#pragma GCC unroll 16
+      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) Tile::add_step(t, a + s * 4, b, s, sums);
+    }
+#pragma GCC unroll 4
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) products[m][v] += Type::fold(sums[m][v]);
+  }
+
+  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side,
+                                           const Ints (&products)[Rows][kVectors], Floats (&c)[Rows][kVectors]) {
+    const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
+      const Floats weight_scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
+#pragma GCC unroll 4
+      for (int m = 0; m < Rows; ++m) {
+        c[m][v] = multiply_add(c[m][v], to_floats(products[m][v]), weight_scale * t.scale[side + size_t(m)]);
+      }
+      if (!t.has_offset) continue;
+      const Floats offset = load_scales(at + scale_bytes, t.scales_are_f32, v % kPanelVectors);
+#pragma GCC unroll 4
+      for (int m = 0; m < Rows; ++m) c[m][v] = multiply_add(c[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
+    }
+  }
+};
+
+template <class Type, int Rows, int Panels>
+using AnyTile =
+    std::conditional_t<tile_streams(Rows, Panels), StreamTile<Type, Rows, Panels>, IntegerTile<Type, Rows, Panels>>;
+
 template <int Rows, int Panels>
-using Int8Tile = IntegerTile<Int8Type, Rows, Panels>;
+using Int8Tile = AnyTile<Int8Type, Rows, Panels>;
 template <int Rows, int Panels>
-using Int4Tile = IntegerTile<Int4Type, Rows, Panels>;
+using Int4Tile = AnyTile<Int4Type, Rows, Panels>;
 template <int Rows, int Panels>
-using Int5Tile = IntegerTile<PlaneType<5>, Rows, Panels>;
+using Int5Tile = AnyTile<PlaneType<5>, Rows, Panels>;
 template <int Rows, int Panels>
-using Int6Tile = IntegerTile<PlaneType<6>, Rows, Panels>;
+using Int6Tile = AnyTile<PlaneType<6>, Rows, Panels>;
 
 }  // namespace
 
