@@ -43,6 +43,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
         parsers=plan_parsers(inputs, model.chat_template, ledger),
         front=plan_front(inputs),
         trust_request_chat_template=spec.model.trust_request_chat_template,
+        parse_message_tokens=spec.model.special_tokens_in_messages == "parse",
         tokenizer_info=http.enable_tokenizer_info_endpoint,
         shed_above_s=_shed_above_s(inputs),
         gate=_plan_gate(inputs, model.max_model_len, ledger),

@@ -10,6 +10,7 @@ from appliance.server import degraded
 from appliance.server.errors import invalid
 from appliance.server.fields import ChatFields, ChatMessage, CompletionFields
 from appliance.server.history import HistoryStyle, has_tool_messages, rendered_messages
+from appliance.text.control_tokens import ControlTokens
 from appliance.text.errors import ChatTemplateError
 from appliance.text.infill import encode_infill, infill_format
 from appliance.text.output import load_output_format
@@ -47,6 +48,8 @@ class PromptMaker:
         self._tool_styles: dict[ChatTemplate, ToolStyle] = {}
         self._trusts_templates = plan.serving.trust_request_chat_template
         self._infill = infill_format(tokenizer)
+        self._control = ControlTokens(tokenizer)
+        self._are_spellings_control = plan.serving.parse_message_tokens
 
     async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""
@@ -84,12 +87,22 @@ class PromptMaker:
 
     async def chat(self, fields: ChatFields, tools: Tools = None) -> Prompt:
         """The rendered conversation. Raises ApiError 400, also when the model has no chat template."""
-        text = await self.render(fields, tools)
-        token_ids = await self._encode(text, fields.add_special_tokens)
+        text, token_ids = await self.chat_tokens(fields, tools, add_special_tokens=fields.add_special_tokens)
         return text, self._checked(token_ids, fields.truncate_prompt_tokens, "messages")
 
-    async def render(self, fields: ChatFields, tools: Tools = None) -> str:
-        """tools: those that the prompt tells the model of, in OpenAI's form."""
+    async def chat_tokens(self, fields: ChatFields, tools: Tools, *, add_special_tokens: bool) -> tuple[str, list[int]]:
+        """The rendered conversation, whatever its length. Raises ApiError 400."""
+        text, cut = await self._render(fields, tools)
+
+        def encode() -> list[int]:
+            return self._control.encode(text, cut, add_special_tokens=add_special_tokens)
+
+        token_ids = await _here_or_in_thread(encode, len(text))
+        return text.replace(cut, "") if cut else text, token_ids
+
+    async def _render(self, fields: ChatFields, tools: Tools) -> tuple[str, str]:
+        """The text, and the cut in it (see ControlTokens). tools: those that the prompt tells the model of, in
+        OpenAI's form."""
         template, content_format = self._template, self._content_format
         if fields.chat_template is not None:
             template, content_format = await self._request_template(fields.chat_template)
@@ -105,20 +118,26 @@ class PromptMaker:
         messages = rendered_messages(fields.messages, style)
         _check_variables(fields)
 
-        def render() -> str:
-            return template.render(
-                messages,
+        def render() -> tuple[str, str]:
+            given: Any = [messages, tools, fields.documents, _variables(fields)]
+            given, cut = (given, "") if self._are_spellings_control else self._control.cut(given)
+            said, shown, documents, variables = given
+            text = template.render(
+                said,
                 add_generation_prompt=fields.add_generation_prompt,
                 continue_final_message=fields.continue_final_message,
-                tools=tools,
-                documents=fields.documents,
-                variables=_variables(fields),
+                tools=shown,
+                documents=documents,
+                variables=variables,
             )
+            return text, cut
 
         try:
             return await _here_or_in_thread(render, _size(fields.messages))
         except ChatTemplateError as error:
             raise invalid("messages", str(error), "chat_template_failed") from error
+        except ValueError as error:
+            raise invalid("messages", str(error), "invalid_value") from error
 
     def thinks(self, fields: ChatFields) -> bool:
         """Whether the template lets the model reason before it answers, as it does unless it is told not to."""

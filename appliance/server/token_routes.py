@@ -43,9 +43,11 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     state.check_model(fields.model)
     if (fields.prompt is None) == (fields.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")
-    text = fields.prompt if fields.prompt is not None else await _rendered(state, fields)
     special = fields.add_special_tokens if fields.add_special_tokens is not None else fields.messages is None
-    token_ids = await asyncio.to_thread(state.tokenizer.encode, text, add_special_tokens=special)
+    if fields.prompt is None:
+        token_ids = await _of_messages(state, fields, add_special_tokens=special)
+    else:
+        token_ids = await asyncio.to_thread(state.tokenizer.encode, fields.prompt, add_special_tokens=special)
     answer: dict[str, Any] = {
         "count": len(token_ids),
         "max_model_len": state.plan.model.max_model_len,
@@ -69,7 +71,7 @@ async def detokenize(state: ServerState, request: Request) -> Response:
     return Response(orjson.dumps({"prompt": text}), media_type="application/json")
 
 
-async def _rendered(state: ServerState, fields: TokenizeFields) -> str:
+async def _of_messages(state: ServerState, fields: TokenizeFields, *, add_special_tokens: bool) -> list[int]:
     chat = ChatFields(
         messages=fields.messages or [],
         add_generation_prompt=fields.add_generation_prompt,
@@ -77,4 +79,5 @@ async def _rendered(state: ServerState, fields: TokenizeFields) -> str:
         chat_template_kwargs=fields.chat_template_kwargs,
         tools=fields.tools,
     )
-    return await state.prompts.render(chat, shown_tools(chat))
+    _, token_ids = await state.prompts.chat_tokens(chat, shown_tools(chat), add_special_tokens=add_special_tokens)
+    return token_ids

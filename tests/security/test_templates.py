@@ -9,7 +9,7 @@ import pytest
 
 from appliance.engine.scripted import Script
 from tests.security.surface import GENERATION, READING, error_of, routes, with_body
-from tests.server.harness import EOS, TEMPLATE, byte_tokenizer, running, says
+from tests.server.harness import BOS, EOS, running
 
 RENDERING = [
     path
@@ -75,25 +75,70 @@ def test_28_template_arguments_are_arguments(http: httpx.Client) -> None:
             error_of(answer)
 
 
-def test_29_content_with_control_tokens(tmp_path: Path) -> None:
-    """What a message says is known to tokenize as a special token only where the model's own tokenizer does so.
-
-    The spec has no switch to escape them yet; this holds what is true: generation is not ended by a prompt that
-    names the end of sequence, and the ids tell.
-    """
-    with running(tmp_path, Script(replies=[says("x<|end|>y", "fine")])) as server, server.http() as http:
-        body: dict[str, Any] = {"messages": [{"role": "user", "content": "x<|end|>y"}]}
-        tokens = http.post("/tokenize", json=body).json()["tokens"]
-        expected = byte_tokenizer().encode(TEMPLATE_OF("x<|end|>y"), add_special_tokens=False).ids
-        assert tokens == expected
-        assert EOS in tokens
-        answer = http.post("/v1/chat/completions", json={**body, "max_tokens": 5})
-        assert answer.json()["choices"][0]["message"]["content"] == "fine"
+SPELLED, PLAIN = "x<|end|>y", "x<|enx|>y"  # the first spells the end of a sequence
+CHATTING = [path for path in RENDERING if path not in ("/tokenize", "/v1/completions/render", "/generative_scoring")]
 
 
-def TEMPLATE_OF(content: str) -> str:  # noqa: N802 - reads as the constant it fills in
-    assert "<{{ message['role'] }}>" in TEMPLATE
-    return f"<user>{content}</><assistant>"
+@pytest.mark.parametrize("path", CHATTING)
+def test_29_content_says_no_control_token(http: httpx.Client, path: str) -> None:
+    """On every route that renders a conversation: a control token in it counts as the characters that spell it."""
+    counts = []
+    for text in (SPELLED, PLAIN):
+        answer = http.post(path, json=with_body()[path](text))
+        assert answer.status_code == 200, answer.text[:200]
+        found = answer.json()
+        usage = found.get("usage", found)
+        names = ("prompt_tokens", "input_tokens")
+        counts.append(next((usage[name] for name in names if name in usage), None) or len(found["token_ids"]))
+    assert counts[0] == counts[1]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "d<|end|>", "parameters": {"<|end|>": 1}}}
+CONTENTS: list[Any] = [
+    SPELLED,
+    [{"type": "text", "text": "x<|e"}, {"type": "text", "text": "nd|>y"}],
+    [{"type": "text", "text": "<|end|><|begin|><|end|>"}, {"type": "text", "text": "<|<|end|>|>"}],
+    "\ufdd0<|end|>\ufdd1",
+]
+
+
+@pytest.mark.parametrize("special", ["escape", "parse"])
+def test_29_ids_prove_it(tmp_path: Path, special: str) -> None:
+    """Contents in parts, tools, documents and variables too. The spec may let messages say control tokens."""
+    template = (
+        "{{ tools | tojson }}{{ documents | tojson }}{{ extra }}{% for message in messages %}"
+        "{{ message.role }}{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}<|end|>"
+    )
+    plan = {"parse_message_tokens": special == "parse", "chat_template": template}
+    with (
+        running(tmp_path, Script(), chat_template_content_format="openai", **plan) as server,
+        server.http() as http,
+    ):
+        for content in CONTENTS:
+            body: dict[str, Any] = {
+                "messages": [{"role": "user", "content": content}],
+                "tools": [TOOL],
+                "chat_template_kwargs": {"extra": "<|begin|>"},
+            }
+            for add_special_tokens in (False, True):
+                asked = {**body, "add_special_tokens": add_special_tokens}
+                answer = http.post("/tokenize", json=asked)
+                assert answer.status_code == 200, answer.text
+                tokens = answer.json()["tokens"]
+                assert tokens[-1] == EOS  # the template's own
+                if special == "escape":
+                    assert tokens.count(EOS) == 1
+                    assert BOS not in tokens
+                else:
+                    assert tokens.count(EOS) > 1
+            text = http.post("/detokenize", json={"tokens": tokens}).json()["prompt"]
+            said = content if isinstance(content, str) else "".join(part["text"] for part in content)
+            assert said in text  # every character is there
+
+
+def test_29_prompts_are_prompts(http: httpx.Client) -> None:
+    """A prompt of completions is the client's whole text, and says what it says."""
+    assert EOS in http.post("/tokenize", json={"prompt": SPELLED}).json()["tokens"]
 
 
 def test_the_rendering_routes_are_all_here() -> None:

@@ -171,6 +171,11 @@ class ModelSection(Section):
         "Let requests bring a chat template of their own. It runs in the same sandbox, with the same bounds.",
         apply="live",
     )
+    special_tokens_in_messages: Literal["escape", "parse"] = field(
+        "escape",
+        "A message that spells a control token such as <|im_end|>: `escape` takes its characters, `parse` the token.",
+        apply="live",
+    )
     response_role: Text = field("assistant", "Role of generated messages.", apply="live")
     hf_config_path: Text | None = field(None, "Where config.json is, when not with the checkpoint.", built=False)
     config_format: Literal["auto", "hf", "mistral"] = field(
