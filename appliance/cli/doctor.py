@@ -27,7 +27,7 @@ class _KernelStatus:
 def run(*, measured: bool = False, as_json: bool = False) -> int:
     """Prints facts, profile and kernel sets. 3 when no kernel set of the profile can run here.
 
-    measured: measure read bandwidth and arithmetic peaks first (about ten seconds) and keep the figures.
+    measured: measure read bandwidth and arithmetic peaks first (under half a minute) and keep the figures.
     """
     facts = probe_machine()
     selection = select_profile(facts, load_profiles())
