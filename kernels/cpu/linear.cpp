@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "activation.h"
-#include "tile.h"
+#include "tall.h"
 
 namespace appl {
 namespace {
@@ -85,6 +85,7 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
+    is_tall_ = !division.streams() && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
   }
 
   void item(int64_t index) const {
@@ -97,6 +98,10 @@ class Run {
       return;
     }
     for (int block = 0; block < num_blocks_; ++block) {
+      if (is_tall_) {
+        tall_panels(item, block);
+        continue;
+      }
       for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, panel, block);
     }
   }
@@ -107,7 +112,7 @@ class Run {
     int count = std::min(division_.panels_per_tile(), item.end_panel - panel);
     while (count > 0) {
       const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
-      const bool whole = (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
+      const bool whole = is_whole(panel, width);
       for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
         if (whole) in_place(item, tile, panel, width, block);
         else if (block == 0) aside(item, tile, panel, width);
@@ -115,6 +120,40 @@ class Run {
       panel += width;
       count -= width;
     }
+  }
+
+  // True where sums can be added up in the output.
+  bool is_whole(int panel, int width) const {
+    return (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
+  }
+
+  // The same for all panels of the item, each unpacked once.
+  void tall_panels(const Division::Item& item, int block) const {
+    TallBlock unpacked;
+    for (int panel = item.first_panel; panel < item.end_panel; ++panel) {
+      const bool whole = is_whole(panel, 1);
+      if (whole) unpack_block(w_.layout, arguments(0, panel, block), unpacked);
+      for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
+        if (whole) tall(item, tile, panel, block, unpacked);
+        else if (block == 0) aside(item, tile, panel, 1);
+      }
+    }
+  }
+
+  void tall(const Division::Item& item, int tile, int panel, int block, const TallBlock& unpacked) const {
+    const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
+    TileArgs t = arguments(row, panel, block);
+    t.c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
+    t.ldc = size_t(call_.out_stride);
+    t.add = block > 0 || call_.accumulate;
+    // The tiles ask for the next panel's codes in equal shares.
+    const size_t bytes = size_t(t.columns) * column_panel_bytes(w_.layout);
+    const size_t tiles = size_t(item.end_tile - item.first_tile);
+    const size_t share = (bytes + tiles - 1) / tiles;
+    const uint8_t* next = t.b + w_.panel_bytes + size_t(tile - item.first_tile) * share;
+    for (size_t i = 0; i < share; i += kLine) __builtin_prefetch(next + i, 0, 2);
+    run_tall(w_.layout, rows, t, unpacked);
+    if (block == num_blocks_ - 1) finish(t.c, t.ldc, rows, panel * kPanel, kPanel);
   }
 
   void in_place(const Division::Item& item, int tile, int panel, int width, int block) const {
@@ -158,22 +197,28 @@ class Run {
   }
 
   void compute(int row, int rows, int panel, int width, int block, Ahead ahead, float* c, size_t ldc, bool add) const {
-    TileArgs t{};
-    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
-                                  : call_.input.block(block) + size_t(row) * kRowBytes;
-    t.panel_bytes = w_.panel_bytes;
+    TileArgs t = arguments(row, panel, block);
     t.near = kPrefetchBytes;
     t.panel_end = w_.panel(panel + 1);
     t.ahead = ahead.data;
     t.ahead_step = ahead.step;
-    t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     t.c = c;
     t.ldc = ldc;
     t.add = add;
+    tiles_.tiles[rows - 1][width / 2](t);
+  }
+
+  // Where the input from `row` on and a block of columns of some panels are.
+  TileArgs arguments(int row, int panel, int block) const {
+    TileArgs t{};
+    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
+                                  : call_.input.block(block) + size_t(row) * kRowBytes;
+    t.panel_bytes = w_.panel_bytes;
+    t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     const size_t first_column = size_t(block) * size_t(block_columns_);
     if (w_.is_quantized()) locate_groups(t, w_.panel(panel), first_column, row);
     else t.b = w_.panel(panel) + first_column * column_panel_bytes(w_.layout);
-    tiles_.tiles[rows - 1][width / 2](t);
+    return t;
   }
 
   void locate_groups(TileArgs& t, const uint8_t* panel, size_t first_column, int row) const {
@@ -210,7 +255,7 @@ class Run {
   const Division& division_;
   const TileTable& tiles_;
   int block_columns_, num_blocks_, group_size_;
-  bool per_channel_;
+  bool per_channel_, is_tall_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "prepared.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "simd.h"
 
@@ -31,21 +32,19 @@ struct Group {
   float sum;
 };
 
+constexpr int32_t kInfinity = 0x7f800000;  // magnitudes are ordered like their bits, and nothing finite is above it
+
 // Largest magnitude; not a number when any value is none, or infinite.
 float magnitude(const float* x, int count) {
-  Floats best{}, poison{};
+  Ints best{};
   int k = 0;
   for (; k + kWidth <= count; k += kWidth) {
-    Floats v = load(x + k);
-    best = vmax(vabs(v), best);
-    poison += v * 0.0f;
+    const Ints bits = load<Ints>(x + k) & 0x7fffffff;
+    best = bits > best ? bits : best;
   }
-  float result = reduce_max(best), bad = reduce_add(poison);
-  for (; k < count; ++k) {
-    result = std::max(result, std::fabs(x[k]));
-    bad += x[k] * 0.0f;
-  }
-  return result + bad;
+  int32_t result = reduce(best, [](auto a, auto b) { return a > b ? a : b; });
+  for (; k < count; ++k) result = std::max(result, bit_cast<int32_t>(x[k]) & 0x7fffffff);
+  return result < kInfinity ? bit_cast<float>(result) : std::numeric_limits<float>::quiet_NaN();
 }
 
 #if APPL_WIDTH == 16
@@ -59,6 +58,27 @@ constexpr Shorts kOrder{0, 2, 1, 3};
 void store_rounded(int8_t* out, Ints q) { store(out, __builtin_convertvector(q, Bytes)); }
 void store_rounded(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, Shorts), kOrder)); }
 
+// Four vectors at once, for which there are instructions that the compiler does not find.
+template <class Value>
+void store_rounded(Value* out, const Ints (&q)[4]) {
+#if APPL_WIDTH == 8
+  const auto raw = [&q](int i) { return bit_cast<__m256i>(q[i]); };
+  const __m256i low = _mm256_packs_epi32(raw(0), raw(1)), high = _mm256_packs_epi32(raw(2), raw(3));  // lanes interleave
+  if constexpr (sizeof(Value) == 1) {
+    const __m256i lanes = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    store(out, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), lanes));
+  } else {
+    const auto ordered = [](__m256i words) {
+      return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm256_permute4x64_epi64(words, 0xd8), 0xd8), 0xd8);
+    };
+    store(out, ordered(low));
+    store(out + 2 * kWidth, ordered(high));
+  }
+#else
+  for (int i = 0; i < 4; ++i) store_rounded(out + i * kWidth, q[i]);
+#endif
+}
+
 // Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns.
 template <class Value>
 Group quantize_group(const float* x, int count, Value* out) {
@@ -66,13 +86,18 @@ Group quantize_group(const float* x, int count, Value* out) {
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
   Ints sum{};
   int k = 0;
+  for (; k + 4 * kWidth <= count; k += 4 * kWidth) {
+    Ints q[4];
+    for (int i = 0; i < 4; ++i) q[i] = round_to_ints(load(x + k + i * kWidth) * inverse);
+    sum += (q[0] + q[1]) + (q[2] + q[3]);
+    store_rounded(out + k, q);
+  }
   for (; k + kWidth <= count; k += kWidth) {
-    Ints q = round_to_ints(load(x + k) * inverse);
+    const Ints q = round_to_ints(load(x + k) * inverse);
     sum += q;
     store_rounded(out + k, q);
   }
-  int32_t total = 0;
-  for (int i = 0; i < kWidth; ++i) total += sum[i];
+  int32_t total = reduce(sum, [](auto a, auto b) { return a + b; });
   const int padded = (count + 7) / 8 * 8;
   for (; k < padded; ++k) {
     const int q = k < count ? int(std::nearbyint(x[k] * inverse)) : 0;

@@ -82,16 +82,28 @@ inline Floats multiply_add(Floats sum, Floats a, Floats b) {
 #endif
 }
 
+// Lane i becomes lane i + Distance.
+template <int Distance, class V>
+inline V rotate(V v) {
+  Ints order;
+  for (int i = 0; i < kWidth; ++i) order[i] = (i + Distance) % kWidth;
+  return __builtin_shuffle(v, order);
+}
+
+// All lanes joined by `f`, in pairs.
+template <int Distance = kWidth / 2, class V, class F>
+inline auto reduce(V v, F&& f) {
+  v = f(v, rotate<Distance>(v));
+  if constexpr (Distance == 1) return v[0];
+  else return reduce<Distance / 2>(v, f);
+}
+
 inline float reduce_add(Floats v) {
-  float sum = 0;
-  for (int i = 0; i < kWidth; ++i) sum += v[i];
-  return sum;
+  return reduce(v, [](Floats a, Floats b) { return a + b; });
 }
 
 inline float reduce_max(Floats v) {
-  float best = v[0];
-  for (int i = 1; i < kWidth; ++i) best = v[i] > best ? v[i] : best;
-  return best;
+  return reduce(v, [](Floats a, Floats b) { return vmax(a, b); });
 }
 
 // --- 16-bit floats ---------------------------------------------------------------------------------------------------

@@ -91,20 +91,18 @@ def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout,
 
 @pytest.mark.parametrize("quantize", [False, True])
 @pytest.mark.parametrize("extreme", [-128, 127])
+@pytest.mark.parametrize("rows", [4, 40])
 def test_extreme_values_do_not_saturate(
-    native: CpuKernelSet, reference: KernelSet, extreme: int, quantize: bool
+    native: CpuKernelSet, reference: KernelSet, extreme: int, quantize: bool, rows: int
 ) -> None:
     data = np.full((16, 256), extreme, np.int8)
     weight = CanonicalWeight(Layout.INT8, 16, 256, data, np.ones((16, 1), np.float32), None, 256)
-    compare(native, reference, weight, 4, quantize)
-    nibbles = np.full((16, 128), 0xFF, np.uint8)
-    weight = CanonicalWeight(Layout.INT4, 16, 256, nibbles, np.ones((16, 8), np.float16), None, 32)
-    compare(native, reference, weight, 4, quantize)
-    for layout, bits in ((Layout.INT5, 5), (Layout.INT6, 6)):
-        codes = np.full((16, 256), (1 << bits) - 1, np.uint8)
+    compare(native, reference, weight, rows, quantize)
+    for layout, code, columns in ((Layout.INT4, 0xFF, 128), (Layout.INT5, 31, 256), (Layout.INT6, 63, 256)):
+        codes = np.full((16, columns), code, np.uint8)
         weight = CanonicalWeight(layout, 16, 256, codes, np.ones((16, 8), np.float16), None, 32)
         for x in (1.0, -1.0):  # every input is the largest of its group
-            compare(native, reference, weight, 4, quantize, constant=x)
+            compare(native, reference, weight, rows, quantize, constant=x)
 
 
 @pytest.mark.parametrize("layout", GROUP_UNITS)

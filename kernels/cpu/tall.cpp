@@ -1,0 +1,250 @@
+#include "tall.h"
+
+#include <algorithm>
+
+#include "unpack.h"
+
+namespace appl {
+
+#if APPL_WIDTH == 8
+
+namespace {
+
+using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
+
+constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
+
+// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk, which is
+// summed from nothing and then folded into 32 bits. Instructions are spelled out for the same reason as in simd.h.
+template <int Steps>
+struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
+  using Sum = Shorts;
+  static constexpr int kSteps = Steps, kColumns = 4;
+  static constexpr bool kHasZero = true;
+  static Sum first(Words w, Words x) {
+    Sum product;
+    asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
+    return product;
+  }
+  static Sum add(Sum sum, Words w, Words x) {
+    Sum product;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
+    return sum;
+  }
+  static Ints fold(Sum sum) {
+    return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(sum), _mm256_set1_epi16(1)));
+  }
+};
+
+struct WordProducts {  // int8 as signed words
+  using Sum = Ints;
+  static constexpr int kSteps = 16, kColumns = 2;
+  static constexpr bool kHasZero = false;
+  static Sum first(Words w, Words x) {
+    Sum product;
+    asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
+    return product;
+  }
+  static Sum add(Sum sum, Words w, Words x) {
+    Sum product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
+    return sum;
+  }
+  static Ints fold(Sum sum) { return sum; }
+};
+
+using Products4 = ByteProducts<8>;
+using Products5 = ByteProducts<4>;
+using Products6 = ByteProducts<2>;
+
+// c += f32(sum) * x * w, where c and w lie in memory: sums take all registers but four, and none may be spilled for these.
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
+  Floats result;
+  asm("vcvtdq2ps %[sum], %[sum]\n\t"
+      "vmulps %[x], %[sum], %[sum]\n\t"
+      "vmovaps %[c], %[result]\n\t"
+      "vfmadd231ps %[w], %[sum], %[result]\n\t"
+      "vmovaps %[result], %[c]"
+      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
+      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)));
+}
+
+template <class P, int Rows>
+class TallTile {
+  using Sums = typename P::Sum[Rows][kVectors];
+  using Partial = Ints[Rows][kVectors];
+
+ public:
+  static void run(const TileArgs& t, const TallBlock& block) {
+    Accumulators<Rows, kVectors> c;
+    c.start(t);
+    const uint8_t *a = t.a, *b = block.weights;
+    const float *scale = t.scale, *sum = t.sum, *scaled_sum = t.scaled_sum;
+    for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
+      const int columns = std::min(t.group_size, t.columns - first);
+      alignas(64) int32_t zero[kWidth];
+      if constexpr (P::kHasZero) store(zero, to_ints(load(sum) * -t.zero_point));
+      Partial partial;
+      const bool is_one = columns <= P::kSteps * P::kColumns;
+      int rest = columns;
+      for (; rest > P::kSteps * P::kColumns; rest -= P::kSteps * P::kColumns) {
+        Sums sums;
+        multiply(a, b, sums);
+        keep(sums, zero, rest == columns, partial);
+      }
+      Sums sums;
+      multiply(a, b, sums);
+      if (is_one) finish_one(sums, zero, scale, block.scale[group], c);
+      else finish(sums, partial, scale, block.scale[group], c);
+      if (t.has_offset) add_offset(scaled_sum, block.offset[group], c);
+      a = t.a + size_t(first + columns) * (4 / P::kColumns);
+      scale += t.side_stride;
+      sum += t.side_stride;
+      scaled_sum += t.side_stride;
+    }
+    c.finish(t);
+  }
+
+ private:
+  [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, Sums& sums) {
+#pragma GCC unroll 16
+    for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
+      const Words w[kVectors] = {load<Words>(b), load<Words>(b + kWidth * 4)};
+#pragma GCC unroll 8
+      for (int m = 0; m < Rows; ++m) {
+        const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) sums[m][v] = s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
+      }
+    }
+  }
+
+  // Of every chunk of a group but the last.
+  [[gnu::always_inline]] static void keep(Sums& sums, const int32_t* zero, bool is_first, Partial& partial) {
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const Ints sum = P::fold(sums[m][v]);
+        if (!is_first) partial[m][v] += sum;
+        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(zero[m]);
+        else partial[m][v] = sum;
+      }
+    }
+    asm("" : "+m"(partial));  // stays in memory: the registers are needed for sums
+  }
+
+  using Results = Accumulators<Rows, kVectors>;
+
+  [[gnu::always_inline]] static void finish(Sums& sums, const Partial& partial, const float* scale, const float* weights,
+                                            Results& c) {
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(scale[m]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        add_scaled(c.value[m][v], P::fold(sums[m][v]) + partial[m][v], x, weights + v * kWidth);
+      }
+    }
+  }
+
+  [[gnu::always_inline]] static void finish_one(Sums& sums, const int32_t* zero, const float* scale, const float* weights,
+                                                Results& c) {
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(scale[m]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        Ints sum = P::fold(sums[m][v]);
+        if constexpr (P::kHasZero) sum += splat_int(zero[m]);
+        add_scaled(c.value[m][v], sum, x, weights + v * kWidth);
+      }
+    }
+  }
+
+  // c += offset * sum of the inputs
+  static void add_offset(const float* scaled_sum, const float* offset, Results& c) {
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(scaled_sum[m]);
+      for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, load(offset + v * kWidth));
+    }
+  }
+};
+
+using Run = void (*)(const TileArgs&, const TallBlock&);
+
+template <class P>
+Run tile_of(int rows) {
+  static constexpr Run kTiles[] = {TallTile<P, 1>::run, TallTile<P, 2>::run, TallTile<P, 3>::run,
+                                   TallTile<P, 4>::run, TallTile<P, 5>::run, TallTile<P, 6>::run};
+  static_assert(std::size(kTiles) == kMaxTileRows);
+  return kTiles[rows - 1];
+}
+
+int chunk_columns(appl_layout layout) {
+  switch (layout) {
+    case APPL_INT4: return Products4::kSteps * Products4::kColumns;
+    case APPL_INT5: return Products5::kSteps * Products5::kColumns;
+    case APPL_INT6: return Products6::kSteps * Products6::kColumns;
+    default: return WordProducts::kSteps * WordProducts::kColumns;
+  }
+}
+
+// Bytes q + 128 as words q, in the order of Form::kInt16.
+void widen_int8(const uint8_t* data, int columns, uint8_t* to) {
+  using UnsignedShorts = uint16_t __attribute__((vector_size(kWidth * 4)));
+  for (int k = 0; k < columns; k += 4, data += kPanel * 4, to += 2 * kStepBytes) {
+    for (int v = 0; v < kVectors; ++v) {
+      const Words u = load<Words>(data + v * kWidth * 4);
+      const auto even = bit_cast<UnsignedShorts>(u & 0x00ff00ffu), odd = bit_cast<UnsignedShorts>(u) >> 8;
+      store(to + v * kWidth * 4, even - 128);
+      store(to + kStepBytes + v * kWidth * 4, odd - 128);
+    }
+  }
+}
+
+}  // namespace
+
+bool is_tall(appl_layout layout, int group_size, bool per_channel) {
+  return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout) == 0);
+}
+
+void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
+  const size_t column_bytes = layout == APPL_INT8 ? 2 * kPanel : kPanel, scale_bytes = kPanel * (t.scales_are_f32 ? 4 : 2);
+  const uint8_t *data = t.b, *header = t.header;
+  for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
+    const int columns = std::min(t.group_size, t.columns - first);
+    uint8_t* to = block.weights + size_t(first) * column_bytes;
+    if (layout == APPL_INT8) widen_int8(data, columns, to);
+    else unpack_group(layout, data, columns, to);
+    for (int v = 0; v < kVectors; ++v) {
+      store(block.scale[group] + v * kWidth, load_scales(header, t.scales_are_f32, v));
+      if (t.has_offset) store(block.offset[group] + v * kWidth, load_scales(header + scale_bytes, t.scales_are_f32, v));
+    }
+    data += t.group_stride;
+    header += t.header_stride;
+  }
+  // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
+  const size_t end = size_t(t.columns) * column_bytes;
+  const int chunk = chunk_columns(layout), padded = (t.columns + chunk - 1) / chunk * chunk;
+  std::memset(block.weights + end, 0, size_t(padded - t.columns) * column_bytes);
+}
+
+void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block) {
+  switch (layout) {
+    case APPL_INT4: return tile_of<Products4>(rows)(t, block);
+    case APPL_INT5: return tile_of<Products5>(rows)(t, block);
+    case APPL_INT6: return tile_of<Products6>(rows)(t, block);
+    default: return tile_of<WordProducts>(rows)(t, block);
+  }
+}
+
+#else
+
+bool is_tall(appl_layout, int, bool) { return false; }
+void unpack_block(appl_layout, const TileArgs&, TallBlock&) {}
+void run_tall(appl_layout, int, const TileArgs&, const TallBlock&) {}
+
+#endif
+
+}  // namespace appl
