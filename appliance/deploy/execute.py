@@ -160,7 +160,10 @@ class Applier:
         new = msgspec.structs.replace(
             described, url=current.url, started_at=current.started_at, home=current.home_generation
         )
-        self.state.write_current(new)
+        try:
+            self.state.write_current(new)
+        except ApplyError as error:  # the next apply tells the server once more
+            self.reporter.warning(str(error))
         return new
 
     def _wait(self, current: CurrentState) -> CurrentState:

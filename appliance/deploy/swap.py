@@ -43,7 +43,7 @@ class Swapper:
             new = self._start_beside(old, replace(start, listener=listener))
             self.starter.begin("drain")
             self._end(old, keeps_socket=listener is not None)
-        self.state.write_current(new)
+        self._note(new)
         return new
 
     def in_place(self, old: Running, start: Start) -> CurrentState:
@@ -71,8 +71,15 @@ class Swapper:
         except BaseException:
             self.state.clear_current()
             raise
-        self.state.write_current(current)
+        self._note(current)
         return current
+
+    def _note(self, serving: CurrentState) -> None:
+        """What was written down before holds nearly as well: it names the process."""
+        try:
+            self.state.write_current(serving)
+        except ApplyError as error:
+            self.starter.reporter.warning(str(error))
 
     def _start_beside(self, old: Running, start: Start) -> CurrentState:
         """The new server is written down as left over until it is ready, the old one from then on."""
