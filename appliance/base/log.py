@@ -6,9 +6,13 @@ log.info("step", extra=fields(running=3, waiting=0))
 
 import json
 import logging
+import logging.config
 import sys
 import time
+from pathlib import Path
 from typing import Any, Literal, TextIO
+
+from appliance.base.errors import ApplianceError
 
 LogFormat = Literal["text", "json"]
 
@@ -24,14 +28,50 @@ def fields(**values: Any) -> dict[str, Any]:
     return {_FIELDS: values}
 
 
-def configure(level: str = "info", form: LogFormat = "text", stream: TextIO | None = None) -> None:
-    """Sends the records of `appliance.*` to `stream` (stderr). Calling it again replaces the handler."""
+def configure(
+    level: str = "info", form: LogFormat = "text", stream: TextIO | None = None, config_file: str | None = None
+) -> None:
+    """Sends the records of `appliance.*` to `stream` (stderr). Calling it again replaces the handler.
+
+    config_file: a configuration of Python's `logging` as JSON (its dictConfig), which decides in the place of all that.
+    Raises ApplianceError when it cannot be used; the configuration before then holds.
+    """
+    config = _read_config(config_file) if config_file is not None else None
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
     root = logging.getLogger("appliance")
     root.handlers[:] = [handler]
     root.propagate = False
     root.setLevel("DEBUG" if level == "trace" else level.upper())
+    if config is not None:
+        _use_config(config, config_file)
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    """Loggers that exist already go on, unless the file says otherwise: ours are made on import."""
+    try:
+        config = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ApplianceError(f"observability.logs.log_config_file: {path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ApplianceError(f"observability.logs.log_config_file: {path} is no JSON object")
+    return {"disable_existing_loggers": False, **config}
+
+
+def _use_config(config: dict[str, Any], path: str | None) -> None:
+    """What the file says of the logger `appliance` takes the place of the handler that we gave it."""
+    root = logging.getLogger("appliance")
+    before = list(root.handlers)
+    if "appliance" in config.get("loggers", {}):
+        root.handlers[:] = []
+    elif "root" in config:
+        root.handlers[:], root.propagate = [], True
+    try:
+        logging.config.dictConfig(config)
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        root.handlers[:], root.propagate = before, False
+        hint = "see the configuration dictionary schema of Python's logging"
+        raise ApplianceError(f"observability.logs.log_config_file: {path}: {error}", hint=hint) from error
 
 
 class _TextLines(logging.Formatter):

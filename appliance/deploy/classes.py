@@ -12,6 +12,7 @@ _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 _DRAIN = (
     *("serving.host", "serving.port", "serving.front.uds", "serving.front.tls", "serving.front.middleware"),
     "serving.front.api_servers",
+    "serving.front.log_config_file",
     *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
     *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
 )

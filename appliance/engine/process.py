@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, msgspec.DecodeError) as error:
         sys.stderr.write(f"error: the plan {options.plan} cannot be read: {error}\n")
         return EXIT_NOT_STARTED
-    configure(plan.serving.log_level)
+    try:
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+    except ApplianceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_NOT_STARTED
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     return EngineProcess(plan, options.socket, options.parent_fd, options.heartbeat).run()
 

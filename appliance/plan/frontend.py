@@ -27,6 +27,7 @@ def plan_front(inputs: PlanInputs) -> FrontPlan:
         offline_docs=http.enable_offline_docs,
         access_log=logs.enable_access_log,
         log_outputs=logs.enable_log_outputs,
+        log_config_file=logs.log_config_file,
         keys_file=auth.keys_file,
         key_rules={key.name: rules for key in auth.keys if (rules := _rules(key)) != KeyPlan()},
         api_servers=http.api_server_count,

@@ -188,6 +188,7 @@ class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
     offline_docs: bool = False
     access_log: bool = False
     log_outputs: bool = False
+    log_config_file: str | None = None  # JSON for logging.config.dictConfig, in server and engine
     keys_file: str | None = None
     key_rules: dict[str, KeyPlan] = {}  # key name -> rules; a key that is not here has none
     api_servers: int = 1  # processes that answer HTTP

@@ -53,7 +53,7 @@ def run_server(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
         plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
-        configure(plan.serving.log_level)
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
         route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             store = Store(plan.serving, store_folder)
@@ -122,7 +122,7 @@ class _Server:
                 state = make_state(self._plan, client, metrics, supervisor.health, text.tokenizer, self._store)
                 metrics.describe(self._plan)
                 if inherited is not None or is_gated:
-                    await supervisor.settled()
+                    _require_ready(await supervisor.settled())
                 if is_gated:
                     await self._pass_gate(supervisor, text)
                 await self._serve(state, supervisor, listener, certificates)
@@ -134,7 +134,7 @@ class _Server:
 
     async def _pass_gate(self, supervisor: Supervisor, text: TextSide) -> None:
         gate = self._plan.serving.gate
-        if gate is not None and supervisor.health.is_ready:
+        if gate is not None:
             self._status.write("phase", name="gate", seconds=0.0, done=0, total=0, ended=False)
             await check_gate(self._plan, gate, supervisor.endpoint, text, supervisor.health)
 
@@ -161,7 +161,7 @@ class _Server:
         if not serving.done() and supervisor.health.state is EngineState.FAILED:
             server.should_exit = True
             await serving
-            raise ApplianceError(f"the engine did not start: {supervisor.health.reason}")
+            _require_ready(supervisor.health)
         await serving
         settled.cancel()
         batches.cancel()
@@ -180,3 +180,8 @@ class _Server:
         if self._engine_is_ready and self._running is not None and not self._was_ready:
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+
+
+def _require_ready(settled: Health) -> None:
+    if settled.state is EngineState.FAILED:
+        raise ApplianceError(f"the engine did not start: {settled.reason}")

@@ -71,7 +71,7 @@ class RunningServer:
         new.is_draining, new.crowd = old.is_draining, old.crowd
         self._states = [*(state for state in self._states if state.load), new]
         self._supervisor.use_plan(plan)
-        configure(plan.serving.log_level)
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
         new.metrics.describe(plan)
         self._app.use(app)
         if old.tracer is not None and new.tracer is not old.tracer:

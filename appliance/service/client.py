@@ -258,12 +258,12 @@ class EngineClient:
         )
 
     def _advance(self, output: SequenceOutput) -> None:
-        if output.request_id.startswith(_PROBE):
+        opened = self._open.get(output.request_id)
+        if opened is None and output.request_id.startswith(_PROBE):
             self._probed(output)
             return
         if output.times is not None or output.error is not None:
             self._timed(output.request_id, output.times)
-        opened = self._open.get(output.request_id)
         if opened is None:
             return  # ended here already; the engine has not heard yet
         if output.error is not None:

@@ -22,6 +22,7 @@ class SequenceText:
             kept=options.kept_special_tokens,
         )
         self._scan = StopScan(stops, include=options.include_stop_str_in_output) if stops else None
+        self._is_plain = options.detokenize and self._scan is None
         self._min_tokens = request.sampling.min_tokens
         self._num_tokens = 0
         self._eos_token_ids = text.eos_token_ids
@@ -29,6 +30,9 @@ class SequenceText:
 
     def advance(self, output: SequenceOutput) -> TextOutput:
         """Tokens after a stop string are dropped; `finished` is then set though the engine goes on."""
+        token_ids = output.token_ids
+        if self._is_plain and len(token_ids) == 1 and output.finish_reason is None and output.logprobs is None:
+            return self._plain(output, token_ids)
         shown = TextOutput(
             index=output.index,
             text="",
@@ -44,6 +48,17 @@ class SequenceText:
         if self._options.detokenize:
             self._add_text(shown, hidden_last=self._hides_last(output))
         return shown
+
+    def _plain(self, output: SequenceOutput, token_ids: list[int]) -> TextOutput:
+        """What almost every output is: one token, and nothing to look for in it."""
+        self._num_tokens += 1
+        return TextOutput(
+            index=output.index,
+            text=self._detokenizer.push(token_ids[0]),
+            token_ids=token_ids,
+            prompt_logprobs=output.prompt_logprobs,
+            num_cached_tokens=output.num_cached_tokens,
+        )
 
     def _add_text(self, shown: TextOutput, *, hidden_last: bool) -> None:
         push, scan, pieces = self._detokenizer.push, self._scan, []

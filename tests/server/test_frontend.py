@@ -1,5 +1,6 @@
 """TLS, Unix sockets, root paths, CORS, middleware and the access log."""
 
+import json
 import ssl
 import stat
 from pathlib import Path
@@ -181,3 +182,29 @@ def test_answers_are_logged_where_planned(tmp_path: Path) -> None:
         log = server.log.read_text()
         assert 'server: answer id=mine index=1 text="hello\\nwo" finished=stop' in log
         assert "world" not in log
+
+
+def test_a_logging_configuration_of_ones_own(tmp_path: Path) -> None:
+    """It decides for server and engine; one that is wrong ends the start with its name."""
+    lines = tmp_path / "lines.log"
+    config = {
+        "version": 1,
+        "formatters": {"plain": {"format": "%(name)s|%(message)s"}},
+        "handlers": {"file": {"class": "logging.FileHandler", "filename": str(lines), "formatter": "plain"}},
+        "loggers": {"appliance": {"level": "INFO", "handlers": ["file"], "propagate": False}},
+    }
+    path = tmp_path / "logging.json"
+    path.write_text(json.dumps(config))
+    front = {"log_config_file": str(path), "access_log": True}
+    with running(tmp_path, Script(), front=front) as server:
+        with server.http() as http:
+            http.get("/v1/models")
+        wait_until(lambda: "appliance.access|answered" in lines.read_text(), "the line is there")
+        assert "appliance.service|engine state" in lines.read_text()
+        assert server.log.read_text() == ""
+    path.write_text(json.dumps({**config, "handlers": {"file": {"class": "no.such.Handler"}}}))
+    with running(tmp_path, Script(), wait=False, front=front) as server:
+        assert server.process.wait(20) == 1
+        reason = [event for event in server.events() if event["event"] == "failed"][-1]["reason"]
+        assert "log_config_file" in reason
+        assert str(path) in reason

@@ -55,7 +55,7 @@ def run_keeper(
     """As run.run_server, with `plan.serving.front.api_servers` processes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
-        configure(plan.serving.log_level)
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
         with ExitStack() as stack:
             folder = store_folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-store-")))
             sockets = stack.enter_context(socket_folder())
@@ -155,7 +155,7 @@ class Keeper:
         self._plan = plan
         self._supervisor.use_plan(plan)
         self._metrics.describe(plan)
-        configure(plan.serving.log_level)
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
 
     async def _pass_gate(self) -> None:
         gate, health = self._plan.serving.gate, self._supervisor.health

@@ -126,7 +126,7 @@ class _Worker:
         self._channel = channel
         self._crowd = Crowd(channel)
         self._plan = msgspec.json.decode(place.plan.read_bytes(), type=EnginePlan)
-        configure(self._plan.serving.log_level)
+        configure(self._plan.serving.log_level, config_file=self._plan.serving.front.log_config_file)
         route_uvicorn_logs()
 
     async def run(self) -> None:

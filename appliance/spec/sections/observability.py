@@ -28,7 +28,11 @@ class LogsSection(Section):
     max_log_len: NonNegativeInt | None = field(
         256, "Most characters or token ids of a prompt in the log. null is no limit.", apply="live"
     )
-    log_config_file: Text | None = field(None, "A JSON logging configuration.", built=False)
+    log_config_file: Text | None = field(
+        None,
+        "A configuration of Python's logging as JSON (dictConfig), for server and engine; our loggers are appliance.*.",
+        apply="drain",
+    )
 
 
 class MetricsSection(Section):
