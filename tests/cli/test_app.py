@@ -1,9 +1,14 @@
 """The command line: exit codes, help with examples, errors in words."""
 
+import inspect
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from appliance import __version__
 from appliance.base.errors import ApplianceError, ApplyError, ExitCode
@@ -41,12 +46,59 @@ def test_help_has_an_example_that_names_the_verb(command: tuple[str, ...], capsy
     assert f"Example: appliance {' '.join(command)}" in " ".join(capsys.readouterr().out.split())
 
 
+def leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the real command line, with its words. typer brings its own click, so nothing is typed here."""
+    if hasattr(found, "commands"):
+        for name, child in found.commands.items():
+            yield from leaves(child, (*path, name))
+    else:
+        yield path, found
+
+
+def test_the_examples_of_the_help_are_command_lines_that_parse() -> None:
+    """Words, options and choices; what is behind a pipe or a redirection is the shell's."""
+    seen = set()
+    for path, found in leaves(typer.main.get_command(build())):
+        words = shlex.split((found.epilog or "").removeprefix("Example: "), comments=True)
+        end = next((at for at, word in enumerate(words) if word in ("|", ">", "&&")), len(words))
+        begin = words.index("appliance") + 1
+        assert tuple(words[begin : begin + len(path)]) == path
+        found.make_context(path[-1], words[begin + len(path) : end])
+        seen.add(path)
+    assert seen == set(COMMANDS)
+
+
+def test_every_verb_answers_with_the_codes_of_the_page() -> None:
+    """All of them are made by `verb`, whose guard gives each error its code; the page lists the codes."""
+    for path, found in leaves(typer.main.get_command(build())):
+        assert found.callback is not None, path
+        assert guarded.__name__ in inspect.unwrap(found.callback, stop=is_guarded).__code__.co_names, path
+    page = " ".join(PAGE.read_text().split())
+    codes = page[page.index("Exit codes:") :].split("|")[0]
+    assert {int(code) for code in re.findall(r"\b(\d)\b", codes)} == {int(code) for code in ExitCode}
+
+
+def is_guarded(function: Any) -> bool:
+    return guarded.__name__ in function.__code__.co_names
+
+
+def test_every_variable_is_on_the_page() -> None:
+    """What the code reads of the environment by a name of ours."""
+    read = {
+        name
+        for path in (ROOT / "appliance").rglob("*.py")
+        for name in re.findall(r'"(APPLIANCE_[A-Z]+(?:_[A-Z]+)*)"', path.read_text())
+    }
+    assert {name for name in read if f"`{name}`" not in PAGE.read_text()} == set()
+
+
+ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 WITHOUT_JSON = {
     "schema": "prints JSON as it is",
     "completion": "prints a script",
     "init": "writes a file",
-    "logs": "prints lines as they were written; observability.logs.format: json",
+    "logs": "prints lines as they were written",
     "down": "says how it ended; the exit code is the answer",
     "chat": "is a conversation; the HTTP API is for programs",
     "complete": "is a conversation; the HTTP API is for programs",
