@@ -1,6 +1,6 @@
 """What HTTP costs: streamed chat from the scripted back-end, which emits as fast as it can.
 
-PYTHONPATH=. python docs/benchmarks/streams.py [--connections 64] [--tokens 400] [--seconds 10] [--rate 0]
+PYTHONPATH=. python docs/benchmarks/streams.py [--connections 64] [--tokens 400] [--seconds 10] [--rate 0] [--servers 1]
 
 One process counts what comes over raw sockets (epoll, no HTTP library). It tells tokens and events a second, and the
 CPU microseconds a token of each process: on a busy machine these are the steady figures. Then one client at a time
@@ -26,6 +26,7 @@ from tests.server.harness import FIRST_BYTE, Server, running
 ASCII = FIRST_BYTE + 128  # the script counts up through these tokens, control characters and all
 _EVENT = b'"delta":{"content"'
 _END = b"0\r\n\r\n"
+_MODULES = {"engine": b"appliance.engine", "workers": b"appliance.server.workers"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -142,7 +143,7 @@ def _cpu_s(server: Server) -> dict[str, float]:
     while parents:
         pid = parents.pop()
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        name = next((kind for kind in ("engine", "worker") if f"appliance.{kind}".encode() in command), "server")
+        name = next((kind for kind, module in _MODULES.items() if module in command), "server")
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _TICKS
         parents += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=float, default=0.0, help="most tokens a second that the back-end emits; 0: any")
+    parser.add_argument("--servers", type=int, default=1, help="API processes")
     options = parser.parse_args()
     seats = options.connections
     with (
@@ -179,6 +181,7 @@ def main() -> None:
             max_num_batched_tokens=4 * seats,
             num_blocks=seats * (options.tokens // 16 + 6),
             prefix_caching=False,
+            front={"api_servers": options.servers},
         ) as server,
     ):
         _say(f"pid {server.process.pid}, engine {server.engine_pid()}")

@@ -1,6 +1,7 @@
 """Several API processes before one engine: they share the socket, the rules of keys, the figures and the store."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import signal
@@ -250,3 +251,30 @@ def test_a_worker_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
         assert server.process.wait(30) == 1
         failed = [event for event in server.events() if event["event"] == "failed"]
         assert "no_such_module" in failed[-1]["reason"]
+
+
+def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
+    """Six counts in a row that nobody answers; the test asks for them, so it waits for no clock."""
+    with running(tmp_path, SCRIPT, **PLAN) as server:
+        victim = workers(server)[2]
+        os.kill(victim, signal.SIGSTOP)
+
+        def is_replaced() -> bool:
+            with keyed(server) as http, contextlib.suppress(httpx.ReadTimeout):
+                http.get("/metrics", timeout=3.0)
+            return workers(server).get(2, victim) != victim
+
+        wait_until(is_replaced, "another process is there", 60.0)
+        wait_until(lambda: stream(server, "greet") == "hello world", "it serves")
+
+
+def test_a_unix_socket_is_shared(tmp_path: Path) -> None:
+    uds = str(tmp_path / "api.sock")
+    plan = {**PLAN, "front": {**PLAN["front"], "uds": uds}}
+    with running(tmp_path, SCRIPT, **plan) as server:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=uds), base_url="http://localhost", timeout=20.0) as http:
+            deep = http.get("/readyz", params={"deep": "1"}).json()
+        assert (deep["ready"], deep["deep"]["result"]) == (True, "ok")
+        server.terminate()
+        assert server.process.wait(20) == 0
+    assert not os.path.exists(uds)

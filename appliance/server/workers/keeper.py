@@ -119,7 +119,7 @@ class Keeper:
         self._supervisor.start()
         try:
             if inherited is not None or is_gated:
-                await self._supervisor.settled()
+                _require_ready(await self._supervisor.settled())
             if is_gated:
                 await self._pass_gate()
             await self._keep()
@@ -159,7 +159,7 @@ class Keeper:
 
     async def _pass_gate(self) -> None:
         gate, health = self._plan.serving.gate, self._supervisor.health
-        if gate is not None and health.is_ready:
+        if gate is not None:
             self._status.write("phase", name="gate", seconds=0.0, done=0, total=0, ended=False)
             text = await asyncio.to_thread(load_text_side, self._plan, cache_dir())
             await check_gate(self._plan, gate, self._supervisor.endpoint, text, health)
@@ -176,9 +176,8 @@ class Keeper:
         settled = asyncio.create_task(self._supervisor.settled())
         try:
             await asyncio.wait({*running, settled}, return_when=asyncio.FIRST_COMPLETED)
-            health = self._supervisor.health
-            if settled.done() and health.state is EngineState.FAILED and self._ending is None:
-                raise ApplianceError(f"the engine did not start: {health.reason}")
+            if settled.done() and self._ending is None:
+                _require_ready(settled.result())
             while any(not task.done() for task in running):
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 self._check_starts()
@@ -271,3 +270,8 @@ class Keeper:
         if is_ready and not self._was_ready:
             self._was_ready = True
             self._status.write("ready", url=self._url, seconds=round(time.monotonic() - self._started, 3))
+
+
+def _require_ready(settled: Health) -> None:
+    if settled.state is EngineState.FAILED:
+        raise ApplianceError(f"the engine did not start: {settled.reason}")

@@ -31,6 +31,7 @@ from appliance.service.engine_process import process_end
 _log = logger("server")
 _FIRST_WAIT_S, _MOST_WAIT_S = 0.1, 5.0  # before it is started again
 _STEADY_S = 10.0  # a life that long is no failure of the start
+_MOST_UNANSWERED = 6  # counts in a row, each of seconds: then the process hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Member:
         self.failure = ""
         self.counted: list[Sample] = []  # by this process, as far as it was asked
         self.load = 0
+        self._num_unanswered = 0
         self._home = home
         self._heard = heard
         self._gone = gone
@@ -100,14 +102,19 @@ class Member:
         return answer.reason
 
     async def count(self, within_s: float) -> None:
-        """Brings `counted` and `load` up to date, if it answers."""
+        """Brings `counted` and `load` up to date, if it answers. One that never does is ended, and started again."""
         if not self.is_up:
             return
         try:
             answer = await self._ask(Count, within_s)
         except (TimeoutError, ConnectionError) as error:
+            self._num_unanswered += 1
             _log.warning("an API process was not counted", extra=fields(worker=self.index, reason=repr(error)))
+            if self._num_unanswered >= _MOST_UNANSWERED:
+                _log.error("an API process hangs", extra=fields(worker=self.index))
+                self.kill()
             return
+        self._num_unanswered = 0
         assert isinstance(answer, Counted)
         self.counted, self.load = answer.samples, answer.load
 
@@ -125,6 +132,7 @@ class Member:
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> int:
+        self._num_unanswered = 0
         process, ours = self._spawn()
         self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
