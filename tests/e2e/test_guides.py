@@ -43,6 +43,7 @@ NOT_RUN = {
     "appliance apply --foreground deployment.yaml": "it goes on until SIGTERM; tests/e2e/test_lifecycle.py",
     "appliance logs -f": "it goes on as long as the server",
     "appliance doctor --measure": "it measures for ten seconds",
+    "pip install": "it changes the environment of the tests",
     "docker build": "the pipeline builds the image",
     "docker run": "the pipeline runs the image",
     "make quickstart": "it fetches a real model",
