@@ -1,4 +1,4 @@
-"""Greedy answers are the same, byte for byte, beside requests that fail, are given up, or mean harm: on a real socket."""
+"""Greedy answers are the same, byte for byte, beside requests that fail, go away, or mean harm: on a real socket."""
 
 import asyncio
 import itertools
