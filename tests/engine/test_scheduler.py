@@ -138,7 +138,7 @@ def test_a_leader_computed_again_has_nothing_to_copy_in_that_step() -> None:
 
 
 def test_preemption_takes_the_last_and_loses_no_token() -> None:
-    roomy, tight = harness(), harness(num_blocks=9, prefix_caching=False)
+    roomy, tight = harness(), harness(num_blocks=9, prefix_caching=False, expected_output=0)
     for run in (roomy, tight):
         run.scheduler.add(b"", generate("first", prompt(12), 20))
         run.scheduler.add(b"", generate("second", prompt(12, first=40), 20))
@@ -148,6 +148,19 @@ def test_preemption_takes_the_last_and_loses_no_token() -> None:
     assert [new.sequence_id for new in again] == [0, 1, 1]
     for name in ("first", "second"):
         assert tight.tokens(name) == roomy.tokens(name)
+
+
+def test_newcomers_wait_for_the_blocks_that_answers_of_late_took() -> None:
+    run = harness(num_blocks=24, expected_output=0, prefix_caching=False)
+    for number in range(40):
+        run.scheduler.add(b"", generate(f"learn{number}", prompt(8), 40))
+    run.run()
+    learnt = run.scheduler.stats(0.0).num_preemptions
+    for number in range(10):
+        run.scheduler.add(b"", generate(f"r{number}", prompt(8, first=50), 40))
+    run.run()
+    assert learnt > 20
+    assert run.scheduler.stats(0.0).num_preemptions - learnt < 5
 
 
 def test_priorities_order_admission_and_displace_worse_ones() -> None:

@@ -34,6 +34,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         prefix_caching=draw(st.booleans()),
         window=draw(st.sampled_from([None, None, 1, 3, 9, 20])),
+        expected_output=draw(st.sampled_from([0, 4, 128])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
     )
 

@@ -11,6 +11,7 @@ MOST_HELD = 64  # waiting ones that a step looks past, because a running prompt 
 class Admission:
     """Admits in policy order, as long as all known tokens of the next sequence fit in the free blocks.
 
+    For each running sequence the blocks stay free that an answer of the usual length still wants.
     Who shares a prefix with a running prompt beyond what is stored waits for it; others pass meanwhile.
     A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
     prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
@@ -29,6 +30,7 @@ class Admission:
         if not books.num_waiting:
             return
         reserved = self._still_needed(prefills)
+        growth = self._growth()
         held: list[Sequence] = []
         while books.free_rows and step.budget > 0 and step.logits > 0 and (head := books.head()) is not None:
             if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
@@ -41,12 +43,13 @@ class Admission:
                 if len(held) < MOST_HELD and self._is_coming(head, hits, prefills):
                     held.append(books.pop_head())
                     continue
-                admitted = self._start(head, hits, step, reserved)
+                admitted = self._start(head, hits, step, reserved + growth)
             if not admitted:
                 break
             if head.num_computed < len(head.tokens):
                 prefills.append(head)
             reserved += self._kv.missing(head, len(head.tokens))
+            growth += self._growth_of(head)
         for sequence in held:
             books.wait(sequence)
 
@@ -58,7 +61,7 @@ class Admission:
                 return
             prefills = [other for other in running if len(other.tokens) - other.num_computed > 1]
             hits = self._kv.cached_prefix(head)
-            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills)):
+            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + len(running)):
                 return
             self._books.preempt(running[-1])
 
@@ -114,10 +117,18 @@ class Admission:
         return ready and self._kv.can_fork(leader, sequence)
 
     def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:
-        """Whether all known tokens find blocks, with one left for each running sequence: else a newcomer would soon be
-        preempted again."""
+        """Whether all known tokens find blocks, with `reserved` ones left for others."""
         needed = self._kv.blocks_for(len(sequence.tokens)) - len(hits)
-        return needed <= self._kv.num_free_after(hits) - reserved - len(self._books.running)
+        return needed <= self._kv.num_free_after(hits) - reserved
+
+    def _growth(self) -> int:
+        """Blocks that running sequences will want: else a newcomer would soon be preempted, and computed again."""
+        return sum(map(self._growth_of, self._books.running))
+
+    def _growth_of(self, sequence: Sequence) -> int:
+        """As if its answer became as long as answers were of late; at least one block."""
+        length = min(sequence.stop_length, sequence.num_prompt + int(self._books.mean_output))
+        return max(1, self._kv.blocks_for(length) - self._kv.blocks_for(len(sequence.tokens)))
 
     def _still_needed(self, prefills: list[Sequence]) -> int:
         return sum(self._kv.missing(sequence, len(sequence.tokens)) for sequence in prefills)

@@ -8,6 +8,8 @@ from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, RequestKey, Sequence, Status
 
+WEIGHT_OF_NEWEST = 0.05  # of an answer's length in the mean
+
 
 class Books:
     """Each sequence that is open waits or runs. Running ones are in policy order, hold a row, and alone hold blocks."""
@@ -21,6 +23,7 @@ class Books:
         self.free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self.num_waiting = 0
         self.num_preemptions = 0
+        self.mean_output = float(config.expected_output)  # tokens of the answers that ended, the newest count most
         self._waiting: list[tuple[tuple[float, ...], int, Sequence]] = []  # a heap; ended sequences leave it late
         self._freed_rows: list[int] = []  # not yet told to the runner
 
@@ -62,6 +65,9 @@ class Books:
 
     def finish(self, sequence: Sequence, *, trusted: bool = True) -> None:
         """Ends an open sequence. With `trusted` false, nothing it stored will be found by others."""
+        if sequence.has_output:
+            num_output = len(sequence.tokens) - sequence.num_prompt
+            self.mean_output += WEIGHT_OF_NEWEST * (num_output - self.mean_output)
         if sequence.status is Status.RUNNING:
             self._leave_row(sequence)
             self.kv.release(sequence, trusted=trusted)

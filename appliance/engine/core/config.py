@@ -27,6 +27,7 @@ class SchedulerConfig:
     window: int | None = None  # the widest sliding window; None where a layer sees everything
     target_step_s: float | None = None  # how long a step with decodes should last; None: as long as it takes
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
+    expected_output: int = 128  # tokens of an answer, before any is known
     seed: int = 0
 
     def __post_init__(self) -> None:
