@@ -1,0 +1,67 @@
+"""Another value for each field of the spec that a generic one does not fit, and why some change nothing."""
+
+from dataclasses import dataclass
+
+OPERATOR, OTHER = "operator-secret", "other-secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """`given`: what the spec says before and after; overrides as of `--set`."""
+
+    value: str
+    given: tuple[str, ...] = ()
+
+
+VALUES: dict[str, Other] = {
+    "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
+    "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
+    "decoding.tool_parser": Other("hermes"),
+    "decoding.reasoning_parser": Other("deepseek_r1"),
+    "decoding.enable_auto_tool_choice": Other("false", ("decoding.tool_parser=hermes",)),
+    "degradations": Other("{ignored_field: allow}"),
+    "hardware.kernels.kernel_set": Other("cpu-generic"),
+    "hardware.memory.kv_cache": Other("1MiB"),
+    "decoding.override_generation_config": Other("{temperature: 0.5}"),
+    "endpoints.http.root_path": Other("/below"),
+    "endpoints.apis": Other("[openai]"),
+    "endpoints.auth.keys[].hash": Other("'sha256:" + "1" * 64 + "'"),
+    "endpoints.auth.keys[].models": Other("[base]"),
+    "endpoints.auth.keys[].priority": Other("3", ("scheduler.policy=priority",)),
+    "endpoints.http.middleware": Other("[tests.server.middleware.Stamp]", ("decoding.trust_plugins=true",)),
+    "endpoints.tls.cert_reqs": Other("optional", ("endpoints.tls.ca_certs=./ca.pem",)),
+    "observability.logs.enable_log_outputs": Other("true", ("observability.logs.enable_log_requests=true",)),
+    "scheduler.max_num_batched_tokens": Other("512"),
+    "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
+    "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),
+    **{f"slo.gate.{name}": Other("5", ("slo={ttft_p95: 2s, gate: {input_len: 8, output_len: 8}}",)) for name in (
+        "num_prompts", "max_concurrency", "input_len", "output_len",
+    )},
+}  # fmt: skip
+
+FETCHED = "how files are obtained; what they hold is in the plan"
+CHECKED = "a rule of the spec: it allows another field, which is planned"
+A_FILE = "what the file says is in the plan, which `test_classes_of_planned_values` has the class of"
+UNCHANGED: dict[str, str] = {
+    "model.source": A_FILE,
+    "model.tokenizer": A_FILE,
+    "decoding.generation_config": A_FILE,
+    "loading.packed_dir": A_FILE,
+    "model.sha256": FETCHED,
+    "model.revision": FETCHED,
+    "model.tokenizer_revision": FETCHED,
+    "loading.download_dir": FETCHED,
+    "loading.offline": FETCHED,
+    "loading.timeout": FETCHED,
+    "loading.hf_token": FETCHED,
+    "loading.ignore_patterns": FETCHED,
+    "loading.load_format": "a checkpoint has one format; another is refused",
+    "model.allow_long_max_model_len": CHECKED,
+    "endpoints.auth.allow_public_without_keys": CHECKED,
+    "decoding.trust_plugins": CHECKED,
+    "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
+    "decoding.disable_fallback": "this version has one back-end, which falls back to none",
+    "hardware.profile": "one profile fits the test's machine",
+    "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
+    "hardware.kernels.quantize_activations": "the test's weights are not quantized, so there is nothing to decide",
+}
