@@ -58,24 +58,17 @@ constexpr Shorts kOrder{0, 2, 1, 3};
 void store_rounded(int8_t* out, Ints q) { store(out, __builtin_convertvector(q, Bytes)); }
 void store_rounded(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, Shorts), kOrder)); }
 
-// Four vectors at once, for which there are instructions that the compiler does not find.
+// Two vectors at once, for which there are instructions that the compiler does not find.
 template <class Value>
-void store_rounded(Value* out, const Ints (&q)[4]) {
+void store_rounded(Value* out, Ints first, Ints second) {
 #if APPL_WIDTH == 8
-  const auto raw = [&q](int i) { return bit_cast<__m256i>(q[i]); };
-  const __m256i low = _mm256_packs_epi32(raw(0), raw(1)), high = _mm256_packs_epi32(raw(2), raw(3));  // lanes interleave
-  if constexpr (sizeof(Value) == 1) {
-    const __m256i lanes = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    store(out, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), lanes));
-  } else {
-    const auto ordered = [](__m256i words) {
-      return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(_mm256_permute4x64_epi64(words, 0xd8), 0xd8), 0xd8);
-    };
-    store(out, ordered(low));
-    store(out + 2 * kWidth, ordered(high));
-  }
+  const __m256i mixed = _mm256_packs_epi32(bit_cast<__m256i>(first), bit_cast<__m256i>(second));  // 128 bits at a time
+  const __m256i words = _mm256_permute4x64_epi64(mixed, 0xd8);
+  if constexpr (sizeof(Value) == 2) store(out, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+  else store(out, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 #else
-  for (int i = 0; i < 4; ++i) store_rounded(out + i * kWidth, q[i]);
+  store_rounded(out, first);
+  store_rounded(out + kWidth, second);
 #endif
 }
 
@@ -86,11 +79,10 @@ Group quantize_group(const float* x, int count, Value* out) {
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
   Ints sum{};
   int k = 0;
-  for (; k + 4 * kWidth <= count; k += 4 * kWidth) {
-    Ints q[4];
-    for (int i = 0; i < 4; ++i) q[i] = round_to_ints(load(x + k + i * kWidth) * inverse);
-    sum += (q[0] + q[1]) + (q[2] + q[3]);
-    store_rounded(out + k, q);
+  for (; k + 2 * kWidth <= count; k += 2 * kWidth) {
+    const Ints first = round_to_ints(load(x + k) * inverse), second = round_to_ints(load(x + k + kWidth) * inverse);
+    sum += first + second;
+    store_rounded(out + k, first, second);
   }
   for (; k + kWidth <= count; k += kWidth) {
     const Ints q = round_to_ints(load(x + k) * inverse);

@@ -69,38 +69,60 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
       : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)));
 }
 
+// The same, and c += y * o.
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
+  Floats result;
+  asm("vcvtdq2ps %[sum], %[sum]\n\t"
+      "vmulps %[x], %[sum], %[sum]\n\t"
+      "vmovaps %[c], %[result]\n\t"
+      "vfmadd231ps %[w], %[sum], %[result]\n\t"
+      "vfmadd231ps %[o], %[y], %[result]\n\t"
+      "vmovaps %[result], %[c]"
+      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
+      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
+}
+
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
   using Partial = Ints[Rows][kVectors];
+  using Results = Accumulators<Rows, kVectors>;
+
+  // What belongs to a group of the rows' inputs; `zero` is the sum of each row's inputs times minus the zero point.
+  struct Side {
+    const float *scale, *scaled_sum;
+    alignas(64) int32_t zero[kWidth];
+  };
 
  public:
   static void run(const TileArgs& t, const TallBlock& block) {
-    Accumulators<Rows, kVectors> c;
+    Results c;
     c.start(t);
+    constexpr int kChunk = P::kSteps * P::kColumns;
     const uint8_t *a = t.a, *b = block.weights;
-    const float *scale = t.scale, *sum = t.sum, *scaled_sum = t.scaled_sum;
+    Side side{t.scale, t.scaled_sum, {}};
+    const float* sum = t.sum;
     for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
       const int columns = std::min(t.group_size, t.columns - first);
-      alignas(64) int32_t zero[kWidth];
-      if constexpr (P::kHasZero) store(zero, to_ints(load(sum) * -t.zero_point));
+      if constexpr (P::kHasZero) store(side.zero, to_ints(load(sum) * -t.zero_point));
       Partial partial;
-      const bool is_one = columns <= P::kSteps * P::kColumns;
       int rest = columns;
-      for (; rest > P::kSteps * P::kColumns; rest -= P::kSteps * P::kColumns) {
+      for (; rest > kChunk; rest -= kChunk) {
         Sums sums;
         multiply(a, b, sums);
-        keep(sums, zero, rest == columns, partial);
+        keep(sums, side, rest == columns, partial);
       }
       Sums sums;
       multiply(a, b, sums);
-      if (is_one) finish_one(sums, zero, scale, block.scale[group], c);
-      else finish(sums, partial, scale, block.scale[group], c);
-      if (t.has_offset) add_offset(scaled_sum, block.offset[group], c);
+      const bool is_one = columns <= kChunk;
+      if (t.has_offset && is_one) finish<true>(sums, nullptr, side, block, group, c);
+      else if (t.has_offset) finish<true>(sums, &partial, side, block, group, c);
+      else if (is_one) finish<false>(sums, nullptr, side, block, group, c);
+      else finish<false>(sums, &partial, side, block, group, c);
       a = t.a + size_t(first + columns) * (4 / P::kColumns);
-      scale += t.side_stride;
+      side.scale += t.side_stride;
+      side.scaled_sum += t.side_stride;
       sum += t.side_stride;
-      scaled_sum += t.side_stride;
     }
     c.finish(t);
   }
@@ -120,53 +142,39 @@ class TallTile {
   }
 
   // Of every chunk of a group but the last.
-  [[gnu::always_inline]] static void keep(Sums& sums, const int32_t* zero, bool is_first, Partial& partial) {
+  [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, bool is_first, Partial& partial) {
 #pragma GCC unroll 8
     for (int m = 0; m < Rows; ++m) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = P::fold(sums[m][v]);
         if (!is_first) partial[m][v] += sum;
-        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(zero[m]);
+        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(side.zero[m]);
         else partial[m][v] = sum;
       }
     }
     asm("" : "+m"(partial));  // stays in memory: the registers are needed for sums
   }
 
-  using Results = Accumulators<Rows, kVectors>;
-
-  [[gnu::always_inline]] static void finish(Sums& sums, const Partial& partial, const float* scale, const float* weights,
-                                            Results& c) {
+  // Of the last chunk. Weights with offsets have no zero point.
+  template <bool HasOffset>
+  [[gnu::always_inline]] static void finish(const Sums& sums, const Partial* partial, const Side& side,
+                                            const TallBlock& block, int group, Results& c) {
 #pragma GCC unroll 8
     for (int m = 0; m < Rows; ++m) {
-      const Floats x = splat(scale[m]);
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        add_scaled(c.value[m][v], P::fold(sums[m][v]) + partial[m][v], x, weights + v * kWidth);
-      }
-    }
-  }
-
-  [[gnu::always_inline]] static void finish_one(Sums& sums, const int32_t* zero, const float* scale, const float* weights,
-                                                Results& c) {
-#pragma GCC unroll 8
-    for (int m = 0; m < Rows; ++m) {
-      const Floats x = splat(scale[m]);
+      const Floats x = splat(side.scale[m]);
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         Ints sum = P::fold(sums[m][v]);
-        if constexpr (P::kHasZero) sum += splat_int(zero[m]);
-        add_scaled(c.value[m][v], sum, x, weights + v * kWidth);
+        if (partial != nullptr) sum += (*partial)[m][v];
+        else if (P::kHasZero && !HasOffset) sum += splat_int(side.zero[m]);
+        const float* w = block.scale[group] + v * kWidth;
+        if constexpr (HasOffset) {
+          add_scaled(c.value[m][v], sum, x, w, splat(side.scaled_sum[m]), block.offset[group] + v * kWidth);
+        } else {
+          add_scaled(c.value[m][v], sum, x, w);
+        }
       }
-    }
-  }
-
-  // c += offset * sum of the inputs
-  static void add_offset(const float* scaled_sum, const float* offset, Results& c) {
-    for (int m = 0; m < Rows; ++m) {
-      const Floats x = splat(scaled_sum[m]);
-      for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, load(offset + v * kWidth));
     }
   }
 };
