@@ -15,9 +15,12 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from appliance.base.errors import ApplianceError
+from appliance.engine.messages import RequestTimes, SamplingParams
 from appliance.engine.scripted import Script
 from appliance.plan.types import ServingPlan, TracesPlan
 from appliance.server.tracing import tracer_for
+from appliance.service.policy import OpenPolicy
+from appliance.service.requests import TextRequest
 from tests.engine.plans import scripted_plan
 from tests.server.harness import Server, chat_prompt, encode, running, says, wait_until
 
@@ -187,3 +190,30 @@ def test_without_the_extra_it_is_refused_with_its_name(tmp_path: Path, monkeypat
     traces = TracesPlan(endpoint="http://a/v1/traces", sampling_ratio=1.0, service_name="a")
     with pytest.raises(ApplianceError, match=r"pip install 'appliance\[otel\]'"):
         tracer_for(msgspec.structs.replace(serving, traces=traces), "scripted")
+
+
+def request() -> TextRequest:
+    return TextRequest(request_id="a", prompt_token_ids=[1, 2], sampling=SamplingParams())
+
+
+def test_other_settings_are_live_and_what_is_open_is_still_sent(tmp_path: Path) -> None:
+    serving = scripted_plan(tmp_path).serving
+    with collecting() as first, collecting() as second:
+        old = tracer_for(msgspec.structs.replace(serving, traces=first.traces()), "scripted")
+        assert old is not None
+        _, meter = old.traced(OpenPolicy()).admit([request()])
+        assert tracer_for(msgspec.structs.replace(serving, traces=first.traces()), "scripted", old) is old
+        new = tracer_for(msgspec.structs.replace(serving, traces=second.traces()), "scripted", old)
+        assert new is not None
+        assert new is not old
+        old.retire()
+        _, other = new.traced(OpenPolicy()).admit([request()])
+        for each in (other, meter):
+            each.close("stop")
+            each.timed(RequestTimes(0.5, 0.25))
+        wait_until(first.roots, "the old tracer ends with its last span")
+        new.close()
+        (root,) = second.roots()
+    assert attributes(root)["gen_ai.latency.time_in_queue"] == 0.5
+    assert set(second.below(root)) == {"queue", "prefill"}
+    assert len(first.roots()) == 1
