@@ -117,6 +117,7 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_calls: Any = None
     tool_call_id: Any = None
     function_call: Any = None
+    provider_specific_fields: Any = None  # litellm's notes to itself in the answers that it sends back: passed over
 
 
 def text_of(message: ChatMessage) -> str:

@@ -138,6 +138,12 @@ def test_standard_fields_that_change_nothing(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.content == "hello world"
 
 
+def test_notes_that_litellm_sends_back_are_passed_over(client: openai.OpenAI) -> None:
+    answered: Any = {"role": "assistant", "content": "x", "provider_specific_fields": {"refusal": None}}
+    messages: Any = [{"role": "user", "content": "y"}, answered, {"role": "user", "content": "greet"}]
+    assert client.chat.completions.create(model="scripted", messages=messages, max_tokens=3).usage
+
+
 def test_request_id_is_the_clients(client: openai.OpenAI) -> None:
     assert ask(client, "greet", extra_body={"request_id": "mine"}).id == "chatcmpl-mine"
 
