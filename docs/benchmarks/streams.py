@@ -89,13 +89,15 @@ def first_token(server: Server, num_requests: int = 200) -> None:
     client = Client(_address(server), 2)
     for _ in range(20):
         _one(client)
-    before = _engine_s(server)
+    before, cpu = _engine_s(server), _cpu_s(server)
     found = [_one(client) for _ in range(num_requests)]
+    used = sum(seconds - cpu[name] for name, seconds in _cpu_s(server).items() if name not in ("client", "engine"))
     engine_s, count = (after - earlier for after, earlier in zip(_engine_s(server), before, strict=True))
     own = engine_s / count * 1e3
     median, p95 = statistics.median(found) * 1e3, sorted(found)[int(0.95 * num_requests)] * 1e3
     _say(f"time to first token: median {median:.2f} ms, p95 {p95:.2f} ms; the engine's own {own:.2f} ms on average")
     _say(f"so HTTP adds {median - own:.2f} ms at the median, {p95 - own:.2f} ms at p95 ({num_requests} requests)")
+    _say(f"of which {used / num_requests * 1e3:.2f} ms of CPU a request, from its arrival to its end")
 
 
 def _one(client: Client) -> float:
