@@ -210,6 +210,21 @@ def test_engine_changes_leave_the_serving_hash_alone() -> None:
     assert changed.serving_sha256 == base.serving_sha256
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "planned"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/traces"),
+        ("https://collector/", "https://collector/v1/traces"),
+        ("https://collector/otlp/v1/traces", "https://collector/otlp/v1/traces"),
+    ],
+)
+def test_traces_have_a_whole_address_and_a_name(endpoint: str, planned: str) -> None:
+    assert plan(load()).serving.traces is None
+    traces = plan(load(MODEL, f"observability.traces.otlp_traces_endpoint={endpoint}")).serving.traces
+    assert traces is not None
+    assert (traces.endpoint, traces.sampling_ratio, traces.service_name) == (planned, 1.0, plan(load()).name)
+
+
 def test_one_kind_of_lesser_form_has_its_own_rule() -> None:
     amx = "hardware: {kernels: {kernel_set: cpu-amx}}\n"
     found = plan(load("degradations: {kernel_set: allow, truncated_prompt: error}\n" + MODEL + amx))
