@@ -63,6 +63,11 @@ inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d) {
 // weights(at, s), of the vector at `at`, times the four bytes of input at s * 4; where kPairs, steps come two at a time.
 // `add` may be called for kFoldColumns columns before `fold`.
 constexpr int kLineBytes = kPanel * 4;
+#if defined(APPL_EMULATE_AVX512)
+constexpr int kUnrolledSteps = 1;  // emulated instructions are loops: their unrolled tiles take minutes to compile
+#else
+constexpr int kUnrolledSteps = 8;
+#endif
 
 template <int Bits>
 Words plane_weights(const uint8_t* at, int s) {
@@ -201,7 +206,7 @@ class IntegerTile {
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums);
     }
     if constexpr (Rows > 2) ahead = prefetch;
@@ -303,7 +308,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
     typename Tile::Sums sums = {};
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) Tile::add_step(t, a + s * 4, b, s, sums);
     }
 #pragma GCC unroll 4
