@@ -67,10 +67,10 @@ bench: $(VENV)/.base
 	  $(APPLIANCE) bench serve $(SPEC) --preset $$preset --output $(BENCH_DIR)/$$preset.json || exit; done
 	@$(APPLIANCE) bench report $(BENCH_DIR)/*.json --output $(BENCH_DIR)/report.html
 
-clients: $(VENV)/.base $(CLIENTS)/venv/.made $(CLIENTS)/node/.made
+clients: $(VENV)/.base $(patsubst %,$(CLIENTS)/%/.made,openai-3 openai-2 node)
 	$(BIN)/python tests/clients/run.py $(SPEC) $(CLIENTS_ARGS)
 
-$(CLIENTS)/venv/.made: tests/clients/requirements.txt | $(BIN)/python
+$(CLIENTS)/%/.made: tests/clients/%.txt | $(BIN)/python
 	$(BIN)/python -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS) --requirement $<
 	@touch $@

@@ -1,6 +1,7 @@
 """Serves a spec, runs the clients of others against it, and takes it down. `make clients` makes the environments."""
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -15,10 +16,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parents[1] / "build" / "clients"
-SETTINGS = (
-    "endpoints.apis=[openai, responses, batches, anthropic]",
-    "decoding.disable_additional_properties=true",  # small models fill every object that is left open
-)
+KEY, ONE_AT_A_TIME = "clients", "one-at-a-time"
+NOTHING_CHOSEN = 5  # what pytest answers when -k leaves no test
+APIS = "endpoints.apis=[openai, responses, batches, anthropic]"
+# By environment of Python, named after the openai in it: newer and older clients answer to the same suites.
+SUITES = {
+    "openai-3": ("openai", "anthropic", "langchain", "pydantic_ai", "guide"),
+    "openai-2": ("openai", "anthropic", "instructor", "litellm", "guide"),
+}
 
 
 @contextmanager
@@ -31,13 +36,22 @@ def served(spec: str) -> Iterator[str]:
             command = [sys.executable, "-m", "appliance.cli.app", *arguments]
             return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 
-        settings = (f"endpoints.http.port={free_port()}", *SETTINGS)
+        settings = (APIS, f"endpoints.auth.keys={json.dumps(keys())}", f"endpoints.http.port={free_port()}")
         changes = [part for setting in settings for part in ("--set", setting)]
         applied = json.loads(appliance("apply", spec, "--json", *changes))
         try:
             yield applied["url"]
         finally:
             appliance("down", applied["name"])
+
+
+def keys() -> list[dict[str, object]]:
+    """One key for everything, and one whose second request at once is refused for the time."""
+    rules = {KEY: {}, ONE_AT_A_TIME: {"max_concurrency": 1}}
+    return [
+        {"name": name, "hash": f"sha256:{hashlib.sha256(name.encode()).hexdigest()}", **rule}
+        for name, rule in rules.items()
+    ]
 
 
 def free_port() -> int:
@@ -47,10 +61,12 @@ def free_port() -> int:
         return port
 
 
-def python_suites(environment: dict[str, str], more: Sequence[str]) -> int:
+def python_suites(name: str, environment: dict[str, str], more: Sequence[str]) -> int:
     folder = HERE / "python"
-    command = [f"{ENVIRONMENTS}/venv/bin/python", "-m", "pytest", "-c", f"{folder}/pytest.ini", f"--rootdir={folder}"]
-    return subprocess.run([*command, *more, str(folder)], env=environment, check=False).returncode
+    command = [f"{ENVIRONMENTS}/{name}/bin/python", "-m", "pytest", "-c", f"{folder}/pytest.ini", f"--rootdir={folder}"]
+    files = [f"{folder}/test_{suite}.py" for suite in SUITES[name]]
+    code = subprocess.run([*command, *more, *files], env=environment, check=False).returncode
+    return 0 if code == NOTHING_CHOSEN and more else code
 
 
 def node_suites(environment: dict[str, str]) -> int:
@@ -66,20 +82,26 @@ def node_suites(environment: dict[str, str]) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("spec", help="what to serve; its model must answer, call tools and write JSON")
-    parser.add_argument("--url", help="a server that runs already, in place of the spec's")
-    parser.add_argument("--only", choices=("python", "node"))
+    parser.add_argument("--url", help="a server that runs already, without keys, in place of the spec's")
+    parser.add_argument(
+        "--only", choices=(*SUITES, "node"), action="append", help="of the environments; may be repeated"
+    )
     arguments, more = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is taken down then, too
 
-    def suites(url: str) -> int:
-        environment = {**os.environ, "APPLIANCE_URL": url}
-        failed = python_suites(environment, more) if arguments.only != "node" else 0
-        return failed | (node_suites(environment) if arguments.only != "python" else 0)
+    def suites(url: str, **keys: str) -> int:
+        # litellm fetches a table of prices when it is imported, unless it is told not to.
+        environment = {**os.environ, "APPLIANCE_URL": url, **keys, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        chosen = arguments.only or [*SUITES, "node"]
+        failed = [python_suites(name, environment, more) for name in SUITES if name in chosen]
+        if "node" in chosen:
+            failed.append(node_suites(environment))
+        return max(failed)
 
     if arguments.url:
         return suites(arguments.url)
     with served(arguments.spec) as url:
-        return suites(url)
+        return suites(url, APPLIANCE_KEY=KEY, APPLIANCE_KEY_ONE_AT_A_TIME=ONE_AT_A_TIME)
 
 
 if __name__ == "__main__":

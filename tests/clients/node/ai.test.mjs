@@ -71,6 +71,6 @@ test("completions", async () => {
 test("errors are the server's", async () => {
   await assert.rejects(
     generateText({ ...greedy, model: provider("no-such"), prompt: "x" }),
-    (error) => error.statusCode === 404,
+    (error) => error.statusCode === 404 && !error.isRetryable,
   );
 });

@@ -1,8 +1,9 @@
 // The Node client `@anthropic-ai/sdk`: messages, streams, tools, counting, errors.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import Anthropic from "@anthropic-ai/sdk";
-import { ask, city, key, model, root } from "./served.mjs";
+import { ask, city, key, model, oneAtATime, root } from "./served.mjs";
 
 const client = new Anthropic({ baseURL: root, apiKey: key, maxRetries: 0 });
 const greedy = { model, temperature: 0, max_tokens: 80 };
@@ -44,4 +45,19 @@ test("a forced tool", async () => {
 test("errors are the client's own", async () => {
   await assert.rejects(client.messages.create({ ...greedy, model: "no-such", messages: [user("x")] }), Anthropic.NotFoundError);
   await assert.rejects(client.messages.create({ ...greedy, messages: [] }), Anthropic.BadRequestError);
+});
+
+test("keys: a wrong one, and a refusal for the time that is tried again", { skip: !oneAtATime }, async () => {
+  const asked = { model, messages: [user("Tell a long story of a king, a fox and a mountain.")], max_tokens: 4 };
+  const wrong = new Anthropic({ baseURL: root, apiKey: "wrong", maxRetries: 0 });
+  await assert.rejects(wrong.messages.create(asked), Anthropic.AuthenticationError);
+  const limited = new Anthropic({ baseURL: root, apiKey: oneAtATime, maxRetries: 0 });
+  const first = await limited.messages.create({ ...asked, max_tokens: 400, stream: true });
+  const events = first[Symbol.asyncIterator]();
+  await events.next();
+  await assert.rejects(limited.messages.create(asked), Anthropic.RateLimitError);
+  const second = limited.messages.create(asked, { maxRetries: 5 });
+  await sleep(200); // for its first try
+  first.controller.abort();
+  assert.ok((await second).usage.output_tokens > 0);
 });

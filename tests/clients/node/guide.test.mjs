@@ -3,13 +3,13 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { model, root } from "./served.mjs";
+import { key, model, root } from "./served.mjs";
 
 const guide = readFileSync(new URL("../../../docs/guides/clients.md", import.meta.url), "utf8");
 
 for (const [, code] of guide.matchAll(/^```js\n(.+?)^```$/gms)) {
   test(code.split("\n")[0], () => {
-    const here = code.replaceAll("http://127.0.0.1:8000", root).replaceAll("qwen-coder", model);
+    const here = code.replaceAll("http://127.0.0.1:8000", root).replaceAll("qwen-coder", model).replaceAll('"none"', `"${key}"`);
     assert.ok(execFileSync("node", ["--input-type=module", "-e", here], { encoding: "utf8", timeout: 120_000 }).trim());
   });
 }

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import OpenAI, { toFile } from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { ada, ask, base, city, key, model } from "./served.mjs";
+import { ada, ask, base, city, key, model, oneAtATime } from "./served.mjs";
 
 const client = new OpenAI({ baseURL: base, apiKey: key, maxRetries: 0 });
 const greedy = { model, temperature: 0, max_tokens: 80 };
@@ -100,4 +100,19 @@ test("an aborted stream ends", async () => {
     assert.ok(chunk.choices);
     stream.controller.abort();
   }
+});
+
+test("keys: a wrong one, and a refusal for the time that is tried again", { skip: !oneAtATime }, async () => {
+  const asked = { model, messages: user("Say hello"), max_tokens: 4 };
+  const wrong = new OpenAI({ baseURL: base, apiKey: "wrong", maxRetries: 0 });
+  await assert.rejects(wrong.chat.completions.create(asked), OpenAI.AuthenticationError);
+  const limited = new OpenAI({ baseURL: base, apiKey: oneAtATime, maxRetries: 0 });
+  const first = await limited.chat.completions.create({ ...asked, max_tokens: 400, ignore_eos: true, stream: true });
+  const chunks = first[Symbol.asyncIterator]();
+  await chunks.next();
+  await assert.rejects(limited.chat.completions.create(asked), OpenAI.RateLimitError);
+  const second = limited.chat.completions.create(asked, { maxRetries: 5 });
+  await sleep(200); // for its first try
+  first.controller.abort();
+  assert.ok((await second).usage.completion_tokens > 0);
 });

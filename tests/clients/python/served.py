@@ -6,11 +6,13 @@ import urllib.request
 
 ROOT = os.environ["APPLIANCE_URL"].rstrip("/")
 BASE = f"{ROOT}/v1"
-KEY = "none"
+KEY = os.environ.get("APPLIANCE_KEY", "none")
+ONE_AT_A_TIME = os.environ.get("APPLIANCE_KEY_ONE_AT_A_TIME", "")  # a key; without it the server has none
 
 
 def _first_name() -> str:
-    with urllib.request.urlopen(f"{BASE}/models") as answer:
+    request = urllib.request.Request(f"{BASE}/models", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request) as answer:
         name: str = json.load(answer)["data"][0]["id"]
     return name
 

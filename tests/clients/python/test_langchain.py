@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import openai
+import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI
 from langchain_tests.integration_tests import ChatModelIntegrationTests
@@ -37,3 +39,12 @@ class TestResponses(Suite):
         params = super().chat_model_params
         params.pop("seed")  # Responses have none
         return {**params, "use_responses_api": True}
+
+
+def test_errors_are_the_clients_own() -> None:
+    for responses in (False, True):
+        model = ChatOpenAI(
+            model="no-such", base_url=BASE, api_key=KEY, max_retries=0, use_responses_api=responses
+        )  # fmt: skip
+        with pytest.raises(openai.NotFoundError):
+            model.invoke("Say hello")

@@ -5,7 +5,7 @@ from typing import Any
 
 import litellm
 import pytest
-from served import BASE, KEY, MODEL, ROOT
+from served import BASE, KEY, MODEL, ONE_AT_A_TIME, ROOT
 
 WAYS = {"openai": BASE, "hosted_vllm": BASE, "anthropic": ROOT}
 HELLO: list[Any] = [{"role": "user", "content": "Say only: hello"}]
@@ -41,11 +41,7 @@ def test_tools(target: dict[str, Any], weather: dict[str, Any]) -> None:
     [streamed] = built.choices[0].message.tool_calls
     assert json.loads(streamed.function.arguments) == json.loads(call.function.arguments)
     result = {"role": "tool", "tool_call_id": call.id, "content": "11 degrees and rain"}
-    answer = litellm.completion(
-        **asked,
-        messages=[*ASK, message.model_dump(include={"role", "content", "tool_calls"}), result],
-        tool_choice="none",
-    )
+    answer = litellm.completion(**asked, messages=[*ASK, message, result], tool_choice="none")
     assert answer.choices[0].message.content
 
 
@@ -61,11 +57,24 @@ async def test_async_stream(target: dict[str, Any]) -> None:
 
 
 def test_responses() -> None:
-    answer = litellm.responses(
-        model=f"openai/{MODEL}",
-        api_base=BASE,
-        api_key=KEY,
-        input="Say only: hello",
-        max_output_tokens=20,
-    )
+    server: dict[str, Any] = {"model": f"openai/{MODEL}", "api_base": BASE, "api_key": KEY, "max_output_tokens": 20}
+    answer = litellm.responses(**server, input="Say only: hello", temperature=0)
     assert "hello" in answer.output[0].content[0].text.lower()
+    events = list(litellm.responses(**server, input="Say only: hello", temperature=0, stream=True))
+    assert events[0].type == "response.created"
+    assert "hello" in "".join(getattr(event, "delta", "") for event in events).lower()
+    assert events[-1].type == "response.completed"
+
+
+def test_errors_are_the_clients_own(target: dict[str, Any]) -> None:
+    way = target["model"].split("/")[0]
+    with pytest.raises(litellm.NotFoundError, match="does not exist"):
+        litellm.completion(**{**target, "model": f"{way}/no-such"}, messages=HELLO)
+    with pytest.raises(litellm.BadRequestError, match="max_tokens"):
+        litellm.completion(**{**target, "max_tokens": -1}, messages=HELLO)
+
+
+@pytest.mark.skipif(not ONE_AT_A_TIME, reason="the server has no keys")
+def test_a_wrong_key(target: dict[str, Any]) -> None:
+    with pytest.raises(litellm.AuthenticationError):
+        litellm.completion(**{**target, "api_key": "wrong"}, messages=HELLO)

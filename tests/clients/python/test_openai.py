@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from served import BASE, KEY, MODEL
+from served import BASE, KEY, MODEL, ONE_AT_A_TIME
 
 OPTIONS: dict[str, Any] = {"base_url": BASE, "api_key": KEY, "max_retries": 0, "_strict_response_validation": True}
 ASK: list[Any] = [{"role": "user", "content": "What is the weather in Oslo? Use the tool."}]
@@ -108,3 +108,39 @@ async def test_a_batch_by_file(client: openai.OpenAI) -> None:
     assert {answer["custom_id"] for answer in answers} == {"0", "1", "2"}
     assert all(answer["response"]["status_code"] == 200 for answer in answers)
     client.files.delete(file.id)
+
+
+def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="no-such", messages=ADA)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=[])
+    assert refused.value.param == "messages"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_none")
+    with pytest.raises(openai.APITimeoutError):
+        client.with_options(timeout=0.05).chat.completions.create(model=MODEL, messages=ADA, max_tokens=200)
+
+
+@pytest.mark.skipif(not ONE_AT_A_TIME, reason="the server has no keys")
+async def test_a_refusal_for_the_time_is_tried_again() -> None:
+    """The key has one request at once: the second is refused with Retry-After until the first has ended."""
+    options = {**OPTIONS, "api_key": ONE_AT_A_TIME}
+    long: Any = {"model": MODEL, "messages": ADA, "max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    short: Any = {"model": MODEL, "messages": ADA, "max_tokens": 4}
+    async with openai.AsyncOpenAI(**options) as client:
+        stream = await client.chat.completions.create(**long, stream=True)
+        await anext(aiter(stream))
+        with pytest.raises(openai.RateLimitError) as refused:
+            await client.chat.completions.create(**short)
+        assert int(refused.value.response.headers["retry-after"]) >= 1
+        second = asyncio.create_task(client.with_options(max_retries=5).chat.completions.create(**short))
+        await asyncio.sleep(0.2)  # for its first try
+        await stream.close()
+        assert (await second).usage.completion_tokens > 0
+
+
+@pytest.mark.skipif(not ONE_AT_A_TIME, reason="the server has no keys")
+def test_a_wrong_key() -> None:
+    with openai.OpenAI(**{**OPTIONS, "api_key": "wrong"}) as client, pytest.raises(openai.AuthenticationError):
+        client.chat.completions.create(model=MODEL, messages=ADA)

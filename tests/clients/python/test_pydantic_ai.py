@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 from pydantic_ai import Agent, NativeOutput, RunContext, ToolDefinition, ToolOutput
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -17,12 +18,24 @@ ADA = "Ada Lovelace is 36 years old. Who is it?"
 
 
 @pytest.fixture(params=["chat", "responses", "messages"])
-def model(request: pytest.FixtureRequest) -> Model:
-    if request.param == "messages":
+def way(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def model(way: str) -> Model:
+    return served_model(way, MODEL)
+
+
+def served_model(way: str, name: str) -> Model:
+    if way == "messages":
         client = AsyncAnthropic(base_url=ROOT, api_key=KEY, max_retries=0)
-        return AnthropicModel(MODEL, provider=AnthropicProvider(anthropic_client=client))
-    kind = OpenAIChatModel if request.param == "chat" else OpenAIResponsesModel
-    return kind(MODEL, provider=OpenAIProvider(base_url=BASE, api_key=KEY))
+        # Whether a model has output_config.format is known to this library by Claude's names; others are told it.
+        profile: Any = {"supports_json_schema_output": True}
+        return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client), profile=profile)
+    kind = OpenAIChatModel if way == "chat" else OpenAIResponsesModel
+    return kind(name, provider=OpenAIProvider(base_url=BASE, api_key=KEY))
 
 
 async def test_text(model: Model) -> None:
@@ -62,3 +75,9 @@ async def test_a_tool_is_called_and_its_answer_told(model: Model) -> None:
     assert result.output
     again = await agent.run("In one word: which city was it?", message_history=result.all_messages())
     assert again.output
+
+
+async def test_errors_are_the_clients_own(way: str) -> None:
+    with pytest.raises(ModelHTTPError) as refused:
+        await Agent(served_model(way, "no-such")).run("Say hello")
+    assert refused.value.status_code == 404
