@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from appliance.base.log import logger
 from appliance.jobs.lines import ENDPOINTS as BATCH_ENDPOINTS
 from appliance.server import degraded
+from appliance.server.absent import reason_for_absence
 from appliance.server.bodies import IGNORED_FIELDS
 from appliance.server.errors import ApiError, as_api_error
 from appliance.server.gate import Gate
@@ -81,6 +82,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method[:20]} {request.url.path[:200]}: {str(error.detail).lower()}"
     code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
+    if error.status_code == 404 and (reason := reason_for_absence(request.method, request.scope["path"])) is not None:
+        message, code = f"{message}; {reason}", "not_served"
     shape = error_shape(request.url.path)
     return ApiError(error.status_code, message, code=code, headers=error.headers).response(shape)
 

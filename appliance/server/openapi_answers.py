@@ -109,6 +109,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/responses/{response_id}/input_items": _json("Items"),
     "/v1/messages": _json("Message"),
     "/v1/messages/count_tokens": _json("MessageTokens"),
+    "/v1/responses/input_tokens": _json("MessageTokens"),
     "/v1/files/{file_id}": _json("File"),
     "/v1/files/{file_id}/content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     "/v1/batches/{batch_id}": _json("Batch"),

@@ -76,6 +76,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/models", ("GET",), "key", "live", model_routes.list_models, _openai),
     Route("/v1/models/{model:path}", ("GET",), "key", "live", model_routes.get_model, _openai),
     Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
+    Route("/v1/responses/input_tokens", ("POST",), "key", "live", response_routes.count_input_tokens, _responses),
     Route("/v1/responses/{response_id}", ("GET",), "key", "live", response_routes.get_response, _responses),
     Route("/v1/responses/{response_id}", ("DELETE",), "key", "live", response_routes.delete_response, _responses),
     Route("/v1/responses/{response_id}/cancel", ("POST",), "key", "live", response_routes.cancel_response, _responses),

@@ -4,7 +4,9 @@ No 5xx, no undocumented status, no undocumented content type, no answer that bre
 """
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +21,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+import appliance.server
+from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
+from appliance.plan.types import KeyPlan
 from appliance.server.openapi import document
 from appliance.server.routes import ROUTES
 from tests.security.surface import everything
@@ -56,3 +61,48 @@ def test_every_schema_of_the_document_is_one(fuzzed: Server) -> None:
     with httpx.Client(base_url=fuzzed.url) as http:
         for schema in http.get("/openapi.json").json()["components"]["schemas"].values():
             Draft202012Validator.check_schema(schema)
+
+
+def documented(http: httpx.Client, path: str, method: str) -> dict[str, Any]:
+    answers: dict[str, Any] = http.get("/openapi.json").json()["paths"][path][method.lower()]["responses"]
+    return answers
+
+
+def test_every_status_that_the_code_says_is_documented(fuzzed: Server) -> None:
+    """Read from the source: refusals of the transport and of the gate, which no fuzzing of bodies meets."""
+    folder = Path(appliance.server.__file__).parent
+    source = "".join(path.read_text() for path in folder.rglob("*.py"))
+    said = set(re.findall(r"(?:ApiError|_refuse|status_code=)\(?([4-5]\d{2})", source)) - {"500"}  # that is our fault
+    with fuzzed.http() as http:
+        answers = documented(http, "/v1/chat/completions", "post")
+    assert {"408", "413", "415", "426", "429", "431", "503"} <= said <= set(answers)
+
+
+def test_refusals_of_transport_and_limits_keep_the_document(tmp_path: Path) -> None:
+    """Every route with a body, with too much of everything: the status is documented and the body is the error."""
+    limits = {
+        "max_body_bytes": 20_000,
+        "max_header_bytes": 8192,
+        "key_hashes": {"a": key_hash("k"), "b": key_hash("few")},
+    }
+    rules = {**everything(key_rules={"b": KeyPlan(requests_per_minute=1)}), **limits}
+    ways: dict[str, dict[str, Any]] = {
+        "401": {"headers": {"x-api-key": "wrong"}},
+        "413": {"content": b"{" + b" " * 30_000 + b"}", "headers": {"content-type": "application/json"}},
+        "415": {"content": b"{}", "headers": {"content-type": "text/plain"}},
+        "426": {"headers": {"connection": "upgrade", "upgrade": "websocket"}},
+        "429": {"json": {}, "headers": {"x-api-key": "few"}},
+        "431": {"headers": {"x-large": "x" * 9000}},
+    }
+    seen: set[str] = set()
+    with running(tmp_path, Script(), **rules) as server, server.http(headers={"x-api-key": "k"}) as http:
+        paths = http.get("/openapi.json").json()["paths"]
+        for path, operations in paths.items():
+            for method, operation in operations.items():
+                for asked in ways.values() if "requestBody" in operation else ():
+                    answer = http.request(method, path.replace("{", "").replace("}", ""), **asked)
+                    status = str(answer.status_code)
+                    assert status in operation["responses"], (method, path, status)
+                    assert "error" in answer.json()
+                    seen.add(status)
+    assert set(ways) <= seen

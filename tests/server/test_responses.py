@@ -222,3 +222,14 @@ def test_a_failing_engine_fails_the_stream(tmp_path: Path) -> None:
         assert events[-1]["type"] == "response.failed"
         assert events[-1]["response"]["status"] == "failed"
         assert events[-1]["response"]["error"]["code"] == "server_error"
+
+
+def test_input_tokens_are_counted(client: openai.OpenAI) -> None:
+    """As many as the response itself is told of, with what it continues."""
+    first = client.responses.create(model="scripted", input="greet")
+    assert first.usage is not None
+    assert client.responses.input_tokens.count(model="scripted", input="greet").input_tokens == first.usage.input_tokens
+    more = client.responses.input_tokens.count(model="scripted", input="on", previous_response_id=first.id)
+    again = client.responses.create(model="scripted", input="on", previous_response_id=first.id)
+    assert again.usage is not None
+    assert more.input_tokens == again.usage.input_tokens

@@ -27,6 +27,24 @@ def test_models(client: openai.OpenAI) -> None:
         client.models.retrieve("no/such")
 
 
+@pytest.mark.parametrize("path", [
+    "/v1/embeddings", "/pooling", "/score", "/v2/rerank", "/classify", "/v1/audio/transcriptions", "/sleep",
+    "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/get_tokenizer_info", "/v1/conversations",
+])  # fmt: skip
+def test_paths_of_other_servers_say_why_they_are_not_here(http: httpx.Client, path: str) -> None:
+    error = http.post(path, json={}).json()["error"]
+    assert (error["code"], http.post(path, json={}).status_code) == ("not_served", 404)
+    assert "; " in error["message"]
+
+
+def test_a_route_that_is_switched_off_says_so(tmp_path: Path) -> None:
+    with running(tmp_path, Script(), apis=["openai"]) as server, server.http() as http:
+        for path in ("/v1/messages", "/v1/responses", "/inference/v1/generate"):
+            assert "endpoints.apis" in http.post(path, json={}).json()["error"]["message"]
+        unknown = http.post("/v1/nothing", json={}).json()["error"]
+        assert unknown["code"] == "unknown_path"
+
+
 def test_tokenize_a_prompt(http: httpx.Client) -> None:
     answer = http.post("/tokenize", json={"prompt": "hello world", "return_token_strs": True}).json()
     assert answer["tokens"] == encode("hello world")

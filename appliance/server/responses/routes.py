@@ -20,6 +20,7 @@ from appliance.server.responses.conversation import ITEMS, chat_fields, input_it
 from appliance.server.responses.echo import echoed
 from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
 from appliance.server.state import ServerState
+from appliance.server.tools import shown_tools
 from appliance.server.turn import ChatTurn, capped, prepare_turn
 from appliance.store.responses import UNFINISHED, StoredResponse
 
@@ -39,6 +40,17 @@ async def create_response(state: ServerState, request: Request) -> Response:
     if fields.background:
         return _json(start(state, turn.request, answer, keep))
     return await respond(state, request, [turn.request], answer, is_streamed=bool(fields.stream))
+
+
+async def count_input_tokens(state: ServerState, request: Request) -> Response:
+    """How many tokens the input of a response would have; nothing is generated or stored."""
+    fields = await read_fields(state, request, _DECODER)
+    check_fields(fields)
+    state.check_model(fields.model)
+    earlier = _earlier(state, fields)
+    chat = chat_fields(fields, [*earlier, *_with_ids(input_items(fields), "resp_counted")], num_earlier=len(earlier))
+    _, token_ids = await state.prompts.chat(chat, shown_tools(chat))
+    return _json({"object": "response.input_tokens", "input_tokens": len(token_ids)})
 
 
 async def get_response(state: ServerState, request: Request) -> Response:
