@@ -28,6 +28,8 @@ CASES = {
     "bf16": (Layout.BF16, None, False),
     "int8": (Layout.INT8, WIDTH, True),
     "int8 g32": (Layout.INT8, 32, True),
+    "int6 g16": (Layout.INT6, 16, True),
+    "int5 g32": (Layout.INT5, 32, True),
     "int4 g32": (Layout.INT4, 32, True),
     "int4 g128": (Layout.INT4, 128, True),
     "int8 g32 x f32": (Layout.INT8, 32, False),
@@ -38,11 +40,13 @@ CASES = {
 def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | None) -> CanonicalWeight:
     dtype = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
     columns = WIDTH // 2 if layout is Layout.INT4 else WIDTH
-    data = rng.integers(0, 100, (WIDTH, columns)).astype(dtype.get(layout, np.uint8))
+    largest = {Layout.INT5: 31, Layout.INT6: 63}.get(layout, 99)
+    data = rng.integers(0, largest + 1, (WIDTH, columns)).astype(dtype.get(layout, np.uint8))
     if group_size is None:
         return CanonicalWeight(layout, WIDTH, WIDTH, data)
     scale = np.full((WIDTH, WIDTH // group_size), 0.01, np.float16)
-    offset = scale * np.float16(-8) if layout is Layout.INT4 else None
+    middle = {Layout.INT4: 8, Layout.INT5: 16, Layout.INT6: 32}.get(layout)  # kernels need no offsets then
+    offset = None if middle is None else scale * np.float16(-middle)
     return CanonicalWeight(layout, WIDTH, WIDTH, data, scale, offset, group_size)
 
 

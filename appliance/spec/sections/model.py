@@ -218,7 +218,7 @@ class LoadingSection(Section):
     packed_access: Literal["map", "copy"] = field(
         "map",
         "map: engines share the pages of the kept file, and the system may drop them. copy: each engine has memory of "
-        "its own, on huge pages: it starts later, and decodes up to a tenth faster.",
+        "its own, on huge pages: it starts later, and decodes no faster on a quiet machine.",
     )
     use_tqdm_on_load: bool = field(True, "Show progress while weights load.")
     max_parallel_loading_workers: PositiveInt | None = field(
