@@ -13,6 +13,7 @@ class Other:
     given: tuple[str, ...] = ()
 
 
+TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
@@ -31,6 +32,8 @@ VALUES: dict[str, Other] = {
     "endpoints.http.middleware": Other("[tests.server.middleware.Stamp]", ("decoding.trust_plugins=true",)),
     "endpoints.tls.cert_reqs": Other("optional", ("endpoints.tls.ca_certs=./ca.pem",)),
     "observability.logs.enable_log_outputs": Other("true", ("observability.logs.enable_log_requests=true",)),
+    "observability.traces.sampling_ratio": Other("0.5", TRACED),
+    "observability.traces.service_name": Other("other", TRACED),
     "scheduler.max_num_batched_tokens": Other("512"),
     "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
     "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),

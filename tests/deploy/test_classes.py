@@ -79,7 +79,7 @@ def unbuilt(path: str) -> bool:
 
 def has_one_meaning(found: Field) -> bool:
     """Whether everything but one behaviour is refused."""
-    return len([value for value in found.doc.built_values or (0, 0) if value not in ("auto", "none")]) <= 1
+    return len([value for value in found.doc.built_values or (0, 0) if value != "auto"]) <= 1
 
 
 def others(found: Field) -> Iterator[tuple[tuple[str, ...], str]]:
