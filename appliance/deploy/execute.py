@@ -14,10 +14,10 @@ from appliance.deploy.launch import Command, reap, server_command
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import Phase, PhaseClock
 from appliance.deploy.process import terminate
-from appliance.deploy.reconcile import Action, Observation, Verb, reconcile
+from appliance.deploy.reconcile import Action, Observation, Readiness, Verb, reconcile
 from appliance.deploy.room import has_room
 from appliance.deploy.starting import END_MARGIN_S, Progress, Start, Starter, describe
-from appliance.deploy.state import CurrentState, DeploymentState, Generation, Result
+from appliance.deploy.state import KILLED, CurrentState, DeploymentState, Generation, Result
 from appliance.deploy.swap import Running, Swapper
 from appliance.plan.types import EnginePlan
 
@@ -69,16 +69,17 @@ class Applier:
         seen = observe(self.state)
         actions = reconcile(seen, wanted.plan)
         current, how = seen.current, "kept"
+        if current is not None and seen.readiness is Readiness.READY:
+            self._take_up(current)
         for action in actions:
             self.reporter.action(action)
             match action.verb:
                 case Verb.KEEP:
-                    assert current is not None
-                    self._take_up(current, action)
+                    pass
                 case Verb.WAIT:
                     assert current is not None
                     current = self._wait(current)
-                    self._take_up(current, action)
+                    self._take_up(current)
                 case Verb.STOP:
                     assert current is not None
                     self._begin("stop")
@@ -120,11 +121,11 @@ class Applier:
             self._tell(generation, result)
         return current, how
 
-    def _take_up(self, current: CurrentState, action: Action) -> None:
-        """A server whose apply was killed before it could say how that went."""
+    def _take_up(self, current: CurrentState) -> None:
+        """A server that is ready, whose apply was killed before it could say how that went."""
         generation = self.state.generation(current.generation)
         if generation.result() is None:
-            told = Result(outcome="serving", how="taken up", cause=action.cause, at=time.time(), seconds=0.0)
+            told = Result(outcome="serving", how="taken up", cause=KILLED, at=time.time(), seconds=0.0)
             self._tell(generation, told)
 
     def _tell(self, generation: Generation, result: Result) -> None:

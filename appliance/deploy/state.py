@@ -23,6 +23,7 @@ from appliance.plan.types import EnginePlan
 
 KEPT_GENERATIONS = 20
 LOG_NAME = "server.log"
+KILLED = "the command that applied it was killed"
 _NOT_YET, _NO_MORE = ".making-", ".removing-"  # begin the names of folders that are no generations
 
 
@@ -218,9 +219,8 @@ def deployment_names(root: Path) -> list[str]:
 
 
 def _interrupted(generation: Generation) -> Result:
-    reason = "the command that applied it was killed"
     at = generation.folder.stat().st_mtime
-    return Result(outcome="failed", how="", cause="", at=at, seconds=0.0, reason=reason)
+    return Result(outcome="failed", how="", cause="", at=at, seconds=0.0, reason=KILLED)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Greedy answers are the same, byte for byte, beside requests that fail, go away, or mean harm: on a real socket."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterator
@@ -123,6 +124,12 @@ def test_beside_requests(server: Server, expected: list[bytes], kind: str) -> No
     assert _beside(server, kind, ask) == expected
 
 
+async def _leave(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):  # the server may have gone first
+        await writer.wait_closed()
+
+
 @pytest.mark.parametrize("num_events", [0, 3])
 def test_beside_clients_that_go_away(server: Server, expected: list[bytes], num_events: int) -> None:
     """Before the first token, and in the middle of an answer, constrained and not."""
@@ -136,7 +143,7 @@ def test_beside_clients_that_go_away(server: Server, expected: list[bytes], num_
             head = "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
             writer.write(f"{head}content-length: {len(with_body)}\r\n\r\n".encode() + with_body)
             await writer.drain()
-            writer.close()
+            await _leave(writer)
             return
         async with http.stream("POST", "/v1/completions", json=body) as answer:
             seen = 0
@@ -166,6 +173,6 @@ def test_beside_what_is_no_request(server: Server, expected: list[bytes]) -> Non
         await writer.drain()
         writer.write_eof()
         await reader.read(1 << 16)
-        writer.close()
+        await _leave(writer)
 
     assert _beside(server, "noise", harm) == expected

@@ -98,8 +98,13 @@ def example_path(route: Route) -> str:
 
 
 def methods_of(path: str) -> set[str]:
-    """Of all routes with this path."""
-    return {method for route in ROUTES if route.path == path for method in route.methods}
+    """Of all routes that this path reaches, also where it stands for an id: /v1/responses/input_tokens."""
+    return {method for route in ROUTES if _reaches(route.path, path) for method in route.methods}
+
+
+def _reaches(pattern: str, path: str) -> bool:
+    parts = [("[^/]+" if part.startswith("{") else re.escape(part)) for part in pattern.split("/")]
+    return pattern == path or re.fullmatch("/".join(parts), path) is not None
 
 
 class Server:

@@ -15,6 +15,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
     "/v1/responses": {"input": "greet"},
+    "/v1/responses/input_tokens": {"input": "greet"},
     "/v1/chat/completions/render": CHAT,
     "/v1/completions/render": COMPLETION,
     "/generative_scoring": {"query": "x", "items": ["y"], "label_token_ids": [5]},
