@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from appliance.engine.scripted import Reply, Script
 from appliance.plan.types import ServingPlan
-from appliance.server.routes import ROUTES, Route
+from appliance.server.routes import ROUTES, Route, path_pattern
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
 from tests.engine.plans import scripted_plan
 
@@ -99,12 +99,7 @@ def example_path(route: Route) -> str:
 
 def methods_of(path: str) -> set[str]:
     """Of all routes that this path reaches, also where it stands for an id: /v1/responses/input_tokens."""
-    return {method for route in ROUTES if _reaches(route.path, path) for method in route.methods}
-
-
-def _reaches(pattern: str, path: str) -> bool:
-    parts = [("[^/]+" if part.startswith("{") else re.escape(part)) for part in pattern.split("/")]
-    return pattern == path or re.fullmatch("/".join(parts), path) is not None
+    return {method for route in ROUTES if path_pattern(route.path).fullmatch(path) for method in route.methods}
 
 
 class Server:

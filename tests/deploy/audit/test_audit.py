@@ -141,7 +141,7 @@ def _seen(answer: httpx.Response) -> str:
     if answer.status_code == 401:
         return "key"
     words = ("unknown_path", "not_served", "method_not_allowed", "not_found_error: not found")
-    is_absent = answer.status_code in (404, 405) and _code(answer) in words
+    is_absent = answer.status_code in (404, 405) and _code(answer).partition(";")[0] in words
     return "nobody" if is_absent else "anyone"
 
 
