@@ -6,6 +6,8 @@
 //   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
 //   int5, int6  two sums of vpmaddubsw pairs are at most 4 * 63 * 127 = 32004, and vpmaddwd adds them into 32 bits;
 //   int8      vpmaddwd on weights widened to 16 bits.
+// All tiles, tall ones too, round alike: a group is summed in integers, times the input's scale, and then fused with the weight's
+// scale and the sum so far. So what a row gets does not depend on how many others there are.
 #include <type_traits>
 
 #include "planes.h"
@@ -171,15 +173,14 @@ class IntegerTile {
       const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
       alignas(64) int32_t zero[kWidth];
       store(zero, to_ints(load(group.sum) * -t.zero_point));
+      Products products;
       for (int k = 0; k < columns; k += Type::kFoldColumns) {
-        Products products;
         const int count = k + Type::kFoldColumns < columns ? Type::kFoldColumns : columns - k;
-        multiply(group, count, prefetch, products);
-        scale(group, products, zero, *c);
-        if constexpr (Type::kFoldColumns < kMaxActivationGroup) store(zero, Ints{});
+        multiply(group, count, prefetch, k == 0, products);
         group.a += count / Type::kColumns * Type::kSteps * 4;
         group.b += count / Type::kColumns * kUnitBytes;
       }
+      scale(group, products, zero, *c);
       if (t.has_offset) add_offset(group, *c);
       group.b += t.group_stride - size_t(columns) / Type::kColumns * size_t{kUnitBytes};
       group.header += t.header_stride;
@@ -199,7 +200,7 @@ class IntegerTile {
   }
 
   // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
-  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& ahead,
+  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& ahead, bool is_first,
                                          Products& products) {
     Sums sums = {};
     Prefetch<Rows, Panels> prefetch = Rows <= 2 ? Prefetch<Rows, Panels>(t) : ahead;
@@ -210,8 +211,12 @@ class IntegerTile {
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums);
     }
     if constexpr (Rows > 2) ahead = prefetch;
-    for (int m = 0; m < Rows; ++m)
-      for (int v = 0; v < kVectors; ++v) products[m][v] = Type::fold(sums[m][v]);
+    for (int m = 0; m < Rows; ++m) {
+      for (int v = 0; v < kVectors; ++v) {
+        const Ints sum = Type::fold(sums[m][v]);
+        products[m][v] = is_first ? sum : products[m][v] + sum;
+      }
+    }
   }
 
   [[gnu::always_inline]] static void add_step(const TileArgs& t, const uint8_t* a, const uint8_t* b, int s, Sums& sums) {
@@ -326,7 +331,8 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
       const Floats weight_scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) {
-        c[m][v] = multiply_add(c[m][v], to_floats(products[m][v]), weight_scale * t.scale[side + size_t(m)]);
+        const Floats product = to_floats(products[m][v]) * splat(t.scale[side + size_t(m)]);
+        c[m][v] = multiply_add(c[m][v], product, weight_scale);
       }
       if (!t.has_offset) continue;
       const Floats offset = load_scales(at + scale_bytes, t.scales_are_f32, v % kPanelVectors);

@@ -82,6 +82,32 @@ def test_every_layout_and_shape(
         compare(native, reference, random_weight(rng, layout, n, k, group_size, offset), rows, quantize)
 
 
+@pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
+def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, quantize: bool, offset: str) -> None:
+    """To the bit, whichever tile computes it: what one request gets does not depend on its neighbours."""
+    rng = np.random.default_rng(2)
+    unit = GROUP_UNITS.get(layout, 1)
+    x = rng.standard_normal((40, 1280)).astype(np.float32)
+    for group_size in (32, 128, 1280):
+        if unit > 1 and (256 % group_size or group_size % unit):
+            continue
+        weight = random_weight(rng, layout, 70, 1280, group_size, offset)
+        batch = times(native, weight, x, quantize)
+        for rows in (1, 2, 3, 6, 12, 13, 25):
+            np.testing.assert_array_equal(
+                times(native, weight, x[:rows], quantize), batch[:rows], f"{group_size}, {rows}"
+            )
+
+
+def times(native: CpuKernelSet, weight: CanonicalWeight, x: np.ndarray, quantize: bool) -> np.ndarray:
+    def build(graph: Graph) -> Slot:
+        source, out = graph.given(x), graph.slot(weight.out_features)
+        graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
+        return out
+
+    return run_once(native, build, plain_step(len(x)), limits(64, quantize=quantize))
+
+
 @pytest.mark.parametrize("scale_type", [np.float16, np.float32])
 @pytest.mark.parametrize("layout", [Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6])
 def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout, scale_type: type) -> None:
