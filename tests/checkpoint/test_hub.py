@@ -145,3 +145,4 @@ def test_the_endpoint_of_the_environment_is_used(tmp_path: Path, hub: Start) -> 
     )
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.strip()).read_bytes() == MODEL
+    assert all("o/m" in request for request in server.requests), "nothing but the model is asked for"

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -26,6 +26,8 @@ from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableErr
 
 # What a model folder needs: weights, configs, tokenizers and templates. Never pickles.
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+# Its telemetry asks the hub which agents there are, offline too; nobody here asked for that.
+constants.HF_HUB_DISABLE_TELEMETRY = True
 # Whichever client library this huggingface-hub rides on: its errors are the bases of the hub's own.
 _NETWORK_ERRORS: Final[tuple[type[Exception], ...]] = (*HfHubHTTPError.__bases__, OSError)
 
