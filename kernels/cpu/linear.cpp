@@ -36,6 +36,14 @@ size_t column_panel_bytes(appl_layout layout) {
 constexpr size_t kLine = 64;  // of the caches
 constexpr int kBlockTiles = 504 / kMaxTileRows;  // rows that share a block of input in the second-level cache
 
+// Up to how many tiles of rows read the packed codes as they stream in. Codes of planes are worth unpacking once as soon as two
+// tiles share them; int8 of one scale a row is all but unpacked.
+int max_stream_tiles(const appl_weight& weight) {
+  if (!kHasTallTiles) return 2;
+  if (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) return 1;
+  return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 2;
+}
+
 // The division of one call into blocks of rows, chunks of panels, and tiles.
 class Division {
  public:
@@ -45,6 +53,7 @@ class Division {
     const int blocks = (num_tiles_ + kBlockTiles - 1) / kBlockTiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
+    max_stream_tiles_ = max_stream_tiles(*call.weight);
     const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
     panels_per_tile_ = tile_panels(tile_rows);
     if (call.input.shape.group_size != 0) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
@@ -56,7 +65,7 @@ class Division {
   }
 
   // Few rows: each panel is read once, whole, and the input stays in the cache.
-  bool streams() const { return num_tiles_ <= 2; }
+  bool streams() const { return num_tiles_ <= max_stream_tiles_; }
   int rows() const { return rows_; }
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
@@ -73,7 +82,7 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
-  int rows_, panels_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
+  int rows_, panels_, num_tiles_, max_stream_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 
 class Run {
