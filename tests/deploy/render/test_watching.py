@@ -138,18 +138,24 @@ def test_prometheus_answers_every_query(server: Server, tmp_path: Path) -> None:
         pytest.skip("Prometheus is not here")
     queries = [query.expression for panel in PANELS for query in panel.queries if not query.expression.count("key_")]
     with prometheus(server, tmp_path) as address:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
+        _await_ready(address, deadline)
         missing = queries
         while missing and time.monotonic() < deadline:
             ask(server)
-            missing = [query for query in missing if not _answers(address, query)]
+            missing = [query for query in missing if not value_of(address, query)]
         assert missing == []
         for rule in rules(tmp_path):
             value_of(address, rule["expr"])
 
 
-def _answers(address: str, expression: str) -> bool:
-    try:
-        return bool(value_of(address, expression))
-    except httpx.TransportError:  # it has not opened its port yet
-        return False
+def _await_ready(address: str, deadline: float) -> None:
+    """Until its port is open and its storage loaded: before that it answers 503."""
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{address}/-/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("Prometheus did not become ready")
