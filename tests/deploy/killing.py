@@ -21,8 +21,9 @@ from appliance.deploy.state import DeploymentState
 from tests.deploy.applying import Heard, apply, ask
 from tests.server.harness import wait_until
 
-Victim = Literal["apply", "old server", "old engine", "new server", "new engine"]
+Victim = Literal["apply", "old server", "old engine", "new server", "new engine", "old worker", "new worker"]
 VICTIMS: tuple[Victim, ...] = ("apply", "old server", "old engine", "new server", "new engine")
+VICTIMS_OF_MANY: tuple[Victim, ...] = (*VICTIMS, "old worker", "new worker")  # where there are several API processes
 FILES = {"spec.yaml", "spec.json", "overrides.json", "plan.json", "result.json"}
 
 
@@ -66,7 +67,10 @@ class Family:
 
     def victims(self, kind: Victim, before: "Family") -> list[ProcessId]:
         servers = [each for each in self.servers if (each in before.servers) == kind.startswith("old")]
-        return [each for server in servers for each in (descendants(server) if "engine" in kind else [server])]
+        if kind.endswith("server"):
+            return servers
+        below = [each for server in servers for each in descendants(server)]
+        return [each for each in below if is_engine(each) == kind.endswith("engine")][:1]
 
 
 def kill_at(seconds: float, applying: ForkProcess, state: DeploymentState, victim: Victim, before: Family) -> bool:
@@ -89,7 +93,16 @@ def kill_at(seconds: float, applying: ForkProcess, state: DeploymentState, victi
 def has_noticed(state: DeploymentState) -> bool:
     """A server needs a moment to hear of its engine's end, and says until then that it is ready."""
     seen = observe(state)
-    return seen.readiness is not Readiness.READY or (seen.current is None or bool(descendants(seen.current.process)))
+    if seen.readiness is not Readiness.READY or seen.current is None:
+        return True
+    return any(map(is_engine, descendants(seen.current.process)))
+
+
+def is_engine(process: ProcessId) -> bool:
+    try:
+        return b"appliance.engine" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def processes_of(state: DeploymentState) -> set[int]:
@@ -113,9 +126,11 @@ def check_declared(state: DeploymentState, what: Wanted) -> None:
     assert (seen.readiness, seen.is_unsure, seen.current.leftover) == (Readiness.READY, False, ())
     assert [action.verb for action in reconcile(seen, what.plan)] == ["keep"]
     assert ask(seen.current.url) == "hello world"
-    family = {seen.current.process.pid, *(each.pid for each in descendants(seen.current.process))}
-    assert len(family) == 2  # the server and its engine
-    wait_until(lambda: processes_of(state) == family, f"orphans: {processes_of(state) - family}")
+    api_servers, server = what.plan.serving.front.api_servers, seen.current.process
+    num_below = 1 + (api_servers if api_servers > 1 else 0)  # the engine, and API processes
+    wait_until(lambda: len(descendants(server)) == num_below, "a killed API process does not come back")
+    family = {server.pid, *(each.pid for each in descendants(server))}
+    wait_until(lambda: processes_of(state) <= family, f"orphans: {processes_of(state) - family}")
     assert owner_of(state.lock_path) is None
     check_files(state)
 

@@ -16,6 +16,7 @@ from appliance.engine.scripted import Script
 from tests.deploy.applying import apply, wanted
 from tests.deploy.killing import (
     VICTIMS,
+    VICTIMS_OF_MANY,
     Family,
     KilledAtPhase,
     check_declared,
@@ -33,19 +34,21 @@ CHANGES: dict[str, dict[str, int]] = {"old": {}, "new": {"max_num_seqs": 4}}
 SCRIPT = Script(replies=[says("greet", "hello world")], load_seconds=0.1)
 
 
-def test_kills_at_random_moments(state: DeploymentState, tmp_path: Path) -> None:
+@pytest.mark.parametrize("api_servers", [1, 2])
+def test_kills_at_random_moments(state: DeploymentState, tmp_path: Path, api_servers: int) -> None:
     """Live changes and swaps, beside and in place, of a server that stays a server whatever is killed."""
     random_ = random.Random(SEED)
     port = free_port()
     live, other = {"served_names": ["scripted", "live"]}, {"max_num_seqs": 4}
     specs = [
-        wanted(tmp_path / "a", SCRIPT, port=port, **changes)
+        wanted(tmp_path / "a", SCRIPT, port=port, front={"api_servers": api_servers}, **changes)
         for changes in ({}, live, other, {**other, **live, "restart": "on-failure"})
     ]
+    victims = VICTIMS_OF_MANY if api_servers > 1 else VICTIMS
     now = specs[0]
     apply(state, now)
     for round_ in range(ROUNDS):
-        now, victim, has_room = choose(random_, specs, now), random_.choice(VICTIMS), random_.random() < 0.5
+        now, victim, has_room = choose(random_, specs, now), random_.choice(victims), random_.random() < 0.5
         seconds = random_.random() * 1.5
         print(f"round {round_}: {victim}, after {seconds:.2f} s, {'beside' if has_room else 'in place'}")
         before = Family.of(state)
