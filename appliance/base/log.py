@@ -42,9 +42,14 @@ def configure(
     root = logging.getLogger("appliance")
     root.handlers[:] = [handler]
     root.propagate = False
-    root.setLevel("DEBUG" if level == "trace" else level.upper())
+    set_level(level)
     if config is not None:
         _use_config(config, config_file)
+
+
+def set_level(level: str) -> None:
+    """Of the logger `appliance` and all below it."""
+    logging.getLogger("appliance").setLevel("DEBUG" if level == "trace" else level.upper())
 
 
 def _read_config(path: str) -> dict[str, Any]:

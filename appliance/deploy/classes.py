@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from appliance.plan.hashes import LIVE_MODEL_FIELDS
+from appliance.plan.hashes import LIVE_MODEL_FIELDS, LIVE_SCHEDULER_FIELDS
 from appliance.spec.fields import ApplyClass
 
 ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
@@ -10,13 +10,19 @@ ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
 _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 # What a server takes only at its start, and its engine does not read.
 _DRAIN = (
-    *("serving.host", "serving.port", "serving.front.uds", "serving.front.tls", "serving.front.middleware"),
+    *("serving.host", "serving.port", "serving.front.uds", "serving.front.middleware"),
     "serving.front.api_servers",
     "serving.front.log_config_file",
     *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
     *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
 )
-_LIVE = ("serving", "restart", "slo", "degraded", "warnings", *(f"model.{name}" for name in LIVE_MODEL_FIELDS))
+_LIVE = (
+    *("serving", "restart", "slo", "degraded", "warnings"),
+    *(f"model.{name}" for name in LIVE_MODEL_FIELDS),
+    *(f"scheduler.{name}" for name in LIVE_SCHEDULER_FIELDS),
+)
+# Live, but that a listener has TLS, or has not, is decided when it opens.
+_SWITCHED = "serving.front.tls.certfile"
 _PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain": _DRAIN, "live": _LIVE}
 
 
@@ -26,6 +32,11 @@ def class_of(path: str) -> ApplyClass:
         if any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes):
             return found
     return "restart"
+
+
+def cost_of(path: str, old: object, new: object) -> ApplyClass:
+    """As class_of, of one change: None on one side turns something on or off."""
+    return "drain" if path == _SWITCHED and None in (old, new) else class_of(path)
 
 
 def highest(classes: Iterable[ApplyClass]) -> ApplyClass:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.deploy.classes import class_of, highest
+from appliance.deploy.classes import cost_of, highest
 from appliance.deploy.state import CurrentState
 from appliance.plan.types import EnginePlan
 from appliance.spec.fields import ApplyClass
@@ -59,7 +59,7 @@ class Change:
 
     @property
     def apply(self) -> ApplyClass:
-        return class_of(self.path)
+        return cost_of(self.path, self.old, self.new)
 
     @property
     def is_secret(self) -> bool:

@@ -45,7 +45,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         num_blocks=config.num_blocks,
         weights=backend.weights,
     )
-    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
+    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     grammars = GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, backend.vocab_size)))
     return EngineLoop(scheduler, runner, limits, boot_report=raw(report), grammars=grammars)
 

@@ -6,9 +6,11 @@ messages between steps and carries its events away while the next step runs.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
+from appliance.base.log import set_level
 from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Outputs, Scheduler
 from appliance.engine.core.sequence import RequestKey
@@ -21,12 +23,14 @@ from appliance.engine.messages import (
     FinishReason,
     GenerateRequest,
     Hello,
+    LiveSettings,
     OutputBatch,
     SequenceOutput,
     UtilityRequest,
     UtilityResult,
     Vocabulary,
 )
+from appliance.engine.processors import ProcessorError, make_processor
 from appliance.engine.runner import Runner
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
@@ -87,10 +91,19 @@ class EngineLoop:
             case Vocabulary():
                 self._grammars.compiler.use(message)
                 return []
+            case LiveSettings():
+                self._use(message)
+                return []
             case UtilityRequest():
                 return self._utility(client, message)
             case Hello():
                 return []
+
+    def _use(self, settings: LiveSettings) -> None:
+        self._scheduler.use(settings.scheduler)
+        self._limits = replace(self._limits, max_n=settings.max_n, max_logprobs=settings.max_logprobs)
+        if settings.log_level is not None:
+            set_level(settings.log_level)
 
     def forget_client(self, client: bytes) -> None:
         """Ends what a client that went away had asked for."""
@@ -157,6 +170,7 @@ class EngineLoop:
             if self._draining is not None:
                 raise Refusal(ErrorKind.UNAVAILABLE, None, "the engine is shutting down and takes no new requests")
             validate_request(message, self._runner.vocab_size, self._limits)
+            _try_processors(message)
             if message.constraint is None:
                 self._scheduler.add(client, message)
             elif (grammar := self._grammars.admit(client, message)) is not None:
@@ -232,3 +246,12 @@ class EngineLoop:
             return []
         stats = self._scheduler.stats(self._clock())
         return [(client, OutputBatch(batch, stats)) for client, batch in outputs.items()]
+
+
+def _try_processors(message: GenerateRequest) -> None:
+    """Raises Refusal for a logits processor that cannot be made: better now than in the midst of a step."""
+    try:
+        for call in message.sampling.logits_processors:
+            make_processor(call)
+    except ProcessorError as error:
+        raise Refusal(ErrorKind.INVALID, "logits_processors", f"logits_processors: {error}") from error

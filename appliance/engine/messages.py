@@ -1,9 +1,20 @@
 """What crosses between an engine and its clients. Token ids only; text never enters the engine."""
 
 import enum
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
+
+from appliance.plan.types import EnginePlan, SchedulerPlan
+
+
+class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A logits processor by its dotted name: the object itself, or what it constructs from the arguments."""
+
+    qualname: str
+    is_constructor: bool = False
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,6 +38,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences whose last token is forbidden after the others
     logprobs: int | None = None  # k most likely beside the sampled one; -1 is the whole vocabulary
     prompt_logprobs: int | None = None
+    logits_processors: tuple[ProcessorCall, ...] = ()
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,6 +61,42 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary"):
 
     tokenizer: str  # a tokenizer.json
     eos_token_ids: tuple[int, ...]
+
+
+class SchedulerCaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler's limits by which nothing is sized (see SchedulerConfig)."""
+
+    max_num_partial_prefills: Annotated[int, msgspec.Meta(ge=1)]
+    max_long_partial_prefills: Annotated[int, msgspec.Meta(ge=1)]
+    long_prefill_token_threshold: Annotated[int, msgspec.Meta(ge=0)]
+    max_waiting: Annotated[int, msgspec.Meta(ge=1)] | None
+
+    @classmethod
+    def of(cls, plan: SchedulerPlan) -> Self:
+        return cls(
+            max_num_partial_prefills=plan.max_num_partial_prefills,
+            max_long_partial_prefills=plan.max_long_partial_prefills,
+            long_prefill_token_threshold=plan.long_prefill_token_threshold,
+            max_waiting=plan.max_waiting,
+        )
+
+
+class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
+    """What a plan may change under a running engine. It holds from the next message and step on."""
+
+    scheduler: SchedulerCaps
+    max_n: Annotated[int, msgspec.Meta(ge=1)]
+    max_logprobs: Annotated[int, msgspec.Meta(ge=-1)]
+    log_level: str | None  # None: a configuration of logging decides
+
+    @classmethod
+    def of(cls, plan: EnginePlan) -> Self:
+        return cls(
+            scheduler=SchedulerCaps.of(plan.scheduler),
+            max_n=plan.serving.max_n,
+            max_logprobs=plan.model.max_logprobs,
+            log_level=plan.serving.log_level if plan.serving.front.log_config_file is None else None,
+        )
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -90,7 +138,7 @@ class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
     method: UtilityMethod
 
 
-EngineMessage = Hello | Vocabulary | GenerateRequest | AbortRequest | UtilityRequest
+EngineMessage = Hello | Vocabulary | LiveSettings | GenerateRequest | AbortRequest | UtilityRequest
 
 
 class FinishReason(enum.StrEnum):

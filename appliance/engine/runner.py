@@ -7,6 +7,7 @@ from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
 from appliance.engine.laps import Laps
 from appliance.engine.messages import ErrorKind, TokenLogprobs
+from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
 from appliance.engine.rows import Rows
@@ -32,6 +33,7 @@ class Runner:
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
+        self._processors = RowProcessors(self._rows)
 
     def run(self, plan: StepPlan) -> StepResult:
         """A row whose logits are unusable is reported in the result; any other failure raises."""
@@ -44,11 +46,11 @@ class Runner:
         self._grammars.finish()
         if not len(wanted.rows):
             return StepResult(plan.step, [])
-        batch = self._batches.build(wanted)
+        batch, failed = self._processors.apply(wanted, self._batches.build(wanted), logits)
         self.laps.lap("prepare sampling")
         sampled = self._executable.sample(logits, batch)
         self.laps.lap("sample")
-        result = self._result(plan, wanted, batch, sampled, logits)
+        result = self._result(plan, wanted, batch, sampled, logits, failed)
         self.laps.lap("report")
         return result
 
@@ -68,9 +70,11 @@ class Runner:
     def _update_rows(self, plan: StepPlan) -> None:
         for row in plan.freed_rows:
             self._rows.drop(row)
+            self._processors.drop(row)
             self._grammars.drop(row)
         for new in plan.new_rows:
             self._rows.put(new)
+            self._processors.put(new)
             if new.grammar is not None:
                 self._grammars.put(new)
         for chunk in plan.chunks:
@@ -80,7 +84,13 @@ class Runner:
             self._executable.copy_blocks(plan.block_copies)
 
     def _result(
-        self, plan: StepPlan, wanted: LogitRows, batch: SamplingBatch, sampled: SampledBatch, logits: np.ndarray
+        self,
+        plan: StepPlan,
+        wanted: LogitRows,
+        batch: SamplingBatch,
+        sampled: SampledBatch,
+        logits: np.ndarray,
+        failed: dict[int, RowError],
     ) -> StepResult:
         drawn = wanted.given == NO_TOKEN  # these come first
         count = int(np.count_nonzero(drawn))
@@ -110,7 +120,7 @@ class Runner:
             tokens.tolist(),
             logprobs,
             prompt_logprobs,
-            errors | advance.errors,
+            errors | advance.errors | failed,
             advance.forced,
             frozenset(advance.completed),
         )

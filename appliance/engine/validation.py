@@ -1,10 +1,11 @@
 """Bounds of sampling parameters. Front ends check before they send; the engine, which trusts no client, again."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from appliance.engine.messages import Constraint, GenerateRequest, SamplingParams
+from appliance.engine.messages import Constraint, GenerateRequest, ProcessorCall, SamplingParams
 
 MAX_STOP_TOKEN_IDS = 1024
 MAX_BAD_WORDS = 1024
@@ -12,6 +13,9 @@ MAX_BAD_WORD_LENGTH = 128
 MAX_LOGIT_BIAS = 1024
 MAX_CONSTRAINT = 1 << 20  # characters
 MAX_CONSTRAINT_PART = 256  # of its whitespace and of what it comes after
+MAX_PROCESSORS = 16
+MAX_PROCESSOR_NAME = 256
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _PENALTY = (-2.0, 2.0)
 
 
@@ -29,6 +33,7 @@ class SamplingLimits:
 
     max_n: int
     max_logprobs: int  # -1: the whole vocabulary
+    logits_processor_pattern: str | None = None  # of names that requests may bring; None: of none
 
 
 def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingLimits) -> None:
@@ -53,6 +58,7 @@ def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingL
     _ids("stop_token_ids", params.stop_token_ids, vocab_size)
     _logit_bias(params.logit_bias, vocab_size)
     _bad_words(params.bad_words, vocab_size)
+    _processors(params.logits_processors, limits.logits_processor_pattern)
     if params.allowed_token_ids is not None:
         if not params.allowed_token_ids:
             raise InvalidSamplingError("allowed_token_ids", [], "absent, or a list of at least one token id")
@@ -79,6 +85,20 @@ def validate_constraint(constraint: Constraint) -> None:
     ):
         if len(text) > most:
             raise InvalidSamplingError(constraint.field, f"a text of {len(text)}", f"at most {most} characters")
+
+
+def _processors(calls: tuple[ProcessorCall, ...], pattern: str | None) -> None:
+    _at_most("logits_processors", calls, MAX_PROCESSORS)
+    for call in calls:
+        if pattern is None:
+            raise InvalidSamplingError(
+                "logits_processors", call.qualname, "absent: decoding.logits_processor_pattern is not set"
+            )
+        is_allowed = re.fullmatch(pattern, call.qualname) and _DOTTED.fullmatch(call.qualname)
+        if len(call.qualname) > MAX_PROCESSOR_NAME or not is_allowed:
+            raise InvalidSamplingError(
+                "logits_processors", call.qualname, "a dotted name that decoding.logits_processor_pattern matches whole"
+            )
 
 
 def _short(value: object) -> str:

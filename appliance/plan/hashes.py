@@ -16,6 +16,13 @@ LIVE_MODEL_FIELDS = (
     "max_logprobs",
     "tokenizer_path",
 )
+# Fields of `scheduler` that a running engine takes over between two steps; nothing is sized by them.
+LIVE_SCHEDULER_FIELDS = (
+    "max_num_partial_prefills",
+    "max_long_partial_prefills",
+    "long_prefill_token_threshold",
+    "max_waiting",
+)
 ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
     *("kernels", "cache", "scheduler", "parallel"),
@@ -29,7 +36,10 @@ def with_hashes(plan: EnginePlan) -> EnginePlan:
     model: dict[str, Any] = data["model"]
     engine = {name: data[name] for name in ENGINE_SECTIONS}
     engine["model"] = {name: value for name, value in model.items() if name not in LIVE_MODEL_FIELDS}
+    scheduler: dict[str, Any] = data["scheduler"]
+    engine["scheduler"] = {name: value for name, value in scheduler.items() if name not in LIVE_SCHEDULER_FIELDS}
     engine["kernels"] = {**data["kernels"], "choices": [each["implementation"] for each in data["kernels"]["choices"]]}
     serving = {name: data[name] for name in LIVE_SECTIONS}
     serving["model"] = {name: model[name] for name in LIVE_MODEL_FIELDS}
+    serving["scheduler"] = {name: scheduler[name] for name in LIVE_SCHEDULER_FIELDS}
     return msgspec.structs.replace(plan, engine_sha256=sha256_json(engine), serving_sha256=sha256_json(serving))

@@ -44,6 +44,7 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> M
         default_sampling=_default_sampling(inputs, ledger),
         max_logprobs=spec.max_logprobs,
         logprobs_mode=spec.logprobs_mode,
+        logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
         config_overrides=config_overrides(inputs.spec, model),
         show_load_progress=inputs.spec.loading.use_tqdm_on_load,
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.server.errors import invalid, not_in_this_version
+from appliance.server.errors import not_in_this_version
 from appliance.server.structured_fields import ResponseFormat, StructuredOutputs
 
 
@@ -15,6 +15,14 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: not sent, as allowed
+
+
+class LogitsProcessor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One that is constructed; a plain name is one that is there already."""
+
+    qualname: str
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +49,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     prompt_logprobs: int | None = None
+    logits_processors: list[str | LogitsProcessor] | None = None
 
 
 class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
@@ -82,7 +91,6 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     return_token_ids: bool | None = None
 
     # Known, and refused while they are not built; see UNBUILT.
-    logits_processors: Any = None
     kv_transfer_params: Any = None
     vllm_xargs: Any = None
 
@@ -181,9 +189,6 @@ def refuse_unbuilt(fields: GenerationFields) -> None:
     for name, neutral in UNBUILT.items():
         if getattr(fields, name, None) not in neutral:
             raise not_in_this_version(name)
-    if fields.logits_processors:
-        message = "no logits processor of a request is allowed here: decoding.logits_processor_pattern is not set"
-        raise invalid("logits_processors", message, "not_allowed")
 
 
 def refuse_unbuilt_message(message: ChatMessage, place: int) -> None:

@@ -1,21 +1,17 @@
-"""The listening socket, its address in words, and its certificates."""
+"""The listening socket, and its address in words."""
 
 import errno
 import os
 import socket
-import ssl
 import stat
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError
-from appliance.base.log import fields, logger
-from appliance.plan.types import ServingPlan, TlsPlan
+from appliance.plan.types import ServingPlan
 
-_log = logger("server")
 _BACKLOG = 2048
 _SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
 _SOCKET_MODE = 0o660
-_VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def bind(serving: ServingPlan) -> socket.socket:
@@ -90,41 +86,3 @@ def _is_alive(path: Path) -> bool:
         except OSError:
             return False
     return True
-
-
-class Certificates:
-    """TLS of a listener. With `refresh`, each handshake looks whether a file has changed; what is open stays."""
-
-    def __init__(self, plan: TlsPlan) -> None:
-        """Raises ApplianceError when a file cannot be read or used."""
-        self._plan = plan
-        self._paths = [path for path in (plan.certfile, plan.keyfile, plan.ca_certs) if path is not None]
-        try:
-            self._signature = self._sign()
-            self._current = self._read()
-            self.context = self._read()
-        except (OSError, ssl.SSLError) as error:
-            raise ApplianceError(f"endpoints.tls: {error}", hint=f"check {', '.join(self._paths)}") from error
-        if plan.refresh:
-            self.context.sni_callback = self._choose  # called in every handshake, with or without a name
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, outer: ssl.SSLContext) -> None:
-        try:
-            signature = self._sign()
-            if signature != self._signature:
-                self._signature = signature
-                self._current = self._read()
-                _log.info("certificates were read again")
-        except (OSError, ssl.SSLError) as error:
-            _log.error("certificates cannot be read again; the ones before hold", extra=fields(reason=str(error)))
-        connection.context = self._current
-
-    def _read(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._plan.ca_certs)
-        context.verify_mode = _VERIFY[self._plan.client_certificates]
-        context.load_cert_chain(self._plan.certfile, self._plan.keyfile)
-        return context
-
-    def _sign(self) -> list[tuple[int, int]]:
-        found = [os.stat(path) for path in self._paths]
-        return [(status.st_mtime_ns, status.st_ino) for status in found]

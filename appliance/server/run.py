@@ -17,7 +17,8 @@ from appliance.engine.messages import EngineEvent
 from appliance.plan.types import EnginePlan
 from appliance.server.app import make_app
 from appliance.server.batches.worker import BatchWorker
-from appliance.server.listen import Certificates, adopt, bind, release, url_of
+from appliance.server.certificates import Certificates
+from appliance.server.listen import adopt, bind, release, url_of
 from appliance.server.live import Control, LiveApp
 from appliance.server.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config
 from appliance.server.state import ServerState, make_state
@@ -102,9 +103,7 @@ class _Server:
         self._url = url_of(listener, serving)
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
-        scheduler = self._plan.scheduler
-        limits = AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting)
-        client = EngineClient(limits, metrics)
+        client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics)
         with socket_folder() as sockets:
             supervisor = Supervisor(
                 self._plan,
@@ -146,7 +145,7 @@ class _Server:
         config.load()
         config.ssl = certificates.context if certificates is not None else None
         server = QuietServer(config)
-        running = self._running = RunningServer(state, supervisor, server, app)
+        running = self._running = RunningServer(state, supervisor, server, app, certificates)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, running.terminate)

@@ -16,9 +16,11 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure
 from appliance.plan.types import EnginePlan, ServingPlan
 from appliance.server.app import make_app
+from appliance.server.certificates import Certificates, load_certificates
 from appliance.server.live import LiveApp
 from appliance.server.protocol import Bounds, bounded_protocol
 from appliance.server.state import ServerState, make_state
+from appliance.service.client import AdmissionLimits
 
 _LOOK_EVERY_S = 0.05  # while draining
 _LINGER_S = 1.0  # after another server listens: for requests on connections that were accepted here
@@ -36,12 +38,20 @@ class EngineKeeper(Protocol):
 class RunningServer:
     """`server` accepts connections for `app`, which belongs to `state`."""
 
-    def __init__(self, state: ServerState, supervisor: EngineKeeper, server: uvicorn.Server, app: LiveApp) -> None:
+    def __init__(
+        self,
+        state: ServerState,
+        supervisor: EngineKeeper,
+        server: uvicorn.Server,
+        app: LiveApp,
+        certificates: Certificates | None = None,
+    ) -> None:
         self.is_shared = False  # our socket, with the server that replaces us
         self._states = [state]  # the newest last; of older ones requests may be open
         self._supervisor = supervisor
         self._server = server
         self._app = app
+        self._certificates = certificates
         self._ending: asyncio.Task[None] | None = None
 
     @property
@@ -58,6 +68,8 @@ class RunningServer:
         old = self.state
         if plan.engine_sha256 != old.plan.engine_sha256:
             raise ApplianceError("the plan is for another engine, which needs a new server")
+        tls = plan.serving.front.tls
+        loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
         policy = old.client.policy
         try:
             new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store, old.tracer)
@@ -71,6 +83,9 @@ class RunningServer:
         new.is_draining, new.crowd = old.is_draining, old.crowd
         self._states = [*(state for state in self._states if state.load), new]
         self._supervisor.use_plan(plan)
+        old.client.use_limits(AdmissionLimits.of(plan.scheduler))
+        if self._certificates is not None and loaded is not None:
+            self._certificates.use(loaded)
         configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
         new.metrics.describe(plan)
         self._app.use(app)

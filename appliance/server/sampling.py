@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.engine.messages import SamplingParams
+from appliance.engine.messages import ProcessorCall, SamplingParams
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_sampling
 from appliance.plan.types import EnginePlan
 from appliance.server.errors import as_api_error, invalid
-from appliance.server.fields import GenerationFields
+from appliance.server.fields import GenerationFields, LogitsProcessor
 from appliance.service.requests import TextOptions
 from appliance.text.stop_strings import MAX_STOP_CHARACTERS, MAX_STOP_STRINGS
 from appliance.text.tokenizer import Tokenizer
@@ -36,7 +36,7 @@ class SamplingRules:
         self._model = plan.model
         self._is_priority = plan.scheduler.policy == "priority"
         self._tokenizer = tokenizer
-        self._limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs)
+        self._limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
         self._most_tokens: int | None = plan.model.default_sampling.get("max_tokens")
 
     def params(
@@ -59,6 +59,7 @@ class SamplingRules:
             bad_words=self._bad_words(fields.bad_words or []),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            logits_processors=tuple(map(_processor_call, fields.logits_processors or ())),
         )
         try:
             validate_sampling(params, _ANY_TOKEN, self._limits)
@@ -133,6 +134,13 @@ def text_options(fields: GenerationFields) -> TextOptions:
         skip_special_tokens=fields.skip_special_tokens,
         spaces_between_special_tokens=fields.spaces_between_special_tokens,
     )
+
+
+def _processor_call(stated: str | LogitsProcessor) -> ProcessorCall:
+    if isinstance(stated, str):
+        return ProcessorCall(qualname=stated)
+    args, kwargs = tuple(stated.args or ()), stated.kwargs or {}
+    return ProcessorCall(qualname=stated.qualname, is_constructor=True, args=args, kwargs=kwargs)
 
 
 def _logit_bias(stated: Mapping[str, float]) -> dict[int, float]:

@@ -30,6 +30,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logit_bias": (None, {}),
     "allowed_token_ids": (None,),
     "bad_words": (None, []),
+    "logits_processors": (None, []),
     "prompt_logprobs": (None,),
     "response_format": (None, ResponseFormat(type="text")),
     "guided_json": (None,),

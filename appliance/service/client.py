@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
 
@@ -23,6 +24,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
+from appliance.plan.types import SchedulerPlan
 from appliance.service.errors import RequestFailedError
 from appliance.service.link import EngineLink
 from appliance.service.metrics import ServiceMetrics
@@ -46,6 +48,10 @@ class AdmissionLimits:
 
     max_num_seqs: int
     max_waiting: int | None
+
+    @classmethod
+    def of(cls, plan: SchedulerPlan) -> Self:
+        return cls(plan.max_num_seqs, plan.max_waiting)
 
 
 @dataclass(slots=True)
@@ -112,6 +118,10 @@ class EngineClient:
         self._text = text
         if self.introduces_vocabulary:
             self._introduce_vocabulary()
+
+    def use_limits(self, limits: AdmissionLimits) -> None:
+        """For requests from now on. max_num_seqs is the engine's, and stays."""
+        self._limits = limits
 
     def attach(self, link: EngineLink | None) -> None:
         self._link = link

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.log import fields, logger
-from appliance.engine.messages import BootPhase, EngineEvent, Fatal, Heartbeat, Hello, Ready, UtilityRequest
+from appliance.engine.messages import (
+    BootPhase,
+    EngineEvent,
+    Fatal,
+    Heartbeat,
+    Hello,
+    LiveSettings,
+    Ready,
+    UtilityRequest,
+)
 from appliance.plan.types import EnginePlan
 from appliance.service.client import EngineClient
 from appliance.service.engine_process import EngineChild, describe_exit
@@ -61,6 +70,7 @@ class Supervisor:
         self._clock = clock
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
+        self._settings: LiveSettings | None = None  # where they are not those of the plan that the engine reads
         self._child: EngineChild | None = None
         self._link: SocketLink | None = None
         self._endpoint = ""
@@ -86,7 +96,10 @@ class Supervisor:
         self._task = asyncio.create_task(self._keep_running(), name="supervisor")
 
     def use_plan(self, plan: EnginePlan) -> None:
-        """Another rule of restarts and another patience; what has failed so far is forgotten."""
+        """Other limits, another rule of restarts and another patience; what has failed so far is forgotten."""
+        self._settings = LiveSettings.of(plan)
+        if self._link is not None:
+            self._link.send(self._settings)
         self._heartbeat_timeout_s = plan.restart.heartbeat_timeout_s
         self._rule = RestartRule(plan.restart)
 
@@ -149,7 +162,7 @@ class Supervisor:
         child = self._child = EngineChild(spawned)
         self._link = SocketLink(spawned.endpoint, self._on_event)
         self._client.attach(self._link)
-        self._link.send(Hello())
+        self._link.send(self._settings or Hello())
         watch = asyncio.create_task(self._watch_heartbeat(child), name="heartbeat")
         try:
             code = await child.wait()

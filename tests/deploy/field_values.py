@@ -18,6 +18,7 @@ VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
     "decoding.tool_parser": Other("hermes"),
+    "decoding.logits_processor_pattern": Other("mine", ("decoding.trust_plugins=true",)),
     "decoding.reasoning_parser": Other("deepseek_r1"),
     "decoding.enable_auto_tool_choice": Other("false", ("decoding.tool_parser=hermes",)),
     "degradations": Other("{ignored_field: allow}"),

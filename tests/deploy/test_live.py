@@ -1,5 +1,9 @@
 """What changes under a running server: streams go on, no connection is refused."""
 
+import os
+import random
+import signal
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -11,13 +15,16 @@ import msgspec
 import pytest
 
 from appliance.base.errors import ApplyError
+from appliance.deploy.execute import ApplyResult, Wanted
 from appliance.deploy.observe import observe
-from appliance.deploy.process import descendants, identify, is_running
+from appliance.deploy.process import ProcessId, descendants, identify, is_running
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.state import DeploymentState
 from appliance.engine.scripted import Script
+from appliance.plan.types import TlsPlan
 from tests.deploy.applying import apply, ask, wanted
-from tests.server.harness import says
+from tests.server.certificates import authority
+from tests.server.harness import says, wait_until
 
 LONG = "hello world " * 8
 SLOW = Script(replies=[says("greet", "hello world"), says("long", LONG)], step_seconds=0.03)
@@ -104,6 +111,87 @@ def test_a_key_that_is_taken_away_opens_nothing(state: DeploymentState, tmp_path
     assert apply(state, wanted(tmp_path / "a", key_hashes={"new": key_hash("two")})).how == "reload"
     assert httpx.get(models, headers={"x-api-key": "one"}).status_code == 401
     assert httpx.get(models, headers={"x-api-key": "two"}).status_code == 200
+
+
+def test_scheduler_caps_reach_the_engine_and_the_one_after_it(state: DeploymentState, tmp_path: Path) -> None:
+    restarts = {"restart": "on-failure", "max_restarts": 1}
+    first = apply(state, wanted(tmp_path / "a", **restarts))
+    url, engine = first.current.url, engine_of(first)
+    assert steps_of_a_prompt(url) <= 4
+    caps = restarts | {"long_prefill_token_threshold": 8}
+    assert apply(state, wanted(tmp_path / "a", **caps)).how == "reload"
+    assert engine_of(first) == engine
+    assert steps_of_a_prompt(url) >= 12, "a long prompt takes 8 tokens of a step"
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until(lambda: observe(state).readiness is Readiness.NOT_READY, "the server noticed")
+    wait_until(lambda: observe(state).readiness is Readiness.READY, "the engine is back")
+    assert engine_of(first) != engine
+    assert steps_of_a_prompt(url) >= 12, "the engine that came after goes by them too"
+
+
+def engine_of(result: ApplyResult) -> ProcessId:
+    below = descendants(result.current.process)
+    [engine] = [each for each in below if b"appliance.engine" in Path(f"/proc/{each.pid}/cmdline").read_bytes()]
+    return engine
+
+
+def steps_of_a_prompt(url: str) -> int:
+    """Of 100 tokens that no cache knows."""
+    before = num_steps(url)
+    prompt = [ord("a") + random.randrange(26) for _ in range(100)]
+    body = {"model": "scripted", "prompt": prompt, "max_tokens": 1}
+    httpx.post(f"{url}/v1/completions", json=body, timeout=20.0).raise_for_status()
+    return num_steps(url) - before
+
+
+def num_steps(url: str) -> int:
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    [line] = [line for line in lines if line.startswith("appliance_engine_steps_total")]
+    return int(float(line.rsplit(maxsplit=1)[1]))
+
+
+@pytest.mark.parametrize("api_servers", [1, 2])
+def test_certificates_change_under_open_connections(state: DeploymentState, tmp_path: Path, api_servers: int) -> None:
+    ours, clients, later = authority("ours"), authority("clients"), authority("later")
+    for each in (ours, clients, later):
+        each.write(tmp_path / f"{each.name}.pem")
+    (tmp_path / "later").mkdir()
+    first_files, later_files = ours.issue(tmp_path, "server"), later.issue(tmp_path / "later", "server")
+    client = clients.issue(tmp_path, "client")
+
+    def tls(files: tuple[Path, Path], **more: str) -> Wanted:
+        plan = TlsPlan(certfile=str(files[0]), keyfile=str(files[1]), **more)  # type: ignore[arg-type]
+        return wanted(tmp_path / "a", front={"tls": msgspec.to_builtins(plan), "api_servers": api_servers})
+
+    def trusting(ca: str, *certificate: Path) -> httpx.Client:
+        context = ssl.create_default_context(cafile=str(tmp_path / f"{ca}.pem"))
+        if certificate:
+            context.load_cert_chain(*map(str, certificate))
+        return httpx.Client(verify=context, base_url=first.current.url, timeout=20.0)
+
+    first = apply(state, tls(first_files))
+    with trusting("ours") as open_before:
+        assert open_before.get("/livez").status_code == 200
+        assert apply(state, tls(later_files)).how == "reload"
+        for _ in range(4):
+            with trusting("later") as http, trusting("ours") as distrusting:
+                assert http.get("/livez").status_code == 200
+                with pytest.raises(httpx.ConnectError):
+                    distrusting.get("/livez")
+        required = tls(later_files, ca_certs=str(tmp_path / "clients.pem"), client_certificates="required")
+        assert apply(state, required).how == "reload"
+        for _ in range(4):
+            with trusting("later", *client) as http, trusting("later") as stranger:
+                assert http.get("/livez").status_code == 200
+                with pytest.raises(httpx.TransportError):
+                    stranger.get("/livez")
+        with pytest.raises(ApplyError, match=r"endpoints\.tls"):
+            apply(state, tls((tmp_path / "none.pem", later_files[1])))
+        with trusting("later", *client) as http:
+            assert http.get("/livez").status_code == 200
+        if api_servers == 1:
+            assert open_before.get("/livez").status_code == 200  # as its handshake left it
+    assert apply(state, wanted(tmp_path / "a", front={"api_servers": api_servers})).how == "beside"
 
 
 def test_a_refused_reload_leaves_what_served(state: DeploymentState, tmp_path: Path) -> None:

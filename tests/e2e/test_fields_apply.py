@@ -179,6 +179,9 @@ ELSEWHERE: dict[str, str] = {
     "observability.traces.otlp_traces_endpoint": "tests/server/test_traces.py",
     "observability.traces.sampling_ratio": "tests/server/test_traces.py",
     "observability.traces.service_name": "tests/server/test_traces.py",
+    **{f"scheduler.{each}": "tests/engine/test_scheduler.py, tests/deploy/test_live.py" for each in (
+        "max_num_partial_prefills", "max_long_partial_prefills", "long_prefill_token_threshold", "max_waiting",
+    )},
     "slo.shed_factor": "tests/server/test_slo.py",
     **{f"slo.gate.{each}": "tests/deploy/test_gate.py: it holds from the next generation on" for each in (
         "num_prompts", "max_concurrency", "input_len", "output_len",
@@ -188,7 +191,12 @@ ELSEWHERE: dict[str, str] = {
     )},
     "shutdown.timeout": "the server would have to end",
 }  # fmt: skip
-LIVE = [each.path for each in VARIED if each.doc.apply == "live" and each.path not in UNCHANGED]
+_TLS = "endpoints.tls."  # this deployment's listener has none; tests/deploy/test_live.py has one with certificates
+LIVE = [
+    each.path
+    for each in VARIED
+    if each.doc.apply == "live" and each.path not in UNCHANGED and not each.path.startswith(_TLS)
+]
 # Of the other classes a sample is carried out: what each says of the server's and the engine's process.
 SAMPLES = ("scheduler.max_num_seqs=4", "cache.prefix_caching=false", "endpoints.http.port=%d")
 

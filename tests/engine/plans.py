@@ -20,6 +20,7 @@ def scripted_plan(folder: Path, script: Script | None = None, **changes: object)
             "served_names": ["scripted"], "task": "generate", "max_model_len": 256, "seed": 0, "tokenizer_path": "",
             "skip_tokenizer": True, "chat_template": None, "chat_template_content_format": "string",
             "default_sampling": {}, "max_logprobs": 20, "logprobs_mode": "raw_logprobs",
+            "logits_processor_pattern": None,
         },
         "precision": {"weights": [], "activations": "f32", "quantize_activations": False, "kv_dtype": "f32"},
         "kernels": {"kernel_set": "scripted", "support": "tested here", "choices": [], "num_threads": 1},

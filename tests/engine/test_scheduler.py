@@ -9,7 +9,7 @@ import pytest
 from appliance.engine.core.config import SchedulerConfig, widest_window
 from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes
+from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes, SchedulerCaps
 from appliance.engine.step import StepPlan
 from appliance.plan.types import EnginePlan, KvGroupPlan, MemoryPlan
 
@@ -210,6 +210,24 @@ def test_too_many_waiting_are_refused_as_overload() -> None:
     with pytest.raises(Refusal, match="limit is 1") as refusal:
         run.scheduler.add(b"", generate("c", prompt(3)))
     assert refusal.value.kind is ErrorKind.OVERLOADED
+
+
+def test_caps_hold_from_the_next_step_on() -> None:
+    run = harness(max_num_seqs=2, max_waiting=2)
+    for name, length in (("long", 60), ("other", 6), ("waits", 3)):
+        run.scheduler.add(b"", generate(name, prompt(length, first=ord(name[0]))))
+    run.step()
+    caps = SchedulerCaps(
+        max_num_partial_prefills=2, max_long_partial_prefills=1, long_prefill_token_threshold=8, max_waiting=1
+    )
+    run.scheduler.use(caps)
+    with pytest.raises(Refusal, match="limit is 1"):
+        run.scheduler.add(b"", generate("refused", prompt(3)))
+    run.step()
+    assert shape(run.steps[0]) == [(0, 0, 32, False)]
+    assert shape(run.steps[1]) == [(0, 32, 8, False), (1, 0, 6, True)], "a long prompt leaves room, and one may pass"
+    run.run()
+    assert all(run.tokens(name) for name in ("long", "other", "waits"))
 
 
 def test_the_time_of_a_request_is_told_by_phase_with_its_end() -> None:

@@ -51,6 +51,7 @@ WRONG_VALUES = [
     ("request_id", "two\nlines"), ("request_id", "x" * 1000), ("cache_salt", 7), ("best_of", 0),
     ("best_of", 1000), ("length_penalty", 2.0), ("early_stopping", True), ("early_stopping", "maybe"),
     ("use_beam_search", "yes"), ("logits_processors", ["a.b"]), ("return_token_ids", 1),
+    ("logits_processors", "a.b"), ("logits_processors", [{"args": []}]),
     ("no_such_field", 1), ("", 1),
 ]  # fmt: skip
 WRONG_CHAT = [

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from appliance.engine.scripted import Script
-from tests.server.harness import Server, chat_prompt, encode, running, says
+from tests.server.harness import FIRST_BYTE, Server, chat_prompt, encode, running, says
 from tests.server.test_completions import PROMPT
 
 CHAT = {"model": "scripted", "messages": [{"role": "user", "content": "greet"}]}
@@ -111,3 +111,33 @@ def test_logits_processors_are_gated(http: httpx.Client) -> None:
     error = http.post("/v1/completions", json={**COMPLETION, "logits_processors": ["os.system"]}).json()["error"]
     assert error["param"] == "logits_processors"
     assert "logits_processor_pattern" in error["message"]
+
+
+def test_logits_processors_that_the_pattern_allows(tmp_path: Path) -> None:
+    allowed = {"logits_processor_pattern": r"tests\.engine\.processors\.\w+"}
+    says_a = {"qualname": "tests.engine.processors.Shift", "args": [FIRST_BYTE + ord("a")], "kwargs": {"by": 1000}}
+    with running(tmp_path, Script(replies=[says("greet", "hello world")]), **allowed) as server, server.http() as http:
+
+        def ask(*processors: object, **more: object) -> httpx.Response:
+            body = {"model": "scripted", "prompt": "greet", "max_tokens": 3, "logits_processors": list(processors)}
+            return http.post("/v1/completions", json=body | more)
+
+        assert ask(says_a).json()["choices"][0]["text"] == "aaa"
+        assert [choice["text"] for choice in ask(says_a, n=2).json()["choices"]] == ["aaa", "aaa"]
+        late = {**says_a, "kwargs": {"by": 1000, "after": 1}}
+        assert ask(late).json()["choices"][0]["text"] == ask().json()["choices"][0]["text"][0] + "aa"
+        sampling = {"max_tokens": 3, "logits_processors": [says_a]}
+        tokens = http.post("/inference/v1/generate", json={"token_ids": [9, 9], "sampling_params": sampling})
+        assert tokens.json()["choices"][0]["token_ids"] == [FIRST_BYTE + ord("a")] * 3
+        for wrong, words in (
+            ("os.system", "matches whole"),
+            ("tests.engine.processors.nothing", "no attribute"),
+            ({**says_a, "args": []}, "TypeError"),
+            ({"qualname": 3}, "qualname"),
+            (3, "logits_processors"),
+        ):
+            refused = ask(wrong)
+            assert refused.status_code == 400, wrong
+            assert words in refused.text
+        beams = ask(says_a, use_beam_search=True, n=2)
+        assert beams.json()["error"]["param"] == "logits_processors"

@@ -80,6 +80,8 @@ def code_of_others(subject: Subject) -> Iterator[Finding]:
     plugins = [("endpoints.http.middleware", name) for name in spec.endpoints.http.middleware]
     if spec.decoding.tool_parser_plugin is not None:
         plugins.append(("decoding.tool_parser_plugin", spec.decoding.tool_parser_plugin))
+    if spec.decoding.logits_processor_pattern is not None:
+        plugins.append(("decoding.logits_processor_pattern", spec.decoding.logits_processor_pattern))
     for path, name in plugins:
         hint = "review it, and pin the package that holds it"
         yield Finding("audit/plugin", Gravity.MEDIUM, path, f"{name} is imported and run", hint)

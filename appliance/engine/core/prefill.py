@@ -16,6 +16,9 @@ class PrefillRules:
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
 
+    def use(self, config: SchedulerConfig) -> None:
+        self._config = config
+
     def shares(self, num_candidates: int) -> int:
         return min(self._config.max_num_partial_prefills, num_candidates)
 

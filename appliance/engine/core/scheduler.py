@@ -2,6 +2,9 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import msgspec
 
 from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
@@ -20,6 +23,7 @@ from appliance.engine.messages import (
     FinishReason,
     GenerateRequest,
     RequestTimes,
+    SchedulerCaps,
     SequenceOutput,
 )
 from appliance.engine.step import RowError, StepPlan, StepResult
@@ -51,6 +55,11 @@ class Scheduler:
         self._generation_tokens = 0
 
     # Intake
+
+    def use(self, caps: SchedulerCaps) -> None:
+        """Other limits from now on; what is open stays."""
+        self.config = replace(self.config, **msgspec.structs.asdict(caps))
+        self._rules.use(self.config)
 
     @property
     def has_work(self) -> bool:

@@ -17,7 +17,8 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import EngineEvent, EngineStats
 from appliance.plan.types import EnginePlan
-from appliance.server.listen import Certificates, adopt, bind, release, url_of
+from appliance.server.certificates import load_certificates
+from appliance.server.listen import adopt, bind, release, url_of
 from appliance.server.live import Control
 from appliance.server.workers.engine_side import endpoint_for
 from appliance.server.workers.figures import Counts, add, render
@@ -111,7 +112,7 @@ class Keeper:
     async def run(self, inherited: int | None, *, is_gated: bool) -> None:
         serving = self._plan.serving
         if serving.front.tls is not None:
-            Certificates(serving.front.tls)  # what is wrong with them is said once, here
+            load_certificates(serving.front.tls)  # what is wrong with them is said once, here
         self._listener = adopt(inherited) if inherited is not None else bind(serving)
         self._url = url_of(self._listener, serving)
         self._status.write("listening", url=self._url)

@@ -16,8 +16,9 @@ from appliance.base.log import configure, fields, logger
 from appliance.plan.types import EnginePlan
 from appliance.server.app import make_app
 from appliance.server.batches.worker import BatchWorker
+from appliance.server.certificates import Certificates
 from appliance.server.errors import ApiError
-from appliance.server.listen import Certificates, adopt
+from appliance.server.listen import adopt
 from appliance.server.live import LiveApp
 from appliance.server.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config
 from appliance.server.state import ServerState, make_state
@@ -134,8 +135,7 @@ class _Worker:
         tls = plan.serving.front.tls
         certificates = Certificates(tls) if tls is not None else None
         metrics = ServiceMetrics(plan.model.served_names[0], has_engine=False)
-        scheduler = plan.scheduler
-        client = EngineClient(AdmissionLimits(scheduler.max_num_seqs, scheduler.max_waiting), metrics)
+        client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics)
         client.introduces_vocabulary = plan.serving.structured.at_start
         page = SharedPage(place.page, place.index, place.count)
         client.neighbours = page
@@ -158,7 +158,7 @@ class _Worker:
         config.load()
         config.ssl = certificates.context if certificates is not None else None
         server = QuietServer(config)
-        running = RunningServer(state, engine, server, app)
+        running = RunningServer(state, engine, server, app, certificates)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, running.terminate)
         serving = asyncio.create_task(server.serve([adopt(self._place.listener)]))

@@ -123,6 +123,13 @@ def pattern_compiles(spec: DeploymentSpec) -> Findings:
     pattern = spec.decoding.logits_processor_pattern
     if pattern is None:
         return
+    if not spec.decoding.trust_plugins:
+        yield Finding(
+            path="decoding.logits_processor_pattern",
+            value=pattern,
+            message="a logits processor is code that runs inside the engine, and trust_plugins is false",
+            hint="write decoding.trust_plugins: true if the code that the pattern matches is yours",
+        )
     try:
         re.compile(pattern)
     except re.error as error:

@@ -82,10 +82,14 @@ class SchedulerSection(Section):
         auto="true",
         vllm="enable_chunked_prefill",
     )
-    max_num_partial_prefills: PositiveInt = field(1, "Prompts in part at the same time.")
-    max_long_partial_prefills: PositiveInt = field(1, "Of these, long ones; fewer lets short prompts overtake.")
-    long_prefill_token_threshold: NonNegativeInt = field(0, "A prompt is long above this; 0 is none.")
-    max_waiting: PositiveInt | None = field(None, "Requests that may wait; more are answered 429. null is no limit.")
+    max_num_partial_prefills: PositiveInt = field(1, "Prompts in part at the same time.", apply="live")
+    max_long_partial_prefills: PositiveInt = field(
+        1, "Of these, long ones; fewer lets short prompts overtake.", apply="live"
+    )
+    long_prefill_token_threshold: NonNegativeInt = field(0, "A prompt is long above this; 0 is none.", apply="live")
+    max_waiting: PositiveInt | None = field(
+        None, "Requests that may wait; more are answered 429. null is no limit.", apply="live"
+    )
     preemption_mode: Literal["auto", "recompute", "swap"] = field(
         "auto", "What happens to a preempted sequence.", auto="recompute", built_values=("auto", "recompute")
     )

@@ -59,7 +59,9 @@ class DecodingSection(Section):
     tool_parser_plugin: DottedPath | None = field(
         None, "A tool format of your own, as package.module:NAME; see docs/guides/tools.md.", apply="live"
     )
-    trust_plugins: bool = field(False, "Run the code that tool_parser_plugin names, inside the server.", apply="live")
+    trust_plugins: bool = field(
+        False, "Run code of your own inside: tool_parser_plugin, logits processors.", apply="live"
+    )
     tool_server: list[Text] = field([], "Tool servers as host:port, or demo.", built=False, apply="live")
     reasoning_parser: Auto[Text] = field(
         "auto",
@@ -78,7 +80,7 @@ class DecodingSection(Section):
     )
     logits_processors: list[DottedPath] = field([], "Classes applied to the logits of every request.", built=False)
     logits_processor_pattern: Text | None = field(
-        None, "Names of logits processors that requests may bring. Default: none.", built=False
+        None, "Pattern of whole names of logits processors that requests may bring; needs trust_plugins. Default: none."
     )
 
 

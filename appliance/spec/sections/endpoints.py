@@ -129,16 +129,16 @@ class StoreSection(Section):
 class TlsSection(Section):
     """Certificates."""
 
-    doc: ClassVar[str] = "Certificates of the listener."
+    doc: ClassVar[str] = "Certificates of the listener. They change live; turning TLS on or off drains."
 
-    keyfile: Text | None = field(None, "Private key.", vllm="ssl_keyfile", apply="drain")
-    certfile: Text | None = field(None, "Certificate chain.", vllm="ssl_certfile", apply="drain")
-    ca_certs: Text | None = field(None, "Authorities of client certificates.", vllm="ssl_ca_certs", apply="drain")
+    keyfile: Text | None = field(None, "Private key.", vllm="ssl_keyfile", apply="live")
+    certfile: Text | None = field(None, "Certificate chain.", vllm="ssl_certfile", apply="live")
+    ca_certs: Text | None = field(None, "Authorities of client certificates.", vllm="ssl_ca_certs", apply="live")
     cert_reqs: Literal["none", "optional", "required"] = field(
-        "none", "Whether clients need certificates.", vllm="ssl_cert_reqs", apply="drain"
+        "none", "Whether clients need certificates.", vllm="ssl_cert_reqs", apply="live"
     )
     enable_refresh: bool = field(
-        False, "Read the files again when they change.", vllm="enable_ssl_refresh", apply="drain"
+        False, "Read the files again when they change.", vllm="enable_ssl_refresh", apply="live"
     )
 
 

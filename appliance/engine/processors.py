@@ -1,0 +1,153 @@
+"""Logits processors: Python of the operator's own that a request names. They run between the model and the sampler.
+
+What one changes becomes a bias of its row, so that raw log-probabilities stay the model's.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from appliance.engine.inputs import LogitRows
+from appliance.engine.messages import ErrorKind, ProcessorCall
+from appliance.engine.rows import Rows
+from appliance.engine.step import NewRow, RowError
+from appliance.kernels.sampling import NO_TOKEN, SamplingBatch
+
+Logits = npt.NDArray[np.float32]
+Bias = tuple[npt.NDArray[np.int32], Logits]  # ids, and what is added to their logits
+Processor = Callable[[list[int], list[int], Logits], Any]  # (prompt, output, logits) -> logits
+
+
+class ProcessorError(Exception):
+    """One that cannot be imported, made or called. The message says which, and why."""
+
+
+def make_processor(call: ProcessorCall) -> Processor:
+    """Imports and, where the call has arguments, constructs it.
+
+    What is found is called as f(output, logits) or f(prompt, output, logits): token ids so far, and float32 [V] that it
+    may change; it answers logits. Raises ProcessorError.
+    """
+    module, _, name = call.qualname.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+        if call.is_constructor:
+            found = found(*call.args, **call.kwargs)
+        num_arguments = _num_arguments(found)
+    except Exception as error:
+        raise ProcessorError(f"{call.qualname}: {type(error).__name__}: {error}") from error
+    if num_arguments == 2:
+        return lambda prompt, output, logits: found(output, logits)
+    if num_arguments == 3:
+        processor: Processor = found
+        return processor
+    raise ProcessorError(
+        f"{call.qualname} takes {num_arguments} arguments; (output, logits) or (prompt, output, logits)"
+    )
+
+
+def _num_arguments(found: Any) -> int:
+    parameters = inspect.signature(found).parameters.values()
+    return sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
+
+
+@dataclass(slots=True)
+class _Named:
+    name: str
+    run: Processor
+
+
+class RowProcessors:
+    """The processors of the rows that have any. Each row has its own; a preempted row gets new ones."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._by_row: dict[int, list[_Named]] = {}
+
+    def put(self, new: NewRow) -> None:
+        """They were made once before the request was taken. One that cannot be made again fails its row."""
+        if new.sampling.logits_processors:
+            self._by_row[new.row] = [_Named(call.qualname, _made(call)) for call in new.sampling.logits_processors]
+
+    def drop(self, row: int) -> None:
+        self._by_row.pop(row, None)
+
+    def apply(
+        self, wanted: LogitRows, batch: SamplingBatch, logits: Logits
+    ) -> tuple[SamplingBatch, dict[int, RowError]]:
+        """The batch with their biases, and the rows in which one failed. logits: float32 [R, V], left unchanged."""
+        errors: dict[int, RowError] = {}
+        if not self._by_row:
+            return batch, errors
+        changes: dict[int, Bias] = {}
+        for at, row in self._sampled(wanted):
+            try:
+                changes[at] = _difference(logits[at], self._process(row, logits[at]))
+            except ProcessorError as error:
+                errors[row] = RowError(ErrorKind.INTERNAL, f"a logits processor failed: {error}")
+        return _with_biases(batch, changes), errors
+
+    def _sampled(self, wanted: LogitRows) -> Iterator[tuple[int, int]]:
+        for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
+            if given == NO_TOKEN and row in self._by_row:
+                yield at, row
+
+    def _process(self, row: int, logits: Logits) -> Logits:
+        start, end = int(self._rows.num_prompt[row]), int(self._rows.num_tokens[row])
+        tokens: list[int] = self._rows.token_ids[row, :end].tolist()
+        for each in self._by_row[row]:
+            try:
+                answer = np.asarray(each.run(tokens[:start], tokens[start:], logits.copy()), np.float32)
+            except Exception as error:
+                raise ProcessorError(f"{each.name}: {type(error).__name__}: {error}") from error
+            if answer.shape != logits.shape:
+                raise ProcessorError(f"{each.name} answered the shape {answer.shape}; logits are {logits.shape}")
+            if not (answer < np.inf).all():  # false for NaN too
+                raise ProcessorError(f"{each.name} answered logits that are NaN or infinite")
+            logits = answer
+        return logits
+
+
+def _made(call: ProcessorCall) -> Processor:
+    try:
+        return make_processor(call)
+    except ProcessorError as error:
+        reason = str(error)
+
+    def fail(prompt: list[int], output: list[int], logits: Logits) -> Logits:
+        raise RuntimeError(reason)
+
+    return fail
+
+
+def _difference(before: Logits, after: Logits) -> Bias:
+    """Ids whose logit is another, and what to add; where the model itself said -inf nothing can be added."""
+    ids = np.flatnonzero((before != after) & np.isfinite(before)).astype(np.int32)
+    return ids, after[ids] - before[ids]
+
+
+def _with_biases(batch: SamplingBatch, changes: dict[int, Bias]) -> SamplingBatch:
+    rows: list[Bias] = []
+    start = np.zeros_like(batch.bias_start)
+    for at in range(batch.num_rows):
+        own = slice(int(batch.bias_start[at]), int(batch.bias_start[at + 1]))
+        bias = batch.bias_ids[own], batch.bias_values[own]
+        if at in changes:
+            bias = _sum(bias, changes[at])
+        rows.append(bias)
+        start[at + 1] = start[at] + len(bias[0])
+    ids, values = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    return replace(batch, bias_start=start, bias_ids=ids, bias_values=values)
+
+
+def _sum(one: Bias, other: Bias) -> Bias:
+    """No id is named twice."""
+    ids, place = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
+    values = np.zeros(len(ids), np.float32)
+    np.add.at(values, place, np.concatenate([one[1], other[1]]))
+    return ids, values

@@ -1,0 +1,49 @@
+"""Logits processors as an operator would write them."""
+
+import numpy as np
+import numpy.typing as npt
+
+Logits = npt.NDArray[np.float32]
+NOT_A_PROCESSOR = 3
+
+
+def even(output: list[int], logits: Logits) -> Logits:
+    """Even ids only, in place."""
+    logits[1::2] = -np.inf
+    return logits
+
+
+def echo(prompt: list[int], output: list[int], logits: Logits) -> Logits:
+    """Says the prompt again."""
+    wanted = np.full_like(logits, -np.inf)
+    wanted[prompt[len(output) % len(prompt)]] = 0.0
+    return wanted
+
+
+class Shift:
+    """Adds to one logit; `after`: not before so many tokens."""
+
+    def __init__(self, token: int, by: float = 100.0, *, after: int = 0) -> None:
+        self._token, self._by, self._after = token, by, after
+
+    def __call__(self, output: list[int], logits: Logits) -> Logits:
+        if len(output) >= self._after:
+            logits[self._token] += self._by
+        return logits
+
+
+def fails_late(output: list[int], logits: Logits) -> Logits:
+    if len(output) == 3:
+        raise LookupError("no fourth token")
+    return logits
+
+
+def short(output: list[int], logits: Logits) -> Logits:
+    return logits[:-1]
+
+
+def not_numbers(output: list[int], logits: Logits) -> Logits:
+    return logits * np.float32(np.nan)
+
+
+def no_arguments() -> None: ...
