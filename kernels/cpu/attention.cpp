@@ -91,6 +91,8 @@ class Attention {
     std::fill_n(scratch.maximum, kRows, kMinusInfinity);
     std::fill_n(scratch.sum, kRows, 0.0f);
     const int step = kChunk / g_.slots;
+    const int asked = std::min(part.first_block + kBlocksAhead, part.end_block);
+    for (int block = part.first_block; block < asked; ++block) ask_for(part, block);
     for (int block = part.first_block; block < part.end_block; block += step) {
       const int count = std::min(step, part.end_block - block);
       score(part, block, count, scratch);
@@ -183,49 +185,62 @@ class Attention {
     for (int i = 0; i < tiles; ++i) body(rows * i / tiles, rows * (i + 1) / tiles - rows * i / tiles);
   }
 
-  // Blocks lie anywhere, so that the processor cannot foresee them.
-  void ask_for(const uint8_t* cache, const Part& part, int block) const {
+  // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
+  void ask_for(const Part& part, int block) const {
     constexpr size_t kLine = 64;
-    const uint8_t* at = cache + g_.offset(block_id(part, block), part.kv_head);
+    const uint8_t* at = layer_.keys + g_.offset(block_id(part, block), part.kv_head);
     for (size_t i = 0; i < g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
   }
 
-  const uint8_t* keys_of(const Part& part, int block) const {
-    return layer_.keys + g_.offset(block_id(part, block), part.kv_head);
+  // Panels of a block, or of two blocks of one panel each: then the distance between the blocks serves as that between panels.
+  struct Panels {
+    const uint8_t* first;
+    size_t stride;
+    Panels at(int panel) const { return {first + size_t(panel) * stride, stride}; }
+  };
+
+  // Blocks past the end are the last one.
+  Panels panels_of(const uint8_t* cache, const Part& part, int block, int blocks) const {
+    const auto at = [&](int b) { return cache + g_.offset(block_id(part, std::min(b, part.end_block - 1)), part.kv_head); };
+    return {at(block), blocks == 2 ? size_t(at(block + 1) - at(block)) : g_.key_panel_bytes()};
   }
 
-  // Blocks of one panel are scored in pairs: the distance between them serves as that between panels.
+  // Blocks of one panel are scored in pairs.
   void score(const Part& part, int first_block, int count, Scratch& scratch) const {
     const int panels = g_.slots / kPanel;
     for (int b = 0, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
-      for (int i = b; i < b + blocks; ++i) {
-        if (first_block + i + kBlocksAhead < part.end_block) ask_for(layer_.keys, part, first_block + i + kBlocksAhead);
-        ask_for(layer_.values, part, first_block + i);  // read after the scores of the chunk
-      }
-      const uint8_t* keys = keys_of(part, first_block + b);
-      const size_t stride = blocks == 2 ? size_t(keys_of(part, first_block + b + 1) - keys) : g_.key_panel_bytes();
+      const Panels keys = panels_of(layer_.keys, part, first_block + b, blocks);
+      const Panels next = panels_of(layer_.keys, part, first_block + b + kBlocksAhead, blocks);
+      const Panels values = panels_of(layer_.values, part, first_block + b, blocks);  // read after the chunk's scores
       for_tiles(part.rows, [&](int row, int rows) {
         for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
           width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
           float* c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
-          score_tile(scratch, row, rows, keys + size_t(panel) * stride, stride, width, c);
+          score_tile(scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width, c);
         }
       });
     }
   }
 
-  void score_tile(const Scratch& scratch, int row, int rows, const uint8_t* keys, size_t stride, int width,
-                  float* c) const {
+  // Lines of the keys that come later and of the values are asked for a few at a step: many at once would keep the loads waiting.
+  void score_tile(const Scratch& scratch, int row, int rows, const Panels& keys, const Panels& next, const Panels& values,
+                  int width, float* c) const {
     TileArgs t{};
-    t.panel_bytes = stride;
+    t.panel_bytes = keys.stride;
     t.panel_end = kNever;
+    t.asks = row == 0;
+    t.asked_stride[0] = next.stride;
+    t.asked_stride[1] = values.stride;
     t.c = c;
     t.ldc = kChunk;
     const int columns = block_columns(form_);
     for (int block = 0; block < query_blocks(); ++block) {
       t.a = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
-      t.b = t.ahead = keys + size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
+      const size_t offset = size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
+      t.b = t.ahead = keys.first + offset;
+      t.asked[0] = next.first + offset;
+      t.asked[1] = values.first + offset;
       t.columns = std::min(columns, g_.width - block * columns);
       t.add = block > 0;
       tiles_.tiles[rows - 1][width / 2](t);

@@ -22,6 +22,11 @@ struct TileArgs {
   const uint8_t* ahead;      // in the panels that come next, for taller tiles
   size_t ahead_step;         // bytes of each panel to ask for at a step
 
+  // Or instead: where a cache's lines lie that come later, one of each panel a step, at the same offset as the columns.
+  bool asks = false;
+  const uint8_t* asked[2] = {};
+  size_t asked_stride[2] = {};  // from panel to panel
+
   // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment
   int num_more = 0;
@@ -150,6 +155,23 @@ class Prefetch {
  private:
   size_t panel_bytes_, near_, ahead_step_;
   const uint8_t *panel_end_, *ahead_;
+};
+
+// In its place for tiles over a cache whose lines are asked for.
+template <int Panels>
+class AskedLines {
+ public:
+  explicit AskedLines(const TileArgs& t)
+      : distance_{t.asked[0] - t.b, t.asked[1] - t.b}, stride_{t.asked_stride[0], t.asked_stride[1]} {}
+
+  void step(const uint8_t* b) const {
+    for (int i = 0; i < 2; ++i)
+      for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + distance_[i] + size_t(p) * stride_[i], 0, 2);
+  }
+
+ private:
+  ptrdiff_t distance_[2];
+  size_t stride_[2];
 };
 
 // Sixteen scales (or offsets) of a header, vector `v` of the panel.

@@ -30,16 +30,16 @@ inline void for_segments(const TileArgs& t, Body&& body) {
   for (int i = 0; i < t.num_more; ++i) body(t.more[i], i == t.num_more - 1 ? t.last_columns : t.columns);
 }
 
-template <class Reader, int Rows, int Panels>
+template <class Ahead, class Reader, int Rows, int Panels>
 void run_floats(const TileArgs& t) {
   constexpr int kVectors = Panels * kPanelVectors;
   Accumulators<Rows, kVectors> c;
   c.start(t);
-  Prefetch<Rows, Panels> prefetch(t);
+  Ahead ahead(t);
   const float* a = reinterpret_cast<const float*>(t.a);
   for_segments(t, [&](const uint8_t* b, int columns) {
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
-      prefetch.step(b);
+      ahead.step(b);
 #pragma GCC unroll 2
       for (int s = 0; s < Reader::kStep; ++s) {
         Floats w[kVectors];
@@ -59,31 +59,39 @@ void run_floats(const TileArgs& t) {
   c.finish(t);
 }
 
-template <int Rows, int Panels>
-struct F32Kernel {
-  static void run(const TileArgs& t) { run_floats<F32Reader, Rows, Panels>(t); }
+template <class Reader, int Rows, int Panels>
+struct FloatKernel {
+  static void run(const TileArgs& t) {
+    if (t.asks) run_floats<AskedLines<Panels>, Reader, Rows, Panels>(t);
+    else run_floats<Prefetch<Rows, Panels>, Reader, Rows, Panels>(t);
+  }
 };
 template <int Rows, int Panels>
-struct F16Kernel {
-  static void run(const TileArgs& t) { run_floats<F16Reader, Rows, Panels>(t); }
-};
+struct F32Kernel : FloatKernel<F32Reader, Rows, Panels> {};
 template <int Rows, int Panels>
-struct Bf16Kernel {
-  static void run(const TileArgs& t) { run_floats<Bf16Reader, Rows, Panels>(t); }
-};
+struct F16Kernel : FloatKernel<F16Reader, Rows, Panels> {};
+template <int Rows, int Panels>
+struct Bf16Kernel : FloatKernel<Bf16Reader, Rows, Panels> {};
 
 #if APPL_BF16_DOT
 template <int Rows, int Panels>
 struct Bf16DotKernel {
   static void run(const TileArgs& t) {
+    if (t.asks) run_over<AskedLines<Panels>>(t);
+    else run_over<Prefetch<Rows, Panels>>(t);
+  }
+
+ private:
+  template <class Ahead>
+  static void run_over(const TileArgs& t) {
     constexpr int kVectors = Panels * kPanelVectors;
     Accumulators<Rows, kVectors> c;
     c.start(t);
-    Prefetch<Rows, Panels> prefetch(t);
+    Ahead ahead(t);
     const uint8_t* a = t.a;
     for_segments(t, [&](const uint8_t* b, int columns) {
       for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
-        prefetch.step(b);
+        ahead.step(b);
         Words w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(b + size_t(v) * t.panel_bytes);
