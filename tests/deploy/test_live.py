@@ -129,6 +129,18 @@ def test_scheduler_caps_reach_the_engine_and_the_one_after_it(state: DeploymentS
     assert steps_of_a_prompt(url) >= 12, "the engine that came after goes by them too"
 
 
+def test_limits_that_are_raised_are_raised_in_the_engine_too(state: DeploymentState, tmp_path: Path) -> None:
+    first = apply(state, wanted(tmp_path / "a", max_n=2, max_logprobs=1))
+
+    def ask_for(**more: int) -> int:
+        body = {"model": "scripted", "prompt": "greet", "max_tokens": 2}
+        return httpx.post(f"{first.current.url}/v1/completions", json=body | more, timeout=20.0).status_code
+
+    assert [ask_for(n=3), ask_for(logprobs=3)] == [400, 400]
+    assert apply(state, wanted(tmp_path / "a", max_n=4, max_logprobs=5)).how == "reload"
+    assert [ask_for(n=3), ask_for(logprobs=3)] == [200, 200]
+
+
 def engine_of(result: ApplyResult) -> ProcessId:
     below = descendants(result.current.process)
     [engine] = [each for each in below if b"appliance.engine" in Path(f"/proc/{each.pid}/cmdline").read_bytes()]

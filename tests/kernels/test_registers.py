@@ -14,7 +14,10 @@ LEVEL = "avx512_bf16"
 
 # Tiles of dot products, as (name, products in the loop). Their loops do nothing but load, multiply and add.
 TILES = (
-    *((f"Bf16DotKernel<{rows}, {panels}>::run_over<", rows * panels) for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))),
+    *(
+        (f"Bf16DotKernel<{rows}, {panels}>::run_over<", rows * panels)
+        for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))
+    ),
     *((f"Int8Type, {rows}, {panels}>::multiply", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
     ("Int4Type, 12, 2>::multiply", 48),
 )
