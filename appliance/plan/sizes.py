@@ -10,7 +10,7 @@ from appliance.plan.types import KvGroupPlan, PrecisionPlan
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
-PARTIALS_PER_THREAD = 4
+PARTIALS_PER_THREAD = 8
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -87,8 +87,9 @@ def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: Kerne
     prepared = max((prepared_bytes(columns, group, size, step.num_tokens) for group, size in forms), default=0)
     width = padded(head_dim, kernels.panel)
     queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
-    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + ATTENTION_ROWS * width * 4, 4096)
-    partials = PARTIALS_PER_THREAD * ATTENTION_ROWS * (width + 2) * 4
+    state = ATTENTION_ROWS * (width + 2) * 4
+    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
+    partials = PARTIALS_PER_THREAD * state
     return padded(prepared, 4096) + step.num_threads * (scratch + partials)
 
 

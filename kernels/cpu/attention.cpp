@@ -11,31 +11,61 @@ namespace appl {
 namespace {
 
 // An item is up to kRows query rows (tokens times the heads that share a KV head) of one sequence and KV head. It goes
-// over the keys in chunks of kChunk slots, keeping each row's maximum, sum and weighted values (online softmax).
+// over the keys in chunks of kChunk slots, keeping each row's maximum, sum and weighted values (online softmax), and begins
+// anew with each segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has
+// them, whatever else runs and however its prompt was cut, so a row gets the same bits with any neighbours.
 constexpr int kRows = 48;
 constexpr int kChunk = int(kRowBytes / sizeof(float));
-constexpr int kSplitLength = 512;   // keys; shorter sequences are not shared out
+constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
 constexpr int kBlocksAhead = 4;     // whose keys are asked for
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
-constexpr int kPartialsPerThread = 4;
+constexpr int kPartialsPerThread = 8;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// A thread's memory: all rows are kRowBytes apart, as the tiles want their input.
+// What is known of some rows after some keys; `values` are not divided by the sum yet.
+struct State {
+  float *maximum, *sum, *values;  // [rows], [rows], [rows][width]
+};
+
+// A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
 struct Scratch {
   uint8_t* queries;        // [blocks of width][kRows][kRowBytes], scaled
   float* scores;           // [kRows][kChunk]
   uint8_t* probabilities;  // the scores in the form that the value tiles read
-  float* values;           // [kRows][width]
-  float maximum[kRows], sum[kRows];
+  State segment, total;
 };
 
 size_t query_bytes(int width) {
   return size_t(kRows) * kRowBytes * size_t((width + block_columns(Form::kF32) - 1) / block_columns(Form::kF32));
 }
+size_t state_floats(int rows, int width) { return size_t(rows) * size_t(width + 2); }
 size_t scratch_bytes(int width) {
-  return round_up(query_bytes(width) + 2 * kRows * kRowBytes + size_t(kRows) * size_t(width) * 4, 4096);
+  return round_up(query_bytes(width) + 2 * kRows * kRowBytes + 2 * state_floats(kRows, width) * sizeof(float), 4096);
 }
-size_t partial_floats(int width) { return size_t(kRows) * size_t(width + 2); }
+size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThread * threads) * state_floats(kRows, width); }
+
+State state_at(float* memory, int rows, int width) {
+  float* values = memory;  // first, for its alignment
+  return {values + size_t(rows) * size_t(width), values + size_t(rows) * size_t(width + 1), values};
+}
+
+// Row `row` of `total` after the keys of `more`, too. One function, so that all who fold round alike.
+[[gnu::noinline]] void fold(const State& total, const State& more, int row, int width) {
+  const float newer = more.maximum[row], older = total.maximum[row];
+  if (newer == kMinusInfinity) return;
+  float* to = total.values + size_t(row) * size_t(width);
+  const float* from = more.values + size_t(row) * size_t(width);
+  const float maximum = std::max(newer, older);
+  if (older == kMinusInfinity) {
+    std::copy_n(from, width, to);
+    total.sum[row] = more.sum[row];
+  } else {
+    const float a = std::exp(older - maximum), b = std::exp(newer - maximum);
+    map(to, width, [a, b](Floats v, Floats w) { return a * v + b * w; }, to, from);
+    total.sum[row] = a * total.sum[row] + b * more.sum[row];
+  }
+  total.maximum[row] = maximum;
+}
 
 struct Part {
   int sequence, kv_head, first_row, rows;  // rows of the sequence's tokens times heads a group
@@ -48,102 +78,112 @@ class Attention {
       : op_(op), g_(layer.geometry), layer_(layer), step_(step), group_(op.num_heads / layer.geometry.num_kv_heads),
         form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
         tiles_(g_.layout == APPL_F32 ? kF32Tiles : g_.layout == APPL_F16 ? kF16Tiles
-               : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles) {
-    int longest = 0;
+               : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles),
+        chunk_blocks_(kChunk / g_.slots) {
+    const int most = divided(divided(g_.max_model_len, g_.block_size), chunk_blocks_);
+    segment_blocks_ = chunk_blocks_ * std::max(kSegmentChunks, divided(most, kMaxSegments));
+    int segments = 1;
     for (int s = 0; s < step.num_seqs; ++s) {
       num_items_ += items_of(s);
-      longest = std::max(longest, visible_keys(s));
+      rows_ = std::max(rows_, std::min(kRows, tokens_of(s) * group_));
+      segments = std::max(segments, divided(divided(step.seq_lens[s], g_.block_size), segment_blocks_));
     }
-    if (num_items_ > 0 && num_items_ < 2 * threads && longest >= kSplitLength) {
-      splits_ = std::min((kPartialsPerThread * threads) / int(num_items_), longest / (kSplitLength / 2));
-      splits_ = std::max(splits_, 1);
-    }
+    const size_t floats = size_t(num_items_) * size_t(segments) * state_floats(rows_, g_.width);
+    if (num_items_ < 2 * threads && floats <= partials_floats(threads, g_.width)) splits_ = segments;
   }
 
   int64_t num_parts() const { return num_items_ * splits_; }
   int splits() const { return splits_; }
   int64_t num_items() const { return num_items_; }
+  size_t partial_floats() const { return state_floats(rows_, g_.width); }
+  State partial(float* partials, int64_t index) const {
+    return state_at(partials + size_t(index) * partial_floats(), rows_, g_.width);
+  }
 
-  Part part(int64_t index) const {
-    int64_t item = index / splits_;
+  Part item(int64_t index) const {
     int s = 0;
-    while (item >= items_of(s)) item -= items_of(s++);
+    while (index >= items_of(s)) index -= items_of(s++);
     const int tiles = int(items_of(s)) / g_.num_kv_heads;
     const int all_rows = tokens_of(s) * group_;
     Part part{};
     part.sequence = s;
-    part.kv_head = int(item) / tiles;
-    part.first_row = int(item) % tiles * kRows;
+    part.kv_head = int(index) / tiles;
+    part.first_row = int(index) % tiles * kRows;
     part.rows = std::min(kRows, all_rows - part.first_row);
-    const int last_position = position(part, part.rows - 1);
     const int first_key = op_.window > 0 ? std::max(0, position(part, 0) - op_.window + 1) : 0;
-    const int first = first_key / g_.block_size, end = last_position / g_.block_size + 1;
-    const int split = int(index % splits_);
-    part.first_block = first + int(int64_t(end - first) * split / splits_);
-    part.end_block = first + int(int64_t(end - first) * (split + 1) / splits_);
+    part.first_block = first_key / g_.block_size;
+    part.end_block = position(part, part.rows - 1) / g_.block_size + 1;
     return part;
   }
 
-  // Fills scratch.maximum, sum and values (not yet divided by the sum).
-  void compute(const Part& part, Scratch& scratch) const {
+  // The item's results, divided by the sums.
+  void run(const Part& item, Scratch& scratch) const {
+    load_queries(item, scratch);
+    clear(item, scratch.total);
+    for (int i = item.first_block / segment_blocks_; i * segment_blocks_ < item.end_block; ++i) {
+      compute(segment(item, i), scratch, scratch.segment);
+      for (int row = 0; row < item.rows; ++row) fold(scratch.total, scratch.segment, row, g_.width);
+    }
+    write(item, scratch.total);
+  }
+
+  // One segment's, which `join` folds in the same order. A segment without keys leaves the maximum at minus infinity.
+  void run_segment(int64_t index, Scratch& scratch, float* partials) const {
+    const Part part = segment(item(index / splits_), int(index % splits_));
+    const State state = partial(partials, index);
+    if (part.first_block >= part.end_block) return clear(part, state);
     load_queries(part, scratch);
-    std::fill_n(scratch.values, size_t(kRows) * size_t(g_.width), 0.0f);
-    std::fill_n(scratch.maximum, kRows, kMinusInfinity);
-    std::fill_n(scratch.sum, kRows, 0.0f);
-    const int step = kChunk / g_.slots;
-    const int asked = std::min(part.first_block + kBlocksAhead, part.end_block);
-    for (int block = part.first_block; block < asked; ++block) ask_for(part, block);
-    for (int block = part.first_block; block < part.end_block; block += step) {
-      const int count = std::min(step, part.end_block - block);
-      score(part, block, count, scratch);
-      for (int row = 0; row < part.rows; ++row) normalize(part, row, block, count, scratch);
-      add_values(part, block, count, scratch);
+    compute(part, scratch, state);
+  }
+
+  void join(int64_t index, float* partials, const State& total) const {
+    const Part whole = item(index);
+    clear(whole, total);
+    for (int i = 0; i < splits_; ++i) {
+      const State state = partial(partials, index * splits_ + i);
+      for (int row = 0; row < whole.rows; ++row) fold(total, state, row, g_.width);
     }
+    write(whole, total);
   }
-
-  void write(const Part& part, const Scratch& scratch) const {
-    for (int row = 0; row < part.rows; ++row) {
-      const float* values = scratch.values + size_t(row) * size_t(g_.width);
-      const float inverse = 1.0f / scratch.sum[row];
-      map(out_row(part, row), g_.head_dim, [inverse](Floats v) { return v * inverse; }, values);
-    }
-  }
-
-  void save(const Part& part, const Scratch& scratch, float* partial) const {
-    std::copy_n(scratch.maximum, part.rows, partial);
-    std::copy_n(scratch.sum, part.rows, partial + kRows);
-    std::copy_n(scratch.values, size_t(part.rows) * size_t(g_.width), partial + 2 * kRows);
-  }
-
-  // Joins the partial results of an item's splits.
-  void merge(int64_t item, const float* partials) const {
-    const Part first = part(item * splits_);
-    for (int row = 0; row < first.rows; ++row) {
-      float maximum = kMinusInfinity, sum = 0;
-      for (int s = 0; s < splits_; ++s) maximum = std::max(maximum, partials[size_t(s) * stride() + size_t(row)]);
-      float* out = out_row(first, row);
-      std::fill_n(out, g_.head_dim, 0.0f);
-      for (int s = 0; s < splits_; ++s) {
-        const float* partial = partials + size_t(s) * stride();
-        const float weight = std::exp(partial[row] - maximum);
-        if (weight == 0) continue;
-        sum += weight * partial[kRows + row];
-        const float* values = partial + 2 * kRows + size_t(row) * size_t(g_.width);
-        map(out, g_.head_dim, [weight](Floats a, Floats b) { return a + weight * b; }, out, values);
-      }
-      const float inverse = 1.0f / sum;
-      map(out, g_.head_dim, [inverse](Floats v) { return v * inverse; }, out);
-    }
-  }
-
-  size_t stride() const { return partial_floats(g_.width); }
 
  private:
   int tokens_of(int s) const { return step_.query_start[s + 1] - step_.query_start[s]; }
   int64_t items_of(int s) const { return int64_t((tokens_of(s) * group_ + kRows - 1) / kRows) * g_.num_kv_heads; }
-  int visible_keys(int s) const {
-    return op_.window > 0 ? std::min(op_.window + tokens_of(s), step_.seq_lens[s]) : step_.seq_lens[s];
+  static int divided(int a, int b) { return (a + b - 1) / b; }
+
+  Part segment(Part part, int index) const {
+    part.first_block = std::max(part.first_block, index * segment_blocks_);
+    part.end_block = std::min(part.end_block, (index + 1) * segment_blocks_);
+    return part;
   }
+
+  void clear(const Part& part, const State& state) const {
+    std::fill_n(state.maximum, part.rows, kMinusInfinity);
+    std::fill_n(state.sum, part.rows, 0.0f);
+    std::fill_n(state.values, size_t(part.rows) * size_t(g_.width), 0.0f);
+  }
+
+  void compute(const Part& part, Scratch& scratch, const State& state) const {
+    clear(part, state);
+    const int asked = std::min(part.first_block + kBlocksAhead, part.end_block);
+    for (int block = part.first_block; block < asked; ++block) ask_for(part, block);
+    const int first = part.first_block / chunk_blocks_ * chunk_blocks_;
+    for (int chunk = first; chunk < part.end_block; chunk += chunk_blocks_) {
+      const int skip = std::max(part.first_block - chunk, 0), count = std::min(chunk_blocks_, part.end_block - chunk);
+      score(part, chunk, skip, count, scratch);
+      for (int row = 0; row < part.rows; ++row) normalize(part, row, chunk, count, scratch, state);
+      add_values(part, chunk, skip, count, scratch, state);
+    }
+  }
+
+  void write(const Part& part, const State& state) const {
+    for (int row = 0; row < part.rows; ++row) {
+      const float* values = state.values + size_t(row) * size_t(g_.width);
+      const float inverse = 1.0f / state.sum[row];
+      map(out_row(part, row), g_.head_dim, [inverse](Floats v) { return v * inverse; }, values);
+    }
+  }
+
   int position(const Part& part, int row) const {
     return step_.seq_lens[part.sequence] - tokens_of(part.sequence) + (part.first_row + row) / group_;
   }
@@ -206,9 +246,10 @@ class Attention {
   }
 
   // Blocks of one panel are scored in pairs.
-  void score(const Part& part, int first_block, int count, Scratch& scratch) const {
+  // The first `skip` are before every window, and may be another sequence's by now.
+  void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
     const int panels = g_.slots / kPanel;
-    for (int b = 0, blocks = 1; b < count; b += blocks) {
+    for (int b = skip, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
       const Panels keys = panels_of(layer_.keys, part, first_block + b, blocks);
       const Panels next = panels_of(layer_.keys, part, first_block + b + kBlocksAhead, blocks);
@@ -253,7 +294,7 @@ class Attention {
   }
 
   // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far.
-  void normalize(const Part& part, int row, int first_block, int count, Scratch& scratch) const {
+  void normalize(const Part& part, int row, int first_block, int count, Scratch& scratch, const State& state) const {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int last = position(part, row), first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = std::max(0, column(first, first_block));
@@ -266,8 +307,8 @@ class Attention {
     std::fill(s, s + begin, kMinusInfinity);
     std::fill(s + end, s + count * g_.slots, kMinusInfinity);
     mask_padding(s, count);
-    const float maximum = std::max(scratch.maximum[row], cap_and_find_maximum(s, low, high));
-    const float correction = std::exp(scratch.maximum[row] - maximum);
+    const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
+    const float correction = std::exp(state.maximum[row] - maximum);
     std::fill(s, s + low, 0.0f);
     Floats sum{};
     for (int i = low; i < high; i += kWidth) {
@@ -276,9 +317,9 @@ class Attention {
       sum += p;
     }
     std::fill(s + high, s + count * g_.slots, 0.0f);
-    scratch.sum[row] = scratch.sum[row] * correction + reduce_add(sum);
-    scratch.maximum[row] = maximum;
-    float* values = scratch.values + size_t(row) * size_t(g_.width);
+    state.sum[row] = state.sum[row] * correction + reduce_add(sum);
+    state.maximum[row] = maximum;
+    float* values = state.values + size_t(row) * size_t(g_.width);
     if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
     store_probabilities(s, row, count, scratch);
   }
@@ -308,26 +349,26 @@ class Attention {
     for (int i = 0; i < count * g_.slots; i += kWidth) store(out + i, floats_to_bf16(load(s + i)));
   }
 
-  void add_values(const Part& part, int first_block, int count, Scratch& scratch) const {
+  void add_values(const Part& part, int first_block, int skip, int count, Scratch& scratch, const State& state) const {
     const uint8_t* blocks[kChunk / kPanel];
     const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
     const int panels = g_.width / kPanel;
     for_tiles(part.rows, [&](int row, int rows) {
       for (int panel = 0, width = 0; panel < panels; panel += width) {
         width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
-        for (int b = 0; b < count; ++b) {
+        for (int b = skip; b < count; ++b) {
           blocks[b] = layer_.values + g_.offset(block_id(part, first_block + b), part.kv_head) +
                       size_t(panel) * g_.value_panel_bytes();
         }
         TileArgs t{};
-        t.a = a + size_t(row) * kRowBytes;
-        t.b = t.ahead = blocks[0];
+        t.a = a + size_t(row) * kRowBytes + size_t(skip * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
+        t.b = t.ahead = blocks[skip];
         t.panel_bytes = g_.value_panel_bytes();
         t.panel_end = kNever;
         t.columns = t.last_columns = g_.slots;
-        t.more = blocks + 1;
-        t.num_more = count - 1;
-        t.c = scratch.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
+        t.more = blocks + skip + 1;
+        t.num_more = count - skip - 1;
+        t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
         t.ldc = size_t(g_.width);
         t.add = true;
         tiles_.tiles[rows - 1][width / 2](t);
@@ -342,15 +383,17 @@ class Attention {
   const int group_;
   const Form form_;
   const TileTable& tiles_;
+  const int chunk_blocks_;
+  int segment_blocks_;
   int64_t num_items_ = 0;
-  int splits_ = 1;
+  int rows_ = 1;    // the most of an item
+  int splits_ = 1;  // segments of each item that threads may take on their own; 1: items run whole
 };
 
 }  // namespace
 
 size_t attention_workspace_bytes(int num_threads, int max_width) {
-  const size_t partials = size_t(kPartialsPerThread * num_threads) * partial_floats(max_width) * sizeof(float);
-  return size_t(num_threads) * scratch_bytes(max_width) + partials;
+  return size_t(num_threads) * scratch_bytes(max_width) + partials_floats(num_threads, max_width) * sizeof(float);
 }
 
 void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step,
@@ -358,26 +401,30 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
   const int width = layer.geometry.width;
   const Attention attention(op, layer, step, pool.num_threads());
   float* partials = reinterpret_cast<float*>(workspace + size_t(pool.num_threads()) * scratch_bytes(width));
-  Chunks parts(attention.num_parts(), 1);
-  auto work = [&](int thread) {
+  const auto scratch_of = [&](int thread) {
     uint8_t* memory = workspace + size_t(thread) * scratch_bytes(width);
     Scratch scratch;
     scratch.queries = memory;
     scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
     scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
-    scratch.values = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
+    float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
+    scratch.segment = state_at(states, kRows, width);
+    scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
+    return scratch;
+  };
+  Chunks parts(attention.num_parts(), 1);
+  auto work = [&](int thread) {
+    Scratch scratch = scratch_of(thread);
     int64_t index, end;
     while (parts.next(index, end)) {
-      const Part part = attention.part(index);
-      attention.compute(part, scratch);
-      if (attention.splits() == 1) attention.write(part, scratch);
-      else attention.save(part, scratch, partials + size_t(index) * attention.stride());
+      if (attention.splits() == 1) attention.run(attention.item(index), scratch);
+      else attention.run_segment(index, scratch, partials);
     }
   };
   pool.run(work);
-  for (int64_t item = 0; attention.splits() > 1 && item < attention.num_items(); ++item) {
-    attention.merge(item, partials + size_t(item * attention.splits()) * attention.stride());
-  }
+  if (attention.splits() == 1) return;
+  const State total = scratch_of(0).total;
+  for (int64_t item = 0; item < attention.num_items(); ++item) attention.join(item, partials, total);
 }
 
 }  // namespace appl

@@ -14,7 +14,8 @@ KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
       num_blocks(limits.num_blocks),
       num_kv_heads(kv_heads),
       head_dim(dim),
-      width(int(round_up(size_t(dim), kPanel))) {}
+      width(int(round_up(size_t(dim), kPanel))),
+      max_model_len(limits.max_model_len) {}
 
 namespace {
 

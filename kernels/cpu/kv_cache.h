@@ -12,7 +12,7 @@ namespace appl {
 
 struct KvGeometry {
   appl_layout layout;
-  int block_size, slots, num_blocks, num_kv_heads, head_dim, width;
+  int block_size, slots, num_blocks, num_kv_heads, head_dim, width, max_model_len;
 
   KvGeometry(const appl_limits& limits, int num_kv_heads, int head_dim);
   size_t element_bytes() const { return layout == APPL_F32 ? 4 : 2; }

@@ -79,6 +79,40 @@ def test_one_long_decode_is_shared_among_threads(
     np.testing.assert_allclose(outputs[1], outputs[0], atol=2e-5)
 
 
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(
+    "case",
+    [(4, 1, 64, 16, None, None), (6, 2, 80, 8, None, 30.0), (4, 1, 64, 16, 300, None), (14, 2, 64, 24, 700, None)],
+)
+def test_a_row_is_the_same_with_any_neighbours_and_cuts(
+    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
+) -> None:
+    """To the bit: alone, when threads share it out; among others; and whatever pieces its prompt came in."""
+    block_size, length = case[3], 1300
+    bounds = limits(length + 64, model_len=length, kv_dtype=kv_dtype, block_size=block_size, num_blocks=5 * NUM_BLOCKS)
+    words, others = tokens(length)[0], tokens(40, 90, 300, 7, 60)
+    free = np.random.default_rng(4).permutation(5 * NUM_BLOCKS).tolist()
+    table = [[free.pop() for _ in range(-(-length // block_size))] for _ in range(6)]
+    ends = {1280, 1281, 1299}
+
+    def decoded(cuts: list[int], *, beside: bool) -> dict[int, np.ndarray]:
+        executable, rows, start = make(native, case, bounds), {}, 0
+        for end in [*cuts, *range(1280, length)]:
+            pieces, cached = [words[start:end]], [start]
+            if beside and end >= 1280:
+                pieces, cached = [*pieces, *others], [*cached, 0, 0, 0, 0, 0]
+            logits = executable.run(batch_step(pieces, cached, table[: len(pieces)], block_size))
+            if end in ends:
+                rows[end] = logits[end - start - 1].copy()
+            start = end
+        return rows
+
+    alone = decoded([1279], beside=False)
+    for cuts, beside in (([1279], True), ([100, 513, 600, 1279], False), ([7, 1270, 1279], True)):
+        for end, row in decoded(cuts, beside=beside).items():
+            np.testing.assert_array_equal(row, alone[end], f"{cuts}, {beside}, {end}")
+
+
 def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
     executable = make(native, CASES[0], limits(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
     prompt = tokens(20)
