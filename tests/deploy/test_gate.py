@@ -31,7 +31,7 @@ def test_one_that_is_too_slow_is_refused(state: DeploymentState, tmp_path: Path,
     heard = Heard()
     with (
         asking(first.current.url) as caller,
-        pytest.raises(ApplyError, match=r"itl_p95 is 7.*, the target is 500\.0 ms"),
+        pytest.raises(ApplyError, match=r"itl_p95 is [67]\d\d.*, the target is 500\.0 ms"),
     ):
         apply(state, slow, heard, has_room=how == "beside")
     assert caller.errors == []
