@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 COMPILE := $(BIN)/python -m compileall -q appliance
 NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
 CONSTRAINTS := requirements/constraints-cpu.txt
-# The AVX-512 sources on emulated instructions, so that tests run their logic on any x86-64 machine.
+# The AVX-512 and AMX sources on emulated instructions, so that tests run their logic on any x86-64 machine.
 EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_cpu_emulated.so)
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
@@ -95,7 +95,7 @@ $(VENV)/.dev: pyproject.toml $(NATIVE) $(CONSTRAINTS) | $(BIN)/python
 
 $(EMULATED): $(NATIVE)
 	cmake -S kernels -B $(@D) -DAPPLIANCE_EMULATED=ON >/dev/null
-	cmake --build $(@D) --target appliance_cpu_emulated >/dev/null
+	cmake --build $(@D) --target appliance_cpu_emulated appliance_cpu_emulated_amx >/dev/null
 	@touch $@
 
 $(BIN)/python:

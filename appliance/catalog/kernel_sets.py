@@ -61,7 +61,7 @@ _TABLE = (
     KernelSetFacts("cpu-avx512", "cpu", "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
     KernelSetFacts("cpu-avx512_bf16", "cpu", "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
                    integer_activation_bytes=1),
-    KernelSetFacts("cpu-amx", "cpu", "untested", is_built=False, required_flags=_AMX_FLAGS,
+    KernelSetFacts("cpu-amx", "cpu", "compiled here", is_built=True, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),
     KernelSetFacts(
         "cuda-triton", "cuda", "untested", is_built=False, block_sizes=(8, 16, 32),

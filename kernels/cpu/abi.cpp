@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstring>
 
+#include "matrix.h"
 #include "program.h"
 #include "status.h"
 
@@ -25,6 +26,7 @@ const char* appl_last_error(void) { return last_error; }
 int32_t appl_pool_create(int32_t num_threads, appl_pool** pool) {
   return appl::guarded([&] {
     appl::require(num_threads >= 1 && num_threads <= kMaxThreads, "num_threads must be 1 to 1024");
+    appl::require(appl::may_use_matrix_unit(), "this kernel of the operating system gives no program the AMX registers");
     *pool = new appl_pool(num_threads);
   });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "activation.h"
+#include "matrix.h"
 #include "tall.h"
 
 namespace appl {
@@ -34,7 +35,8 @@ size_t column_panel_bytes(appl_layout layout) {
 }
 
 constexpr size_t kLine = 64;  // of the caches
-constexpr int kBlockTiles = 504 / kMaxTileRows;  // rows that share a block of input in the second-level cache
+constexpr int kBlockRows = 504;  // that share a block of input in the second-level cache
+constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 // Up to how many tiles of rows read the packed codes as they stream in. Codes of planes are worth unpacking once as soon as two
 // tiles share them; int8 of one scale a row is all but unpacked.
@@ -49,14 +51,16 @@ class Division {
  public:
   Division(const LinearCall& call, int threads)
       : rows_(call.direct != nullptr ? 1 : call.input.rows), panels_(call.weight->num_panels) {
-    num_tiles_ = (rows_ + kMaxTileRows - 1) / kMaxTileRows;
-    const int blocks = (num_tiles_ + kBlockTiles - 1) / kBlockTiles;
+    const bool quantizes = call.input.shape.group_size != 0, is_matrix = has_matrix_form(*call.weight, quantizes);
+    const int most_rows = is_matrix ? kMaxMatrixRows : kMaxTileRows, block_tiles = kBlockRows / most_rows;
+    num_tiles_ = (rows_ + most_rows - 1) / most_rows;
+    const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
     max_stream_tiles_ = max_stream_tiles(*call.weight);
     const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
-    panels_per_tile_ = tile_panels(tile_rows);
-    if (call.input.shape.group_size != 0) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
+    panels_per_tile_ = is_matrix ? matrix_panels(tile_rows) : tile_panels(tile_rows);
+    if (quantizes && !is_matrix) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
     const int64_t fair = panels_ / (4 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
@@ -94,11 +98,17 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
-    is_tall_ = !division.streams() && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
+    is_matrix_ = has_matrix_form(w_, shape.group_size != 0);
+    is_tall_ = !division.streams() && !is_matrix_ && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
   }
 
   void item(int64_t index) const {
-    const Division::Item item = division_.item(index);
+    run(division_.item(index));
+    if (is_matrix_) release_matrix_unit();
+  }
+
+ private:
+  void run(const Division::Item& item) const {
     const int step = division_.panels_per_tile();
     if (division_.streams()) {
       for (int panel = item.first_panel; panel < item.end_panel; panel += step) {
@@ -115,7 +125,6 @@ class Run {
     }
   }
 
- private:
   // All tiles of the item's rows over the panels from `panel` on, one block of columns.
   void panels(const Division::Item& item, int panel, int block) const {
     int count = std::min(division_.panels_per_tile(), item.end_panel - panel);
@@ -177,7 +186,7 @@ class Run {
   void aside(const Division::Item& item, int tile, int panel, int width) const {
     const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
     constexpr size_t kStride = kMaxTilePanels * kPanel;
-    float c[kMaxTileRows * kStride];
+    float c[kMostTileRows * kStride];
     for (int block = 0; block < num_blocks_; ++block) {
       compute(row, rows, panel, width, block, ahead_of(item, tile, panel, width, block), c, kStride, block > 0);
     }
@@ -214,7 +223,8 @@ class Run {
     t.c = c;
     t.ldc = ldc;
     t.add = add;
-    tiles_.tiles[rows - 1][width / 2](t);
+    if (is_matrix_) run_matrix(w_.layout, rows, width, t);
+    else tiles_.tiles[rows - 1][width / 2](t);
   }
 
   // Where the input from `row` on and a block of columns of some panels are.
@@ -264,15 +274,16 @@ class Run {
   const Division& division_;
   const TileTable& tiles_;
   int block_columns_, num_blocks_, group_size_;
-  bool per_channel_, is_tall_;
+  bool per_channel_, is_matrix_, is_tall_;
 };
 
 }  // namespace
 
 PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
-  if (w.layout == APPL_BF16) return {kBf16Form, w.columns, 0};
+  const bool is_matrix = has_matrix_form(w, quantize_activations);
+  if (w.layout == APPL_BF16) return {is_matrix ? Form::kBf16 : kBf16Form, w.columns, 0};
   if (!w.is_quantized() || !quantize_activations) return {Form::kF32, w.columns, 0};
-  const Form form = w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
+  const Form form = is_matrix ? Form::kInt8 : w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
   return {form, w.columns, std::min(w.group_size, kMaxActivationGroup)};
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "appliance_abi.h"
+#include "matrix.h"
 #include "memory.h"
 #include "pool.h"
 #include "simd.h"
@@ -121,7 +122,15 @@ double measure_products(appl_pool& pool, double seconds) {
   return best_rate(seconds, amount, [&] { pool.run([&](int) { sink += multiply_in_registers<Products>(); }); });
 }
 
+// The same of the matrix unit.
+double measure_unit(appl_pool& pool, double (&multiply)(int), double seconds) {
+  const double amount = multiply(1) * kRepeats * pool.num_threads();
+  return best_rate(seconds, amount, [&] { pool.run([&](int) { multiply(kRepeats); }); });
+}
+
 double measure_peak(appl_pool& pool, int32_t layout, double seconds) {
+  if (appl::kHasMatrixUnit && layout == APPL_BF16) return measure_unit(pool, appl::multiply_bf16_in_matrix_unit, seconds);
+  if (appl::kHasMatrixUnit && layout == APPL_INT8) return measure_unit(pool, appl::multiply_bytes_in_matrix_unit, seconds);
   switch (layout) {
     case APPL_INT8:
     case APPL_INT4:

@@ -32,6 +32,12 @@
 #define APPL_VNNI 0
 #endif
 
+#if defined(__AMX_TILE__) || defined(APPL_EMULATE_AMX)
+#define APPL_AMX 1
+#else
+#define APPL_AMX 0
+#endif
+
 namespace appl {
 
 constexpr int kWidth = APPL_WIDTH;

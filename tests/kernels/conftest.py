@@ -10,12 +10,12 @@ from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
 
-EMULATED = pathlib.Path(__file__).parents[2] / "build/emulated/libappliance_cpu_emulated.so"
+EMULATED = pathlib.Path(__file__).parents[2] / "build/emulated"
 EMULATED_HINT = (
     "build it with: cmake -S kernels -B build/emulated -DAPPLIANCE_EMULATED=ON && "
-    "cmake --build build/emulated --target appliance_cpu_emulated"
+    "cmake --build build/emulated --target appliance_cpu_emulated appliance_cpu_emulated_amx"
 )
-LEVELS = ("generic", "avx2", "avx512", "avx512_bf16", "emulated")
+LEVELS = ("generic", "avx2", "avx512", "avx512_bf16", "amx", "emulated", "emulated_amx")
 
 
 @pytest.fixture(scope="session")
@@ -25,11 +25,13 @@ def reference() -> KernelSet:
 
 @pytest.fixture(scope="session", params=LEVELS)
 def library(request: pytest.FixtureRequest) -> Library:
-    """Skips a level that this processor cannot run. The emulated one is AVX-512 with VNNI and BF16 in plain C++."""
-    if request.param == "emulated":
-        if not EMULATED.exists():
+    """Skips a level that this processor cannot run. In plain C++, `emulated` is AVX-512 with VNNI and BF16, and
+    `emulated_amx` the matrix unit beside the vectors of AVX2."""
+    if request.param.startswith("emulated"):
+        path = EMULATED / f"libappliance_cpu_{request.param}.so"
+        if not path.exists():
             pytest.skip(EMULATED_HINT)
-        return Library(EMULATED)
+        return Library(path)
     try:
         return load_level(request.param)
     except KernelSetError as error:

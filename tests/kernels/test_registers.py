@@ -1,4 +1,5 @@
-"""The loops of the AVX-512 tiles keep their sums in registers. Read from the machine code, so any machine can tell."""
+"""The loops of the AVX-512 and AMX tiles keep their sums in registers. Read from the machine code, so
+any machine can tell."""
 
 import re
 import shutil
@@ -26,15 +27,19 @@ PRODUCT = re.compile(r"^v(dpbf16ps|pdpbusd)")
 STACK = re.compile(r"\(%r[sb]p\).*%zmm|%zmm.*\(%r[sb]p\)")
 
 
-@pytest.fixture(scope="module")
-def listing() -> str:
+def machine_code(level: str) -> str:
     """Of the library as it was linked: an installed one has no names of functions any more."""
-    linked = sorted(BUILD.glob(f"py3-none-*/{library_path(LEVEL).name}"))
+    linked = sorted(BUILD.glob(f"py3-none-*/{library_path(level).name}"))
     objdump = shutil.which("objdump")
     if objdump is None or not linked:
-        pytest.skip(f"needs objdump and the build of {LEVEL}")
+        pytest.skip(f"needs objdump and the build of {level}")
     command = [objdump, "-d", "-C", "--no-show-raw-insn", str(linked[-1])]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def listing() -> str:
+    return machine_code(LEVEL)
 
 
 def inner_loops(function: str) -> list[list[str]]:
@@ -62,3 +67,13 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
     assert inner, "no loop has the products of the tile"
     for loop in inner:
         assert not [text for text in loop if STACK.search(text)]
+
+
+def test_the_matrix_unit_multiplies_as_often_as_it_loads() -> None:
+    """32 rows by two panels: each of the two registers of input and of weights is used twice."""
+    parts = machine_code("amx").split("\n\n")
+    functions = [part for part in parts if "Bf16Product, 2, 2>" in part.strip().partition("\n")[0]]
+    loops = [loop for part in functions for loop in inner_loops(part)]
+    shortest = min((loop for loop in loops if any("tdpbf16ps" in text for text in loop)), key=len)
+    assert sum("tdpbf16ps" in text for text in shortest) == sum("tileloadd" in text for text in shortest) == 4
+    assert len(shortest) < 20
