@@ -164,14 +164,19 @@ class Run {
     t.c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
     t.ldc = size_t(call_.out_stride);
     t.add = block > 0 || call_.accumulate;
-    // The tiles ask for the next panel's codes in equal shares.
-    const size_t bytes = size_t(t.columns) * column_panel_bytes(w_.layout);
-    const size_t tiles = size_t(item.end_tile - item.first_tile);
-    const size_t share = (bytes + tiles - 1) / tiles;
-    const uint8_t* next = t.b + w_.panel_bytes + size_t(tile - item.first_tile) * share;
-    for (size_t i = 0; i < share; i += kLine) __builtin_prefetch(next + i, 0, 2);
-    run_tall(w_.layout, rows, t, unpacked);
+    run_tall(w_.layout, rows, t, unpacked, tall_ahead(item, tile, panel, block));
     if (block == num_blocks_ - 1) finish(t.c, t.ldc, rows, panel * kPanel, kPanel);
+  }
+
+  // The tiles ask for what the item reads next in equal shares; behind its last block lies the next item.
+  TallAhead tall_ahead(const Division::Item& item, int tile, int panel, int block) const {
+    const bool is_last_panel = panel + 1 == item.end_panel, is_last = is_last_panel && block + 1 == num_blocks_;
+    const int to_block = is_last ? 0 : is_last_panel ? block + 1 : block;
+    const int to_panel = is_last_panel && !is_last ? item.first_panel : panel + 1;
+    const size_t block_bytes = w_.panel_bytes / size_t(num_blocks_), tiles = size_t(item.end_tile - item.first_tile);
+    const size_t share = (block_bytes + tiles - 1) / tiles;
+    const size_t first = size_t(to_block) * block_bytes + size_t(tile - item.first_tile) * share;
+    return {w_.panel(to_panel) + first, share};
   }
 
   void in_place(const Division::Item& item, int tile, int panel, int width, int block) const {

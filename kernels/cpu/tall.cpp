@@ -82,6 +82,22 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
       : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
 }
 
+// Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
+class EvenPrefetch {
+ public:
+  EvenPrefetch(TallAhead next, int steps)
+      : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
+
+  void step() {
+    constexpr size_t kLine = 64;
+    for (until_ += step_; at_ < until_; at_ += kLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const uint8_t *at_, *until_;
+  size_t step_;
+};
+
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
@@ -95,10 +111,11 @@ class TallTile {
   };
 
  public:
-  static void run(const TileArgs& t, const TallBlock& block) {
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
     Results c;
     c.start(t);
     constexpr int kChunk = P::kSteps * P::kColumns;
+    EvenPrefetch ahead(next, (t.columns + kChunk - 1) / kChunk);
     const uint8_t *a = t.a, *b = block.weights;
     Side side{t.scale, t.scaled_sum, {}};
     const float* sum = t.sum;
@@ -109,10 +126,12 @@ class TallTile {
       int rest = columns;
       for (; rest > kChunk; rest -= kChunk) {
         Sums sums;
+        ahead.step();
         multiply(a, b, sums);
         keep(sums, side, rest == columns, partial);
       }
       Sums sums;
+      ahead.step();
       multiply(a, b, sums);
       const bool is_one = columns <= kChunk;
       if (t.has_offset && is_one) finish<true>(sums, nullptr, side, block, group, c);
@@ -179,7 +198,7 @@ class TallTile {
   }
 };
 
-using Run = void (*)(const TileArgs&, const TallBlock&);
+using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
 
 template <class P>
 Run tile_of(int rows) {
@@ -238,12 +257,12 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
   std::memset(block.weights + end, 0, size_t(padded - t.columns) * column_bytes);
 }
 
-void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block) {
+void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   switch (layout) {
-    case APPL_INT4: return tile_of<Products4>(rows)(t, block);
-    case APPL_INT5: return tile_of<Products5>(rows)(t, block);
-    case APPL_INT6: return tile_of<Products6>(rows)(t, block);
-    default: return tile_of<WordProducts>(rows)(t, block);
+    case APPL_INT4: return tile_of<Products4>(rows)(t, block, ahead);
+    case APPL_INT5: return tile_of<Products5>(rows)(t, block, ahead);
+    case APPL_INT6: return tile_of<Products6>(rows)(t, block, ahead);
+    default: return tile_of<WordProducts>(rows)(t, block, ahead);
   }
 }
 
@@ -251,7 +270,7 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 
 bool is_tall(appl_layout, int, bool) { return false; }
 void unpack_block(appl_layout, const TileArgs&, TallBlock&) {}
-void run_tall(appl_layout, int, const TileArgs&, const TallBlock&) {}
+void run_tall(appl_layout, int, const TileArgs&, const TallBlock&, TallAhead) {}
 
 #endif
 

@@ -25,7 +25,13 @@ bool is_tall(appl_layout layout, int group_size, bool per_channel);
 // `t` is where a tile of one panel would find the block and its groups.
 void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block);
 
+// What is read after the block, as far as one tile asks for it.
+struct TallAhead {
+  const uint8_t* data;
+  size_t bytes;
+};
+
 // What a tile over the packed weights computes, from the block. `rows` is at most kMaxTileRows.
-void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block);
+void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 }  // namespace appl
