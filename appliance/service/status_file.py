@@ -12,34 +12,56 @@ Every line has "time" (seconds since the epoch) and "event":
     stopped                                             last, after an orderly end
 """
 
+import contextlib
+import io
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from appliance.base.log import fields, logger
 from appliance.engine.messages import BootPhase, EngineEvent, Ready
 from appliance.service.health import EngineState, Health
 
 STATUS_FILE = "status.jsonl"
+MAX_WAITING_BYTES: Final = 1 << 18  # of lines that a full disk did not take
+_log = logger("service")
 
 
 class StatusFile:
-    """Appends events, each with one write."""
+    """Appends events. What a full disk does not take waits in memory and is written first when it takes more: a server
+    goes on serving, and no line is torn."""
 
     def __init__(self, path: Path | None) -> None:
-        """Starts the file anew. None writes nothing."""
+        """Starts the file anew. None writes nothing. Raises OSError when it cannot be opened."""
         self.folder = path.parent if path else None
         self._file = path.open("wb", buffering=0) if path else None
         self._encoder = msgspec.json.Encoder()
+        self._waiting = b""
 
     def write(self, event: str, **values: Any) -> None:
-        if self._file is not None:
-            line = self._encoder.encode({"time": round(time.time(), 3), "event": event, **values})
-            self._file.write(line + b"\n")
+        if self._file is None:
+            return
+        line = self._encoder.encode({"time": round(time.time(), 3), "event": event, **values}) + b"\n"
+        was_waiting = bool(self._waiting)
+        if len(self._waiting) + len(line) > MAX_WAITING_BYTES:
+            return
+        self._waiting += line
+        try:
+            self._flush(self._file)
+        except OSError as error:
+            if not was_waiting:
+                _log.error("the status file takes no more", extra=fields(reason=str(error)))
+
+    def _flush(self, file: io.FileIO) -> None:
+        while self._waiting:
+            self._waiting = self._waiting[file.write(self._waiting) :]
 
     def close(self) -> None:
         if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._flush(self._file)
             self._file.close()
 
 
