@@ -249,6 +249,8 @@ class Attention {
   // The first `skip` are before every window, and may be another sequence's by now.
   void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
     const int panels = g_.slots / kPanel;
+    TileArgs t = tile_args();
+    t.ldc = kChunk;
     for (int b = skip, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
       const Panels keys = panels_of(layer_.keys, part, first_block + b, blocks);
@@ -258,23 +260,27 @@ class Attention {
         for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
           width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
           float* c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
-          score_tile(scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width, c);
+          t.c = c;
+          score_tile(t, scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width);
         }
       });
     }
   }
 
-  // Lines of the keys that come later and of the values are asked for a few at a step: many at once would keep the loads waiting.
-  void score_tile(const Scratch& scratch, int row, int rows, const Panels& keys, const Panels& next, const Panels& values,
-                  int width, float* c) const {
+  // What is the same for all tiles of a chunk: clearing it for each would take as long as some steps.
+  static TileArgs tile_args() {
     TileArgs t{};
-    t.panel_bytes = keys.stride;
     t.panel_end = kNever;
+    return t;
+  }
+
+  // Lines of the keys that come later and of the values are asked for a few at a step: many at once would keep the loads waiting.
+  void score_tile(TileArgs& t, const Scratch& scratch, int row, int rows, const Panels& keys, const Panels& next,
+                  const Panels& values, int width) const {
+    t.panel_bytes = keys.stride;
     t.asks = row == 0;
     t.asked_stride[0] = next.stride;
     t.asked_stride[1] = values.stride;
-    t.c = c;
-    t.ldc = kChunk;
     const int columns = block_columns(form_);
     for (int block = 0; block < query_blocks(); ++block) {
       t.a = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
@@ -297,7 +303,7 @@ class Attention {
   void normalize(const Part& part, int row, int first_block, int count, Scratch& scratch, const State& state) const {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int last = position(part, row), first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
-    const int begin = std::max(0, column(first, first_block));
+    const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int end = std::min(count * g_.slots, column(last, first_block) + 1);
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(std::max(end, 0)), kWidth));
     if (begin >= end) {
@@ -311,11 +317,11 @@ class Attention {
     const float correction = std::exp(state.maximum[row] - maximum);
     std::fill(s, s + low, 0.0f);
     Floats sum{};
-    for (int i = low; i < high; i += kWidth) {
-      const Floats p = vexp(load(s + i) - maximum);
-      store(s + i, p);
+    for_vectors(s, low, high, [&](Floats v) {
+      const Floats p = vexp(v - maximum);
       sum += p;
-    }
+      return p;
+    });
     std::fill(s + high, s + count * g_.slots, 0.0f);
     state.sum[row] = state.sum[row] * correction + reduce_add(sum);
     state.maximum[row] = maximum;
@@ -329,17 +335,22 @@ class Attention {
     for (int b = 0; b < count; ++b) std::fill(s + b * g_.slots + g_.block_size, s + (b + 1) * g_.slots, kMinusInfinity);
   }
 
-  float cap_and_find_maximum(float* s, int low, int high) const {
-    Floats maximum = splat(kMinusInfinity);
-    const float cap = op_.soft_cap, inverse = cap > 0 ? 1.0f / cap : 0.0f;
-    for (int i = low; i < high; i += kWidth) {
-      Floats v = load(s + i);
-      if (cap > 0) {
-        v = v > kMinusInfinity ? cap * vtanh(v * inverse) : v;
-        store(s + i, v);
-      }
-      maximum = vmax(v, maximum);
+  // s[i] = f(s[i]), four vectors at a time: one after the other they would wait for each other's latencies.
+  template <class F>
+  static void for_vectors(float* s, int low, int high, F&& f) {
+    int i = low;
+    for (; i + 4 * kWidth <= high; i += 4 * kWidth) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4 * kWidth; j += kWidth) store(s + i + j, f(load(s + i + j)));
     }
+    for (; i < high; i += kWidth) store(s + i, f(load(s + i)));
+  }
+
+  float cap_and_find_maximum(float* s, int low, int high) const {
+    const float cap = op_.soft_cap, inverse = cap > 0 ? 1.0f / cap : 0.0f;
+    if (cap > 0) for_vectors(s, low, high, [&](Floats v) { return v > kMinusInfinity ? cap * vtanh(v * inverse) : v; });
+    Floats maximum = splat(kMinusInfinity);
+    for (int i = low; i < high; i += kWidth) maximum = vmax(load(s + i), maximum);
     return reduce_max(maximum);
   }
 
@@ -353,6 +364,13 @@ class Attention {
     const uint8_t* blocks[kChunk / kPanel];
     const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
     const int panels = g_.width / kPanel;
+    TileArgs t = tile_args();
+    t.panel_bytes = g_.value_panel_bytes();
+    t.columns = t.last_columns = g_.slots;
+    t.more = blocks + skip + 1;
+    t.num_more = count - skip - 1;
+    t.ldc = size_t(g_.width);
+    t.add = true;
     for_tiles(part.rows, [&](int row, int rows) {
       for (int panel = 0, width = 0; panel < panels; panel += width) {
         width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
@@ -360,17 +378,9 @@ class Attention {
           blocks[b] = layer_.values + g_.offset(block_id(part, first_block + b), part.kv_head) +
                       size_t(panel) * g_.value_panel_bytes();
         }
-        TileArgs t{};
         t.a = a + size_t(row) * kRowBytes + size_t(skip * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
         t.b = t.ahead = blocks[skip];
-        t.panel_bytes = g_.value_panel_bytes();
-        t.panel_end = kNever;
-        t.columns = t.last_columns = g_.slots;
-        t.more = blocks + skip + 1;
-        t.num_more = count - skip - 1;
         t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
-        t.ldc = size_t(g_.width);
-        t.add = true;
         tiles_.tiles[rows - 1][width / 2](t);
       }
     });
