@@ -24,10 +24,11 @@ GATE = GatePlan(num_prompts=2, max_concurrency=2, input_len=16, output_len=2)
 TARGETS = {"ttft_p95": 20.0, "itl_p95": 0.5}
 
 
-@pytest.mark.parametrize("how", ["beside", "in place"])
-def test_one_that_is_too_slow_is_refused(state: DeploymentState, tmp_path: Path, how: str) -> None:
-    first = apply(state, wanted(tmp_path / "a", QUICK, gate=GATE, slo=TARGETS))
-    slow = wanted(tmp_path / "b", SLOW, gate=GATE, slo=TARGETS, max_num_seqs=4)
+@pytest.mark.parametrize(("how", "api_servers"), [("beside", 1), ("in place", 1), ("beside", 2), ("in place", 2)])
+def test_one_that_is_too_slow_is_refused(state: DeploymentState, tmp_path: Path, how: str, api_servers: int) -> None:
+    front = {"api_servers": api_servers}
+    first = apply(state, wanted(tmp_path / "a", QUICK, gate=GATE, slo=TARGETS, front=front))
+    slow = wanted(tmp_path / "b", SLOW, gate=GATE, slo=TARGETS, max_num_seqs=4, front=front)
     heard = Heard()
     with (
         asking(first.current.url) as caller,
