@@ -51,16 +51,17 @@ class Division {
  public:
   Division(const LinearCall& call, int threads)
       : rows_(call.direct != nullptr ? 1 : call.input.rows), panels_(call.weight->num_panels) {
-    const bool quantizes = call.input.shape.group_size != 0, is_matrix = has_matrix_form(*call.weight, quantizes);
-    const int most_rows = is_matrix ? kMaxMatrixRows : kMaxTileRows, block_tiles = kBlockRows / most_rows;
+    const bool quantizes = call.input.shape.group_size != 0;
+    is_matrix_ = has_matrix_form(*call.weight, quantizes);
+    const int most_rows = is_matrix_ ? kMaxMatrixRows : kMaxTileRows, block_tiles = kBlockRows / most_rows;
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
     max_stream_tiles_ = max_stream_tiles(*call.weight);
     const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
-    panels_per_tile_ = is_matrix ? matrix_panels(tile_rows) : tile_panels(tile_rows);
-    if (quantizes && !is_matrix) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
+    panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
+    if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
     const int64_t fair = panels_ / (4 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
@@ -68,6 +69,7 @@ class Division {
     num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
   }
 
+  bool is_matrix() const { return is_matrix_; }
   // Few rows: each panel is read once, whole, and the input stays in the cache.
   bool streams() const { return num_tiles_ <= max_stream_tiles_; }
   int rows() const { return rows_; }
@@ -86,6 +88,7 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
+  bool is_matrix_;
   int rows_, panels_, num_tiles_, max_stream_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 
@@ -98,13 +101,12 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
-    is_matrix_ = has_matrix_form(w_, shape.group_size != 0);
-    is_tall_ = !division.streams() && !is_matrix_ && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
+    is_tall_ = !division.streams() && !division.is_matrix() && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
   }
 
   void item(int64_t index) const {
     run(division_.item(index));
-    if (is_matrix_) release_matrix_unit();
+    if (division_.is_matrix()) release_matrix_unit();
   }
 
  private:
@@ -168,15 +170,9 @@ class Run {
     if (block == num_blocks_ - 1) finish(t.c, t.ldc, rows, panel * kPanel, kPanel);
   }
 
-  // The tiles ask for what the item reads next in equal shares; behind its last block lies the next item.
   TallAhead tall_ahead(const Division::Item& item, int tile, int panel, int block) const {
-    const bool is_last_panel = panel + 1 == item.end_panel, is_last = is_last_panel && block + 1 == num_blocks_;
-    const int to_block = is_last ? 0 : is_last_panel ? block + 1 : block;
-    const int to_panel = is_last_panel && !is_last ? item.first_panel : panel + 1;
-    const size_t block_bytes = w_.panel_bytes / size_t(num_blocks_), tiles = size_t(item.end_tile - item.first_tile);
-    const size_t share = (block_bytes + tiles - 1) / tiles;
-    const size_t first = size_t(to_block) * block_bytes + size_t(tile - item.first_tile) * share;
-    return {w_.panel(to_panel) + first, share};
+    const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
+    return {read_after(item, panel, 1, block) + size_t(tile - item.first_tile) * share, share};
   }
 
   void in_place(const Division::Item& item, int tile, int panel, int width, int block) const {
@@ -203,20 +199,25 @@ class Run {
     }
   }
 
-  // What is read after a block of columns of some panels. The tiles of an item ask for it in equal shares.
+  // What is read after a block of columns of some panels; behind an item's last lies the next item. Tiles ask for it in
+  // equal shares.
+  const uint8_t* read_after(const Division::Item& item, int panel, int width, int block) const {
+    const bool last_block = block + 1 == num_blocks_, last_panel = panel + width >= item.end_panel;
+    const bool next_block = division_.streams() ? !last_block : last_panel && !last_block;
+    const int to_block = next_block ? block + 1 : division_.streams() || last_panel ? 0 : block;
+    const int to_panel = !next_block ? panel + width : division_.streams() ? panel : item.first_panel;
+    return w_.panel(to_panel) + size_t(to_block) * block_bytes();
+  }
+  size_t block_bytes() const { return w_.panel_bytes / size_t(num_blocks_); }
+
   struct Ahead {
     const uint8_t* data;
     size_t step;
   };
   Ahead ahead_of(const Division::Item& item, int tile, int panel, int width, int block) const {
-    const bool last_block = block + 1 == num_blocks_, last_panel = panel + width >= item.end_panel;
-    const bool next_block = division_.streams() ? !last_block : last_panel && !last_block;
-    const int to_block = next_block ? block + 1 : division_.streams() || last_panel ? 0 : block;
-    const int to_panel = !next_block ? panel + width : division_.streams() ? panel : item.first_panel;
     const size_t tiles = size_t(item.end_tile - item.first_tile), step = (kLine + tiles - 1) / tiles;
     const size_t steps = size_t(block_columns_) * column_panel_bytes(w_.layout) / kLine;
-    const size_t to = size_t(to_block) * (w_.panel_bytes / size_t(num_blocks_));
-    return {w_.panel(to_panel) + to + size_t(tile - item.first_tile) * steps * step, step};
+    return {read_after(item, panel, width, block) + size_t(tile - item.first_tile) * steps * step, step};
   }
 
   void compute(int row, int rows, int panel, int width, int block, Ahead ahead, float* c, size_t ldc, bool add) const {
@@ -228,7 +229,7 @@ class Run {
     t.c = c;
     t.ldc = ldc;
     t.add = add;
-    if (is_matrix_) run_matrix(w_.layout, rows, width, t);
+    if (division_.is_matrix()) run_matrix(w_.layout, rows, width, t);
     else tiles_.tiles[rows - 1][width / 2](t);
   }
 
@@ -279,7 +280,7 @@ class Run {
   const Division& division_;
   const TileTable& tiles_;
   int block_columns_, num_blocks_, group_size_;
-  bool per_channel_, is_matrix_, is_tall_;
+  bool per_channel_, is_tall_;
 };
 
 }  // namespace
