@@ -94,8 +94,8 @@ def _processors(calls: tuple[ProcessorCall, ...], pattern: str | None) -> None:
             raise InvalidSamplingError(
                 "logits_processors", call.qualname, "absent: decoding.logits_processor_pattern is not set"
             )
-        is_allowed = re.fullmatch(pattern, call.qualname) and _DOTTED.fullmatch(call.qualname)
-        if len(call.qualname) > MAX_PROCESSOR_NAME or not is_allowed:
+        is_short = len(call.qualname) <= MAX_PROCESSOR_NAME  # first: a pattern may take long over a long name
+        if not (is_short and _DOTTED.fullmatch(call.qualname) and re.fullmatch(pattern, call.qualname)):
             raise InvalidSamplingError(
                 "logits_processors", call.qualname, "a dotted name that decoding.logits_processor_pattern matches whole"
             )

@@ -31,7 +31,7 @@ _log = logger("service")
 
 class StatusFile:
     """Appends events. What a full disk does not take waits in memory and is written first when it takes more: a server
-    goes on serving, and no line is torn."""
+    goes on serving, and no line is torn. What comes when MAX_WAITING_BYTES wait already is lost."""
 
     def __init__(self, path: Path | None) -> None:
         """Starts the file anew. None writes nothing. Raises OSError when it cannot be opened."""
