@@ -1,6 +1,7 @@
 """Packed weights that are kept on disk are the same weights, and a file that is not quite right is never used."""
 
 import fcntl
+import gc
 import os
 import resource
 import struct
@@ -88,13 +89,17 @@ def test_adopted_weights_give_the_same_logits(native: CpuKernelSet, tmp_path: Pa
     assert Path(second.report.file).parent == tmp_path
 
 
-def test_a_closed_executable_lets_go_of_a_removed_file(native: CpuKernelSet, tmp_path: Path) -> None:
+def test_an_executable_runs_on_a_removed_file_and_lets_go_of_it(native: CpuKernelSet, tmp_path: Path) -> None:
     start(native, cache_in(tmp_path))
     executable = bind(native, cache_in(tmp_path))
     (kept,) = tmp_path.glob("*.packed")
     kept.unlink()
     executable.run(plain_step(NUM_TOKENS))
+    assert mapped_files(tmp_path)
     executable.close()
+    del executable
+    gc.collect()
+    assert not mapped_files(tmp_path)
 
 
 def truncated(data: bytearray) -> bytearray:

@@ -34,8 +34,19 @@ def test_what_a_full_disk_did_not_take_is_written_later(tmp_path: Path) -> None:
     assert [event["state"] for event in events[1:4]] == ["0", "1", "2"]
 
 
-def test_what_waits_is_bounded_and_a_full_disk_ends_nothing() -> None:
+def test_what_waits_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "status.jsonl"
+    status = StatusFile(path)
+    with files_end_at(0):
+        for number in range(100):
+            status.write("state", number=number, reason="x" * (MAX_WAITING_BYTES // 10))
+    status.close()
+    assert path.stat().st_size <= MAX_WAITING_BYTES
+    assert [json.loads(line)["number"] for line in path.read_text().splitlines()] == list(range(9))
+
+
+def test_a_disk_that_stays_full_ends_nothing() -> None:
     status = StatusFile(Path("/dev/full"))
-    for _ in range(100):
-        status.write("state", reason="x" * (MAX_WAITING_BYTES // 10))
+    for name in ("state", "ready"):
+        status.write(name)
     status.close()
