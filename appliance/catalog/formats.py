@@ -11,6 +11,7 @@ CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
 TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
+SCALE_ERROR = "a group's scale is rounded to f16: at most 2^-11 of it"
 K_QUANT_ERROR = "the product of two f16 scales is rounded to f16: at most 2^-11 of a scale"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
@@ -20,11 +21,12 @@ INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """A canonical layout with its parameters. `group_size` None means dense."""
+    """A canonical layout with its parameters. `group_size` None means dense, or one group a row."""
 
     layout: CanonicalLayout
     group_size: int | None = None
     has_offset: bool = False
+    scale_bytes: Literal[2, 4] = 2  # f16 or f32
 
     @property
     def element_bits(self) -> int:
@@ -65,6 +67,19 @@ class StoredFormat:
     is_symmetric: bool = False
 
 
+def _codes(bits: Literal[4, 8], group_size: int | None, zero_point: bool) -> StoredFormat:
+    """Codes with their own tensor of scales. One scale a row is kept in f32: it costs next to nothing."""
+    is_symmetric = not zero_point
+    form = WeightForm(
+        "int8" if bits == 8 else "int4",
+        group_size,
+        has_offset=zero_point or bits == 4,
+        scale_bytes=4 if group_size is None else 2,
+    )
+    error = EXACT if group_size is None else SCALE_ERROR
+    return StoredFormat(form, error, is_quantized=True, is_symmetric=is_symmetric)
+
+
 STORAGES: dict[str, StoredFormat] = {
     "f64": StoredFormat(F32, "rounded to f32: at most 2^-25 of a weight"),
     "f32": StoredFormat(F32),
@@ -80,6 +95,22 @@ STORAGES: dict[str, StoredFormat] = {
     "q4_k": StoredFormat(INT4_G32, K_QUANT_ERROR, is_quantized=True),
     "q5_k": StoredFormat(INT5_G32, K_QUANT_ERROR, is_quantized=True),
     "q6_k": StoredFormat(INT6_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
+    "int8_channel": _codes(8, None, zero_point=False),
+    "int8_g32": _codes(8, 32, zero_point=False),
+    "int8_g64": _codes(8, 64, zero_point=False),
+    "int8_g128": _codes(8, 128, zero_point=False),
+    "int8_channel_zp": _codes(8, None, zero_point=True),
+    "int8_g32_zp": _codes(8, 32, zero_point=True),
+    "int8_g64_zp": _codes(8, 64, zero_point=True),
+    "int8_g128_zp": _codes(8, 128, zero_point=True),
+    "int4_channel": _codes(4, None, zero_point=False),
+    "int4_g32": _codes(4, 32, zero_point=False),
+    "int4_g64": _codes(4, 64, zero_point=False),
+    "int4_g128": _codes(4, 128, zero_point=False),
+    "int4_channel_zp": _codes(4, None, zero_point=True),
+    "int4_g32_zp": _codes(4, 32, zero_point=True),
+    "int4_g64_zp": _codes(4, 64, zero_point=True),
+    "int4_g128_zp": _codes(4, 128, zero_point=True),
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
     "i8": StoredFormat(None),

@@ -22,7 +22,7 @@ class Matrix:
     shape: tuple[int, ...]
 
 
-def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int, *, scale_bytes: int = 2) -> int:
+def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int) -> int:
     """Bytes of a packed matrix.
 
     Rows are padded to whole panels; with a panel of 1 nothing is padded. Columns are padded to 2 (bf16) or to 8
@@ -33,7 +33,7 @@ def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int, *, scale
     if not form.is_quantized:
         return size
     group = width if form.group_size in (None, columns) else form.group_size
-    return size + _padded(rows, panel) * -(-width // group) * scale_bytes * (2 if form.has_offset else 1)
+    return size + _padded(rows, panel) * -(-width // group) * form.scale_bytes * (2 if form.has_offset else 1)
 
 
 def packed_total(form: WeightForm, matrices: Iterable[Matrix], panel: int) -> int:

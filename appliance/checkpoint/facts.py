@@ -6,10 +6,14 @@ import msgspec
 
 CheckpointFormat = Literal["safetensors", "gguf"]
 
-# How one tensor is stored. Plain types, then the GGUF block types under ggml's own names.
+# How one tensor is stored. Plain types; the GGUF block types under ggml's own names; then codes with their scales in
+# tensors of their own: one for each row (channel) or group of columns, and with zero points (_zp) or symmetric.
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+    "int8_channel", "int8_g32", "int8_g64", "int8_g128", "int4_channel", "int4_g32", "int4_g64", "int4_g128",
+    "int8_channel_zp", "int8_g32_zp", "int8_g64_zp", "int8_g128_zp",
+    "int4_channel_zp", "int4_g32_zp", "int4_g64_zp", "int4_g128_zp",
 ]  # fmt: skip
 
 
@@ -20,7 +24,24 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     storage: Storage
     file: str  # relative to the checkpoint root
     offset_bytes: int  # from the start of the file
-    size_bytes: int
+    size_bytes: int  # without its scale and zero point
+    scale: "TensorFacts | None" = None
+    zero_point: "TensorFacts | None" = None
+
+    @property
+    def parts(self) -> "tuple[TensorFacts, ...]":
+        """This tensor, and those it is nothing without."""
+        return tuple(tensor for tensor in (self, self.scale, self.zero_point) if tensor is not None)
+
+    @property
+    def is_packed(self) -> bool:
+        """True of codes in int32 words."""
+        return self.stored_name.endswith(".weight_packed")
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all parts."""
+        return sum(part.size_bytes for part in self.parts)
 
 
 class AttentionGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,4 +101,4 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        return sum(tensor.size_bytes for tensor in self.tensors)
+        return sum(tensor.stored_bytes for tensor in self.tensors)

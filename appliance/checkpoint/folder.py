@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.checkpoint.compressed_tensors import METHOD as COMPRESSED_TENSORS
+from appliance.checkpoint.compressed_tensors import join_quantized
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -30,6 +32,9 @@ def read_folder_facts(root: Path) -> ModelFacts:
     architecture = _architecture(config)
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
+    method, quantization = _quantization(config)
+    if method == COMPRESSED_TENSORS:
+        tensors = join_quantized(root, quantization, tensors)
     tokenizer = _tokenizer(root, config, generation, digest)
     geometry = derive_geometry(normalized)
     return ModelFacts(
@@ -42,7 +47,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
         tokenizer=tokenizer,
         tensors=tensors,
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2),
-        quantization=_quantization(config),
+        quantization=method,
         header_sha256=digest.hexdigest(),
     )
 
@@ -89,14 +94,15 @@ def _with_gpt2_prefix(tensor: TensorFacts) -> TensorFacts:
     )
 
 
-def _quantization(config: dict[str, Any]) -> str | None:
+def _quantization(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The checkpoint's own method and what its config says of it."""
     section = config.get("quantization_config") or text_config(config).get("quantization_config")
     if section is None:
-        return None
+        return None, {}
     method = section.get("quant_method") if isinstance(section, dict) else None
     if not isinstance(method, str):
         raise CheckpointError("config.json", "quantization_config does not say its quant_method")
-    return method
+    return method, section
 
 
 def _tokenizer(

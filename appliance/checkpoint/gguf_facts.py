@@ -13,7 +13,7 @@ from appliance.checkpoint.gguf import GgufFile, open_gguf
 from appliance.checkpoint.gguf_config import CONVENTIONS, StoredTensors, gguf_architecture, translate_config
 from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name
 from appliance.checkpoint.gguf_values import LazyArray
-from appliance.checkpoint.storage import is_block_type
+from appliance.checkpoint.storage import is_plain_type
 
 MAX_SHARDS: Final = 1024
 # Tokens that end a turn, by text: llama.cpp stops at each of them whatever the metadata says, and so do we.
@@ -62,7 +62,7 @@ def _facts(files: list[GgufFile]) -> ModelFacts:
         tokenizer=_tokenizer(first),
         tensors=tensors,
         stored=CONVENTIONS.get(architecture, StoredConventions()),
-        quantization="gguf" if any(is_block_type(tensor.storage) for tensor in tensors) else None,
+        quantization="gguf" if any(not is_plain_type(tensor.storage) for tensor in tensors) else None,
         header_sha256=digest.hexdigest(),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
-from appliance.checkpoint.storage import NUMPY_TYPES, is_block_type
+from appliance.checkpoint.storage import NUMPY_TYPES, is_plain_type
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -20,7 +20,7 @@ class TensorReader:
     def __init__(self, facts: ModelFacts) -> None:
         root = Path(facts.root)
         self._folder = root if root.is_dir() else root.parent
-        self._tensors = {tensor.name: tensor for tensor in facts.tensors}
+        self._tensors = {part.name: part for tensor in facts.tensors for part in tensor.parts}
         self._maps: dict[str, mmap.mmap] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -44,13 +44,11 @@ class TensorReader:
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """A typed view in the tensor's shape; bf16 comes as uint16 and float8 as uint8, bit for bit.
 
-        Raises CheckpointError for block types, which have no element type: `read` those.
+        Raises CheckpointError for blocks and codes, which have no element type: `read` those.
         """
         tensor = self.facts(name)
-        if is_block_type(tensor.storage):
-            raise CheckpointError(
-                tensor.file, f"tensor {name!r} is stored in {tensor.storage} blocks and has no plain view"
-            )
+        if not is_plain_type(tensor.storage):
+            raise CheckpointError(tensor.file, f"tensor {name!r} is stored as {tensor.storage} and has no plain view")
         return self.read(name).view(NUMPY_TYPES[tensor.storage]).reshape(tensor.shape)
 
     def will_need(self, name: str) -> None:

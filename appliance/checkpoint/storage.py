@@ -4,7 +4,8 @@ import math
 
 from appliance.checkpoint.facts import Storage
 
-# Elements and bytes of one block. Plain types have one element a block. Figures as in ggml's type traits.
+# Elements and bytes of one block, of what a file's header names. Plain types have one element a block. Figures as in
+# ggml's type traits.
 BLOCKS: dict[Storage, tuple[int, int]] = {
     "f64": (1, 8),
     "f32": (1, 4),
@@ -104,9 +105,9 @@ NUMPY_TYPES: dict[Storage, str] = {
 }
 
 
-def is_block_type(storage: Storage) -> bool:
-    """True for the ggml types that share scales between several elements."""
-    return BLOCKS[storage][0] > 1
+def is_plain_type(storage: Storage) -> bool:
+    """False for ggml's blocks and for codes, whose elements are nothing without scales."""
+    return storage in NUMPY_TYPES
 
 
 def stored_bytes(storage: Storage, shape: tuple[int, ...]) -> int:

@@ -50,12 +50,12 @@ def planned_form(plans: Mapping[tuple[str, str], WeightPlan], tensor: TensorFact
     plan = plans.get((tensor.storage, role))
     if plan is None:
         raise WeightError(f"the plan has no form for {role} weights stored as {tensor.storage} ({tensor.name})")
+    native = STORAGES[tensor.storage].form
+    if native is not None and (plan.layout, plan.group_size) == (native.layout, native.group_size):
+        return native
     if plan.layout in DENSE:
         return DENSE[plan.layout]
-    if plan.layout != "int8":
-        return WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=True)
-    native = STORAGES[tensor.storage].form
-    return WeightForm("int8", plan.group_size, has_offset=native is not None and native.has_offset)
+    return WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=plan.layout != "int8")
 
 
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:

@@ -122,7 +122,7 @@ class DecoderWeights(WeightPieces):
     def _stored_rows(self, part: str) -> StoredRows:
         item = self._inventory[part]
         try:
-            return StoredRows(item.tensor, item.source, self._reader.read(item.tensor.name))
+            return StoredRows(item.tensor, item.source, self._reader.read)
         except FormatError as error:
             raise WeightError(f"{item.tensor.name}: {error}") from error
 

@@ -1,6 +1,7 @@
 """Pass `precision`: the form of every stored type, the activations, the cache."""
 
 from collections import Counter
+from dataclasses import replace
 from math import prod
 from typing import Literal, cast
 
@@ -34,6 +35,7 @@ _KV_DTYPES: dict[str, KvType] = {
     "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2",
 }  # fmt: skip
 _OWN_METHODS = (AUTO, "none", *LOAD_QUANTIZATIONS)  # that need nothing of the checkpoint
+_STORED_METHODS = (None, "gguf", "compressed-tensors")  # that a checkpoint may come in
 
 
 def plan_precision(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> PrecisionPlan:
@@ -78,9 +80,10 @@ def _stored_dense_type(model: ModelFacts) -> str:
 def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.model.quantization, inputs.model.quantization
     rule, path = "plan/quantization", "model.quantization"
-    if stored not in (None, "gguf"):
+    if stored not in _STORED_METHODS:
         message = f"the checkpoint is quantized by {stored}, which is not in this version"
-        ledger.refuse(path, rule, message, allowed="gguf, or no quantization", hint="choose a GGUF or plain checkpoint")
+        allowed = ", ".join(filter(None, _STORED_METHODS)) + ", or no quantization"
+        ledger.refuse(path, rule, message, allowed=allowed, hint="choose a checkpoint of one of these")
     elif wanted not in _OWN_METHODS and wanted != (stored or "none"):
         has = f"is quantized as {stored}" if stored else "is not quantized"
         message = f"model.quantization is {wanted}, and the checkpoint {has}"
@@ -97,7 +100,7 @@ def _weights(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, ledg
         if not is_unused(tensor.name):
             groups.setdefault((tensor.storage, tensor_role(tensor.name, len(tensor.shape))), []).append(tensor)
     refused = {tensor.storage for tensor in inputs.model.tensors if STORAGES[tensor.storage].form is None}
-    if refused and inputs.model.quantization in (None, "gguf"):
+    if refused and inputs.model.quantization in _STORED_METHODS:
         message = f"tensors are stored as {', '.join(sorted(refused))}, which is not in this version"
         readable = ", ".join(name for name, entry in STORAGES.items() if entry.form is not None)
         ledger.refuse("model.source", "plan/storage", message, allowed=readable, hint="choose another checkpoint")
@@ -144,7 +147,7 @@ def _weight_plan(
     kernels: KernelSetFacts,
     model: ModelFacts,
 ) -> WeightPlan:
-    kept = WeightForm(form.layout, form.group_size, form.has_offset and not STORAGES[storage].is_symmetric)
+    kept = replace(form, has_offset=form.has_offset and not STORAGES[storage].is_symmetric)
     if kernels.name == "reference":
         kept = F32  # the oracle dequantizes everything
     vectors = [tensor for tensor in tensors if len(tensor.shape) < 2]
@@ -155,7 +158,7 @@ def _weight_plan(
         layout=form.layout,
         group_size=form.group_size,
         num_tensors=len(tensors),
-        stored_bytes=sum(tensor.size_bytes for tensor in tensors),
+        stored_bytes=sum(tensor.stored_bytes for tensor in tensors),
         planned_bytes=packed_total(kept, matrices, kernels.panel) + sum(4 * prod(tensor.shape) for tensor in vectors),
         error=error,
     )

@@ -97,7 +97,8 @@ def tensor(name: str, shape: tuple[int, ...], kind: int = 0, offset: int = 0) ->
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtypes: dict[str, str] | None = None) -> Path:
     """dtypes: the name in the header where it is not the array's own (bf16 is given as uint16)."""
-    names = {"float32": "F32", "float16": "F16", "uint16": "BF16", "int64": "I64", "uint8": "U8", "bool": "BOOL"}
+    names = {"float64": "F64", "float32": "F32", "float16": "F16", "uint16": "BF16", "bool": "BOOL", "uint8": "U8"}
+    names |= {"int8": "I8", "int32": "I32", "int64": "I64"}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position, blobs = 0, []
     for name, array in tensors.items():

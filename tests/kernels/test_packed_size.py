@@ -45,13 +45,13 @@ def test_quantized_matrices(native: CpuKernelSet, layout: str, scale_type: type,
     unit = GROUP_UNITS.get(Layout(layout), 1)
     widths = [(group, columns) for group, columns in widths if group % unit == 0]
     for rows, (group, columns) in itertools.product(ROWS, widths):
-        form = WeightForm(layout, group, has_offset)
+        form = WeightForm(layout, group, has_offset, np.dtype(scale_type).itemsize)
         per_byte = 2 if layout == "int4" else 1
         data = np.zeros((rows, columns // per_byte), np.int8 if layout == "int8" else np.uint8)
         scale = np.ones((rows, columns // group), scale_type)
         offset = np.full_like(scale, 3.0) if has_offset else None  # minus the middle of the codes would not be kept
         weight = CanonicalWeight(Layout(layout), rows, columns, data, scale, offset, group)
-        planned = packed_bytes(form, rows, columns, 16, scale_bytes=scale.itemsize)
+        planned = packed_bytes(form, rows, columns, 16)
         assert planned == packed_here(native, weight), (form, rows, columns)
 
 

@@ -10,6 +10,7 @@ from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.plan.boot import TOLERANCE, BootReport, compare_boot
 from appliance.plan.prepare import prepare
+from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import FAMILIES
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
 
@@ -35,6 +36,17 @@ def test_a_plain_checkpoint_takes_the_planned_bytes(
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
 def test_a_quantized_checkpoint_takes_the_planned_bytes(kind: str, written: Write, tmp_path: Path) -> None:
     check(written("llama", kind, lambda _: GgmlType[kind]).path, tmp_path)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [None, 32])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_codes_with_their_scales_take_the_planned_bytes(
+    bits: int, group: int | None, symmetric: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    write_compressed("llama", folder, scheme(bits, group, symmetric=symmetric))
+    check(folder, tmp_path)
 
 
 def check(source: Path, folder: Path, quantization: str = "auto") -> None:

@@ -38,39 +38,40 @@ class Groups:
         return values.reshape(num_rows, -1)
 
     def to_form(self, form: WeightForm) -> CanonicalWeight:
-        """The canonical weight with f16 scales. Raises FormatError when the form cannot hold the codes."""
+        """The canonical weight. Raises FormatError when the form cannot hold the codes, or f16 the scales."""
         if form.group_size != self.group_size:
             raise FormatError(f"groups of {self.group_size} do not become {form.layout} in groups of {form.group_size}")
         if form.layout in CENTRES:
-            return self._centred(Layout(form.layout), form.element_bits)
+            return self._centred(form)
         if form.layout == "int8" and (form.has_offset or self.offset is None):
-            return self._int8()
+            return self._int8(form)
         raise FormatError(f"{self.bits}-bit groups do not become {form}")
 
-    def _int8(self) -> CanonicalWeight:
+    def _int8(self, form: WeightForm) -> CanonicalWeight:
         signed = self.codes.view(np.int8)
         data = signed - np.int8(self.zero) if self.zero else signed
-        return self._weight(Layout.INT8, data, self.offset)
+        return self._weight(form, data, self.offset)
 
-    def _centred(self, layout: Layout, bits: int) -> CanonicalWeight:
+    def _centred(self, form: WeightForm) -> CanonicalWeight:
         """Signed codes are moved to the layout's centre, where kernels need no offsets."""
-        if self.bits > bits:
-            raise FormatError(f"{self.bits}-bit codes do not fit {layout}")
+        if self.bits > form.element_bits:
+            raise FormatError(f"{self.bits}-bit codes do not fit {form.layout}")
         zero, codes = self.zero, self.codes
         if self.offset is None and zero:
-            zero, codes = CENTRES[layout], codes + np.uint8(CENTRES[layout] - zero)
+            zero, codes = CENTRES[form.layout], codes + np.uint8(CENTRES[form.layout] - zero)
         shift = np.zeros_like(self.scale) if self.offset is None else self.offset
-        data = _pairs(codes) if layout is Layout.INT4 else codes
-        return self._weight(layout, data, shift - np.float32(zero) * self.scale)
+        data = _pairs(codes) if form.layout == "int4" else codes
+        return self._weight(form, data, shift - np.float32(zero) * self.scale)
 
-    def _weight(self, layout: Layout, data: Array, offset: Array | None) -> CanonicalWeight:
+    def _weight(self, form: WeightForm, data: Array, offset: Array | None) -> CanonicalWeight:
+        keep = to_f16 if form.scale_bytes == 2 else _to_f32
         return CanonicalWeight(
-            layout=layout,
+            layout=Layout(form.layout),
             out_features=self.codes.shape[0],
             in_features=self.codes.shape[1],
             data=data,
-            scale=to_f16(self.scale),
-            offset=None if offset is None else to_f16(offset),
+            scale=keep(self.scale),
+            offset=None if offset is None else keep(offset),
             group_size=self.group_size,
         )
 
@@ -79,6 +80,10 @@ def _pairs(codes: Array) -> Array:
     """Two codes a byte, the first low."""
     words = np.ascontiguousarray(codes).view(np.uint16)  # little-endian: the first of two codes is the low byte
     return (words | (words >> 4)).astype(np.uint8)
+
+
+def _to_f32(values: Array) -> Array:
+    return values.astype(np.float32)
 
 
 def to_f16(values: Array) -> Array:

@@ -1,6 +1,7 @@
 """From stored rows to one canonical weight: every format, joins along rows, and bounded memory."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.formats import blocks32, k_quants
 from appliance.layers.formats.bits import Array
+from appliance.layers.formats.codes import CodeTensors, Rows
 from appliance.layers.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
 from appliance.layers.formats.groups import FormatError, Groups
 from appliance.layers.formats.rounding import quantize
@@ -37,13 +39,15 @@ DENSE_LAYOUTS = ("f32", "f16", "bf16")
 class StoredRows:
     """One checkpoint tensor as the rows that the decoder wants, after the source's transform and slice.
 
-    A vector is a column: each element is a row. Raises FormatError where tensor and source do not go together.
+    A vector is a column: each element is a row. `read` gives the stored bytes of the tensor and of its parts, by name.
+    Raises FormatError where tensor and source do not go together.
     """
 
-    def __init__(self, tensor: TensorFacts, source: WeightSource, raw: Array) -> None:
+    def __init__(self, tensor: TensorFacts, source: WeightSource, read: Callable[[str], Array]) -> None:
         self.storage = tensor.storage
+        self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
-        self._rows = _transformed_rows(tensor, source, raw)
+        self._rows = _transformed_rows(tensor, source, read(tensor.name))
         self._order = _head_order(len(self._rows), source.num_heads) if source.transform == "unpermute_heads" else None
         self._start, self._stop = source.rows or (0, len(self._rows))
         if not 0 <= self._start < self._stop <= len(self._rows):
@@ -52,10 +56,23 @@ class StoredRows:
     def __len__(self) -> int:
         return self._stop - self._start
 
+    @property
+    def is_quantized(self) -> bool:
+        return self._codes is not None or self.storage in BLOCK_READERS
+
     def stored(self, start: int, stop: int) -> Array:
-        """Rows as the file has them: bytes of block types, else elements."""
+        """Rows as the file has them: bytes of quantized types, else elements."""
+        return self._rows[self._places(start, stop)]
+
+    def groups(self, start: int, stop: int) -> Groups:
+        """Rows of a quantized type."""
+        if self._codes is None:
+            return BLOCK_READERS[self.storage](self.stored(start, stop))
+        return self._codes.groups(self.stored(start, stop), self._places(start, stop))
+
+    def _places(self, start: int, stop: int) -> Rows:
         window = slice(self._start + start, self._start + stop)
-        return self._rows[window] if self._order is None else self._rows[self._order[window]]
+        return window if self._order is None else self._order[window]
 
     def is_plain(self, layout: str) -> bool:
         """True when the mapped bytes already are the dense layout."""
@@ -64,11 +81,10 @@ class StoredRows:
         return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
 
     def values(self, start: int, stop: int) -> Array:
-        """f32 rows. Block types are dequantized."""
-        rows = self.stored(start, stop)
-        if self.storage in BLOCK_READERS:
-            return BLOCK_READERS[self.storage](rows).dequantize()
-        values = widen(rows, self.storage)
+        """f32 rows. Quantized types are dequantized."""
+        if self.is_quantized:
+            return self.groups(start, stop).dequantize()
+        values = widen(self.stored(start, stop), self.storage)
         return values + np.float32(1.0) if self._adds_one else values
 
 
@@ -79,8 +95,8 @@ def translate_matrix(
     stop = sum(len(part) for part in parts) if stop is None else stop
     if len(parts) == 1 and parts[0].is_plain(form.layout):
         return dense_weight(parts[0].stored(start, stop), form.layout)
-    if form.layout == "int8" and form.group_size is None:
-        form = WeightForm("int8", num_columns)
+    if form.is_quantized and form.group_size is None:
+        form = replace(form, group_size=num_columns)
     whole = _empty(form, stop - start, num_columns)
     chunk = max(1, CHUNK_ELEMENTS // num_columns)
     first = 0  # row of the part that is looked at
@@ -100,8 +116,8 @@ def translate_vector(parts: Sequence[StoredRows]) -> CanonicalWeight:
 
 def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -> CanonicalWeight:
     is_dense = form.layout in DENSE_LAYOUTS
-    if part.storage in BLOCK_READERS and not is_dense:
-        return BLOCK_READERS[part.storage](part.stored(start, stop)).to_form(form)
+    if part.is_quantized and not is_dense:
+        return part.groups(start, stop).to_form(form)
     if part.is_plain(form.layout):
         return dense_weight(part.stored(start, stop), form.layout)
     values = part.values(start, stop)
@@ -109,16 +125,16 @@ def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -
 
 
 def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
-    shape, is_block = tensor.shape, tensor.storage in BLOCK_READERS
-    if is_block:
+    shape, is_quantized = tensor.shape, tensor.storage in BLOCK_READERS or tensor.scale is not None
+    if is_quantized:
         rows = raw.reshape(prod(shape[:-1]), -1)
     elif tensor.storage in ELEMENT_TYPES:
         rows = raw.view(ELEMENT_TYPES[tensor.storage]).reshape(shape if len(shape) > 1 else (*shape, 1))
     else:
         raise FormatError(f"the storage {tensor.storage} is not in this version")
     if source.transform == "transpose" and len(shape) > 1:
-        if is_block:
-            raise FormatError(f"{tensor.storage} blocks cannot be transposed")
+        if is_quantized:
+            raise FormatError(f"{tensor.storage} rows cannot be transposed")
         return rows.T
     return rows
 
@@ -140,8 +156,9 @@ def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight
     width = num_columns // 2 if form.layout == "int4" else num_columns
     data = np.empty((num_rows, width), np.int8 if form.layout == "int8" else np.uint8)
     groups = (num_rows, num_columns // form.group_size)
-    offset = np.empty(groups, np.float16) if form.has_offset else None
-    scale = np.empty(groups, np.float16)
+    kind = np.float16 if form.scale_bytes == 2 else np.float32
+    offset = np.empty(groups, kind) if form.has_offset else None
+    scale = np.empty(groups, kind)
     return CanonicalWeight(Layout(form.layout), num_rows, num_columns, data, scale, offset, form.group_size)
 
 

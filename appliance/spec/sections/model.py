@@ -123,9 +123,9 @@ class ModelSection(Section):
     )
     quantization: Quantization = field(
         "auto",
-        "How weights are quantized. int8 and int4 are made from plain weights while loading; none dequantizes GGUF.",
+        "How weights are quantized. int8 and int4 are made from plain weights while loading; none dequantizes.",
         auto="what the checkpoint says, else none",
-        built_values=("auto", "none", "gguf", "int8", "int4"),
+        built_values=("auto", "none", "gguf", "compressed-tensors", "int8", "int4"),
     )
     max_model_len: Auto[Count] = field(
         "auto",

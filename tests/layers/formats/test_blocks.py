@@ -42,7 +42,7 @@ def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) ->
         offset_bytes=0,
         size_bytes=raw.nbytes,
     )
-    return StoredRows(facts, source or WeightSource("w"), raw.reshape(-1))
+    return StoredRows(facts, source or WeightSource("w"), lambda _: raw.reshape(-1))
 
 
 def expected(storage: str, raw: np.ndarray) -> np.ndarray:

@@ -35,6 +35,12 @@ ROUNDED = {
     "int4": "ebaaf3eb45f2cf59",
     "bf16": "3b4f2ded10bf33a2",
 }
+CODES = {
+    "int8_channel": "25f30d1a24b322bd",
+    "int8_g128_zp": "07b2a661b79ccc78",
+    "int4_g32": "eb0c99af627b730e",
+    "int4_channel_zp": "7dcfce791ab172d5",
+}
 ROPE = "52e8bc71993220af"
 
 
@@ -49,7 +55,7 @@ def translated(storage: Storage, raw: np.ndarray, form: WeightForm) -> str:
     facts = TensorFacts(
         name="w", stored_name="w", shape=(ROWS, COLUMNS), storage=storage, file="f", offset_bytes=0, size_bytes=raw.size
     )
-    rows = StoredRows(facts, WeightSource("w"), raw.reshape(-1))
+    rows = StoredRows(facts, WeightSource("w"), lambda _: raw.reshape(-1))
     weight = translate_matrix([rows], form, COLUMNS)
     return digest(weight.data, weight.scale, weight.offset)
 
@@ -60,6 +66,43 @@ def of_blocks(storage: Storage) -> str:
     assert form is not None
     size = stored_bytes(storage, (ROWS, COLUMNS))
     return translated(storage, (np.arange(size) * 31 % 60).astype(np.uint8), form)
+
+
+def of_codes(storage: Storage) -> str:
+    """Packed codes and zero points, and scales of f16 ones."""
+    form = STORAGES[storage].form
+    assert form is not None
+    groups = COLUMNS // (form.group_size or COLUMNS)
+    raw = {
+        "w": np.arange(ROWS * COLUMNS * form.element_bits // 8).astype(np.uint8) * np.uint8(37),
+        "s": (np.arange(ROWS * groups) % 5 + 1).astype("<f2").view(np.uint8),
+        "z": np.arange(groups * 4).astype(np.uint8) * np.uint8(11),
+    }
+    facts = TensorFacts(
+        name="w",
+        stored_name="m.weight_packed",
+        shape=(ROWS, COLUMNS),
+        storage=storage,
+        file="f",
+        offset_bytes=0,
+        size_bytes=raw["w"].size,
+        scale=part("s", (ROWS, groups), "f16"),
+        zero_point=part("z", (1, groups), "i32") if storage.endswith("_zp") else None,
+    )
+    weight = translate_matrix([StoredRows(facts, WeightSource("w"), raw.__getitem__)], form, COLUMNS)
+    return digest(weight.data, weight.scale, weight.offset)
+
+
+def part(name: str, shape: tuple[int, ...], storage: Storage) -> TensorFacts:
+    return TensorFacts(
+        name=name,
+        stored_name=name,
+        shape=shape,
+        storage=storage,
+        file="f",
+        offset_bytes=0,
+        size_bytes=stored_bytes(storage, shape),
+    )
 
 
 def of_floats(form: WeightForm) -> str:
@@ -84,6 +127,11 @@ def test_the_version_is_the_watched_one() -> None:
 @pytest.mark.parametrize("storage", BLOCK_READERS)
 def test_blocks(storage: Storage) -> None:
     assert of_blocks(storage) == DIGESTS[storage]
+
+
+@pytest.mark.parametrize("storage", CODES)
+def test_codes(storage: Storage) -> None:
+    assert of_codes(storage) == CODES[storage]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,0 +1,183 @@
+"""Checkpoints that the compressed-tensors library wrote: the tensors that make up one matrix become one TensorFacts.
+
+A quantized matrix is stored as `weight` (int8) or `weight_packed` (int32 words of 4- or 8-bit codes, lowest bits first,
+with `weight_shape`), with `weight_scale` and, where zero is no code's middle, `weight_zero_point`. Bits and groups are
+read off the shapes; the config is read for what would change the arithmetic and cannot be seen there. Formats and names
+are those of compressed_tensors.compressors (pack_quantized, naive_quantized), version 0.20.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import Storage, TensorFacts
+
+METHOD: Final = "compressed-tensors"
+GROUP_SIZES: Final = (32, 64, 128)
+
+_CONFIG: Final = "config.json"
+_FORMATS: Final = ("int-quantized", "pack-quantized", "naive-quantized", "mixed-precision", "dense")
+_SCALE, _ZERO_POINT, _SHAPE, _PACKED = "weight_scale", "weight_zero_point", "weight_shape", "weight_packed"
+_SCALE_TYPES: Final = ("f32", "bf16", "f16")
+_CODE_BITS: Final = (4, 8)
+
+
+def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[TensorFacts]) -> tuple[TensorFacts, ...]:
+    """The tensors with every quantized matrix as one, named `<module>.weight`. `config`: its quantization_config.
+
+    Raises CheckpointError naming the field or tensor that is not in this version, or that does not fit its neighbours.
+    """
+    _check_config(config)
+    stored = {tensor.name: tensor for tensor in tensors}
+    joined: list[TensorFacts] = []
+    taken: set[str] = set()
+    for name, scale in stored.items():
+        module, _, last = name.rpartition(".")
+        if last == _SCALE:
+            matrix = _join(root, module, scale, stored)
+            joined.append(matrix)
+            taken.update(f"{module}.{part}" for part in (_SCALE, _ZERO_POINT, _SHAPE, _PACKED, "weight"))
+    alone = [tensor for tensor in tensors if tensor.name not in taken]
+    for tensor in alone:
+        if tensor.name.endswith(f".{_PACKED}"):
+            raise CheckpointError(tensor.file, f"tensor {tensor.name!r} has no {_SCALE} beside it")
+    return tuple(sorted((*alone, *joined), key=lambda tensor: (tensor.file, tensor.offset_bytes)))
+
+
+def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, TensorFacts]) -> TensorFacts:
+    zero_point = stored.get(f"{module}.{_ZERO_POINT}")
+    packed, plain = stored.get(f"{module}.{_PACKED}"), stored.get(f"{module}.weight")
+    if packed is not None:
+        codes, (rows, columns) = packed, _stated_shape(root, packed, stored.get(f"{module}.{_SHAPE}"))
+        bits = _packed_bits(packed, rows, columns)
+    elif plain is not None and plain.storage == "i8" and len(plain.shape) == 2:
+        codes, bits, (rows, columns) = plain, 8, plain.shape
+    else:
+        found = "nothing" if plain is None else f"{plain.storage} of shape {plain.shape}"
+        raise CheckpointError(
+            scale.file,
+            f"{module}: beside {_SCALE} lies {found}",
+            f"int8 matrices and {_PACKED} are read in this version",
+        )
+    group = _group(scale, rows, columns)
+    if zero_point is not None:
+        _check_zero_point(zero_point, scale, bits, rows)
+    return TensorFacts(
+        name=f"{module}.weight",
+        stored_name=codes.stored_name,
+        shape=(rows, columns),
+        storage=cast(Storage, f"int{bits}_{group}{'' if zero_point is None else '_zp'}"),
+        file=codes.file,
+        offset_bytes=codes.offset_bytes,
+        size_bytes=codes.size_bytes,
+        scale=scale,
+        zero_point=zero_point,
+    )
+
+
+def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) -> tuple[int, int]:
+    """The two numbers of `weight_shape`: the only tensor whose data is read here."""
+    if shape is None or shape.shape != (2,) or shape.storage not in ("i32", "i64"):
+        raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of two integers")
+    try:
+        with (root / shape.file).open("rb") as file:
+            file.seek(shape.offset_bytes)
+            raw = file.read(shape.size_bytes)
+    except OSError as error:
+        raise CheckpointError(shape.file, f"cannot be read: {error.strerror}") from error
+    half = len(raw) // 2
+    return int.from_bytes(raw[:half], "little", signed=True), int.from_bytes(raw[half:], "little", signed=True)
+
+
+def _packed_bits(packed: TensorFacts, rows: int, columns: int) -> int:
+    for bits in _CODE_BITS:
+        if packed.storage == "i32" and packed.shape == (rows, -(-columns * bits // 32)):
+            return bits
+    raise CheckpointError(
+        packed.file,
+        f"tensor {packed.name!r} ({packed.storage} of shape {packed.shape}) does not hold {rows} x {columns} codes",
+        "codes of 4 or 8 bits in int32 words are read in this version",
+    )
+
+
+def _group(scale: TensorFacts, rows: int, columns: int) -> str:
+    """How many columns share a scale, as storages are named: `channel` is all, also where all rows share one."""
+    if scale.storage not in _SCALE_TYPES:
+        raise CheckpointError(
+            scale.file, f"tensor {scale.name!r} is {scale.storage}", f"read: {', '.join(_SCALE_TYPES)}"
+        )
+    if math.prod(scale.shape) == 1 or scale.shape in ((rows,), (rows, 1)):
+        return "channel"
+    if len(scale.shape) == 2 and scale.shape[0] == rows:
+        for size in GROUP_SIZES:
+            if scale.shape[1] * size == columns:
+                return f"g{size}"
+    sizes = ", ".join(map(str, GROUP_SIZES))
+    raise CheckpointError(
+        scale.file,
+        f"tensor {scale.name!r} of shape {scale.shape} does not scale {rows} x {columns} codes",
+        f"one scale for the matrix, a row, or a group of {sizes} columns is read in this version",
+    )
+
+
+def _check_zero_point(tensor: TensorFacts, scale: TensorFacts, bits: int, rows: int) -> None:
+    """One int8 beside every scale, or int32 words that hold the codes of several rows, lowest bits first."""
+    if tensor.storage == "i32":
+        fits = math.prod(tensor.shape) == -(-rows * bits // 32) * (math.prod(scale.shape) // rows)
+    else:
+        fits = tensor.storage == "i8" and math.prod(tensor.shape) == math.prod(scale.shape)
+    if not fits:
+        problem = f"tensor {tensor.name!r} ({tensor.storage} of shape {tensor.shape}) does not fit its scales"
+        raise CheckpointError(tensor.file, problem)
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    where = "quantization_config"
+    _expect(config.get("format"), f"{where}.format", (None, *_FORMATS))
+    for unread in ("kv_cache_scheme", "transform_config"):
+        if config.get(unread):
+            raise CheckpointError(_CONFIG, f"{where}.{unread} is not in this version", "read: null")
+    sparsity = config.get("sparsity_config")
+    if sparsity:
+        form = sparsity.get("format") if isinstance(sparsity, dict) else sparsity
+        _expect(form, f"{where}.sparsity_config.format", ("dense",))
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise CheckpointError(_CONFIG, f"{where}.config_groups must be an object of schemes")
+    for name, group in groups.items():
+        _check_scheme(group, f"{where}.config_groups.{name}")
+
+
+def _check_scheme(group: Any, where: str) -> None:
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        raise CheckpointError(_CONFIG, f"{where} must be an object with weights")
+    _expect(group.get("format"), f"{where}.format", (None, *_FORMATS))
+    weights = group["weights"]
+    _expect(weights.get("type", "int"), f"{where}.weights.type", ("int",))
+    _expect(weights.get("num_bits"), f"{where}.weights.num_bits", _CODE_BITS)
+    _expect(weights.get("strategy"), f"{where}.weights.strategy", (None, "tensor", "channel", "group"))
+    _expect(weights.get("actorder"), f"{where}.weights.actorder", (None, False, "weight", "static"))
+    _expect(group.get("output_activations"), f"{where}.output_activations", (None,))
+    inputs = group.get("input_activations")
+    if inputs is None:
+        return
+    if not isinstance(inputs, dict):
+        raise CheckpointError(_CONFIG, f"{where}.input_activations must be an object or null")
+    _expect(inputs.get("type", "int"), f"{where}.input_activations.type", ("int",))
+    _expect(inputs.get("num_bits"), f"{where}.input_activations.num_bits", (8,))
+    _expect(inputs.get("dynamic"), f"{where}.input_activations.dynamic", (True,))
+
+
+def _expect(value: Any, where: str, allowed: Sequence[Any]) -> None:
+    if not any(value is each or (type(value) is type(each) and value == each) for each in allowed):
+        shown = ", ".join("null" if each is None else str(each).lower() for each in allowed)
+        raise CheckpointError(_CONFIG, f"{where} is {_shown(value)}, which is not in this version", f"read: {shown}")
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:60]}..."
