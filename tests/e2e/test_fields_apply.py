@@ -1,5 +1,6 @@
 """The class of a field is what is seen to happen: processes, KV cache, and the new value in effect."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,9 +74,17 @@ class Asker:
 
     def logged(self, word: str) -> bool:
         """Whether one more request writes a line with this word."""
-        before = self.log.stat().st_size
+        before = self._quiet_log()
         self.complete()
-        return word in self.log.read_text()[before:]
+        return word in self._quiet_log()[len(before) :]
+
+    def _quiet_log(self) -> str:
+        """The log once nothing was added for a while: lines of a request may follow its answer."""
+        text, seen = self.log.read_text(), None
+        while text != seen:
+            time.sleep(0.3)
+            text, seen = self.log.read_text(), text
+        return text
 
     def has_target(self, name: str) -> bool:
         lines = self.get("/metrics").text.splitlines()
