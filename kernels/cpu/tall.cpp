@@ -14,13 +14,13 @@ using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
 
 constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
 
-// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk, which is
-// summed from nothing and then folded into 32 bits. Instructions are spelled out for the same reason as in simd.h.
+// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
+// summed from nothing and then folded into 32 bits, but where a sum has them from the start it goes on (kGoesOn). Instructions are spelled out for the same reason as in simd.h.
 template <int Steps>
 struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
   using Sum = Shorts;
   static constexpr int kSteps = Steps, kColumns = 4;
-  static constexpr bool kHasZero = true;
+  static constexpr bool kHasZero = true, kGoesOn = false;
   static Sum first(Words w, Words x) {
     Sum product;
     asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
@@ -39,7 +39,7 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
 struct WordProducts {  // int8 as signed words
   using Sum = Ints;
   static constexpr int kSteps = 16, kColumns = 2;
-  static constexpr bool kHasZero = false;
+  static constexpr bool kHasZero = false, kGoesOn = true;
   static Sum first(Words w, Words x) {
     Sum product;
     asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
@@ -123,17 +123,15 @@ class TallTile {
       const int columns = std::min(t.group_size, t.columns - first);
       if constexpr (P::kHasZero) store(side.zero, to_ints(load(sum) * -t.zero_point));
       Partial partial;
-      int rest = columns;
-      for (; rest > kChunk; rest -= kChunk) {
-        Sums sums;
-        ahead.step();
-        multiply(a, b, sums);
-        keep(sums, side, rest == columns, partial);
-      }
       Sums sums;
       ahead.step();
-      multiply(a, b, sums);
-      const bool is_one = columns <= kChunk;
+      multiply<true>(a, b, sums);
+      for (int done = kChunk; done < columns; done += kChunk) {
+        if constexpr (!P::kGoesOn) keep(sums, side, done == kChunk, partial);
+        ahead.step();
+        multiply<!P::kGoesOn>(a, b, sums);
+      }
+      const bool is_one = P::kGoesOn || columns <= kChunk;
       if (t.has_offset && is_one) finish<true>(sums, nullptr, side, block, group, c);
       else if (t.has_offset) finish<true>(sums, &partial, side, block, group, c);
       else if (is_one) finish<false>(sums, nullptr, side, block, group, c);
@@ -147,6 +145,7 @@ class TallTile {
   }
 
  private:
+  template <bool IsFirst>
   [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, Sums& sums) {
 #pragma GCC unroll 16
     for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
@@ -155,7 +154,7 @@ class TallTile {
       for (int m = 0; m < Rows; ++m) {
         const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) sums[m][v] = s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
+        for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst && s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
       }
     }
   }
