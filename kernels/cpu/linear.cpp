@@ -63,7 +63,7 @@ class Division {
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
-    const int64_t fair = panels_ / (4 * threads);
+    const int64_t fair = panels_ / (2 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
     num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
