@@ -126,11 +126,9 @@ def _group(scale: TensorFacts, rows: int, columns: int) -> str:
 
 def _check_zero_point(tensor: TensorFacts, scale: TensorFacts, bits: int, rows: int) -> None:
     """One int8 beside every scale, or int32 words that hold the codes of several rows, lowest bits first."""
-    if tensor.storage == "i32":
-        fits = math.prod(tensor.shape) == -(-rows * bits // 32) * (math.prod(scale.shape) // rows)
-    else:
-        fits = tensor.storage == "i8" and math.prod(tensor.shape) == math.prod(scale.shape)
-    if not fits:
+    is_alike = math.prod(tensor.shape) == math.prod(scale.shape) in (1, rows) or tensor.shape == scale.shape
+    words = (-(-rows * bits // 32), math.prod(scale.shape) // rows)
+    if not (is_alike if tensor.storage == "i8" else tensor.storage == "i32" and tensor.shape == words):
         problem = f"tensor {tensor.name!r} ({tensor.storage} of shape {tensor.shape}) does not fit its scales"
         raise CheckpointError(tensor.file, problem)
 

@@ -135,6 +135,8 @@ def with_(name: str, array: np.ndarray) -> Callable[[Arrays], None]:
         (with_("a.weight_scale", np.ones((9, 2), np.float16)), "does not scale 10 x 64 codes"),
         (with_("a.weight_scale", np.ones((10, 2), np.int32)), "scale' is i32"),
         (with_("a.weight_zero_point", np.zeros((10, 2), np.int32)), "does not fit its scales"),
+        (with_("a.weight_zero_point", np.zeros((4, 1), np.int32)), "does not fit its scales"),
+        (with_("a.weight_zero_point", np.zeros((2, 10), np.int8)), "does not fit its scales"),
         (with_("a.weight_zero_point", np.zeros((10, 2), np.float32)), "does not fit its scales"),
         (with_("b.weight_zero_point", np.zeros((2, 1), np.int8)), "does not fit its scales"),
         (without("b.weight"), "b: beside weight_scale lies nothing"),
