@@ -131,20 +131,19 @@ constexpr int kPrefetchBytes = 2048;  // ahead in each panel
 // Asks for weights before their turn: a step of a tile calls it once, and takes `Lines` lines of each panel. Tiles of one or two
 // rows run at the pace of memory and ask for what comes kPrefetchBytes later, in each panel or in the next group of panels.
 // Taller ones multiply for long from the caches, and meanwhile bring the next panels into the second level.
-template <int Rows, int Panels>
+//
+// kFar: the second level can wait for several times as many lines as the first, which is the pace of one core alone; but what comes
+// from there is late for tiles that do little with a line (floats), or much (two rows). It looks twice as far ahead.
+template <int Rows, int Panels, bool kFar = false>
 class Prefetch {
  public:
   explicit Prefetch(const TileArgs& t)
-      : panel_bytes_(t.panel_bytes), near_(t.near), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
+      : panel_bytes_(t.panel_bytes), near_(t.near * (kFar ? 2 : 1)), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
 
   template <int Lines = 1>
   void step(const uint8_t* b) {
     if constexpr (Rows <= 2) {
-      const uint8_t* ahead = b + near_;
-      ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
-      for (int i = 0; i < Panels * Lines; ++i) {
-        __builtin_prefetch(ahead + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4);
-      }
+      near<Lines>(b);
     } else {
       for (int i = 0; i < Lines; ++i, ahead_ += ahead_step_) {
         for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead_ + size_t(p) * panel_bytes_, 0, 2);
@@ -152,7 +151,21 @@ class Prefetch {
     }
   }
 
+  // The header of a group, which steps over the group's data pass by.
+  void header(const uint8_t* at) {
+    if constexpr (Rows <= 2) near<1>(at);
+  }
+
  private:
+  template <int Lines>
+  void near(const uint8_t* b) const {
+    const uint8_t* ahead = b + near_;
+    ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
+    for (int i = 0; i < Panels * Lines; ++i) {
+      __builtin_prefetch(ahead + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, 0, kFar ? 2 : 3);
+    }
+  }
+
   size_t panel_bytes_, near_, ahead_step_;
   const uint8_t *panel_end_, *ahead_;
 };

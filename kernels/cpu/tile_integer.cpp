@@ -159,6 +159,7 @@ class IntegerTile {
   using Products = Ints[Rows][kVectors];
   using Sums = typename Type::Sum[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
+  using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
 
  public:
   static void run(const TileArgs& t) {
@@ -167,10 +168,11 @@ class IntegerTile {
     Results* c = &results;
     asm("" : "+r"(c));
     c->start(t);
-    Prefetch<Rows, Panels> prefetch(t);
+    Prefetch prefetch(t);
     TileArgs group = t;
     for (int first = 0; first < t.columns; first += t.group_size) {
       const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      prefetch.header(group.header);
       alignas(64) int32_t zero[kWidth];
       store(zero, to_ints(load(group.sum) * -t.zero_point));
       Products products;
@@ -200,10 +202,10 @@ class IntegerTile {
   }
 
   // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
-  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& ahead, bool is_first,
+  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch& ahead, bool is_first,
                                          Products& products) {
     Sums sums = {};
-    Prefetch<Rows, Panels> prefetch = Rows <= 2 ? Prefetch<Rows, Panels>(t) : ahead;
+    Prefetch prefetch = Rows <= 2 ? Prefetch(t) : ahead;
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
@@ -279,16 +281,18 @@ template <class Type, int Rows, int Panels>
 class StreamTile : IntegerTile<Type, Rows, Panels> {
   using Tile = IntegerTile<Type, Rows, Panels>;
   using Tile::kUnitBytes, Tile::kVectors;
+  using typename Tile::Prefetch;
 
  public:
   static void run(const TileArgs& t) {
     Accumulators<Rows, kVectors> c;
     c.start(t);
-    Prefetch<Rows, Panels> prefetch(t);
+    Prefetch prefetch(t);
     const uint8_t *a = t.a, *group = t.b, *header = t.header;
     size_t side = 0;
     for (int first = 0; first < t.columns; first += t.group_size) {
       const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      prefetch.header(header);
       Ints products[Rows][kVectors];
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m)
@@ -308,7 +312,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
   }
 
  private:
-  [[gnu::always_inline]] static void multiply(const TileArgs& t, int columns, Prefetch<Rows, Panels>& prefetch, const uint8_t*& a,
+  [[gnu::always_inline]] static void multiply(const TileArgs& t, int columns, Prefetch& prefetch, const uint8_t*& a,
                                               const uint8_t*& b, Ints (&products)[Rows][kVectors]) {
     typename Tile::Sums sums = {};
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
