@@ -15,7 +15,8 @@ using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
 constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
 
 // How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
-// summed from nothing and then folded into 32 bits, but where a sum has them from the start it goes on (kGoesOn). Instructions are spelled out for the same reason as in simd.h.
+// summed from nothing and then folded into 32 bits, but where sums have these from the start they go on (kGoesOn). Instructions are
+// spelled out for the same reason as in simd.h.
 template <int Steps>
 struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
   using Sum = Shorts;
