@@ -23,7 +23,17 @@ from appliance.server.live import Control
 from appliance.server.workers.engine_side import endpoint_for
 from appliance.server.workers.figures import Counts, add, render
 from appliance.server.workers.member import Home, Member, describe_end
-from appliance.server.workers.messages import Ask, BatchWanted, EngineNow, FromWorker, Retire, Terminate, Totals, Up
+from appliance.server.workers.messages import (
+    Ask,
+    BatchWanted,
+    EngineNow,
+    FromWorker,
+    Here,
+    Retire,
+    Terminate,
+    Totals,
+    Up,
+)
 from appliance.server.workers.page import SharedPage
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.engine_spawn import SpawnedEngine, socket_folder
@@ -228,8 +238,9 @@ class Keeper:
 
     def _heard(self, member: Member, message: FromWorker) -> None:
         match message:
-            case Up():
+            case Here():
                 member.send(self._engine_now())
+            case Up():
                 self._announce()
             case Ask():
                 task = asyncio.create_task(self._tell_totals(member, message.id))

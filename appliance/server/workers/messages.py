@@ -64,6 +64,10 @@ class BatchWanted(msgspec.Struct, frozen=True, tag="batch"):
     """A batch was made. From a worker, and to the one that runs batches."""
 
 
+class Here(msgspec.Struct, frozen=True, tag="here"):
+    """The worker is loaded, and accepts connections once it is told how the engine is."""
+
+
 class Up(msgspec.Struct, frozen=True, tag="up"):
     """The worker accepts connections."""
 
@@ -96,7 +100,7 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 ToWorker = EngineNow | UsePlan | Count | Totals | Terminate | Retire | BatchWanted
-FromWorker = Up | Failed | Done | Counted | Ask | BatchWanted
+FromWorker = Here | Up | Failed | Done | Counted | Ask | BatchWanted
 
 _Out = TypeVar("_Out")
 _In = TypeVar("_In")

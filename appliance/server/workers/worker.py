@@ -34,6 +34,7 @@ from appliance.server.workers.messages import (
     Done,
     EngineNow,
     Failed,
+    Here,
     Retire,
     Terminate,
     Totals,
@@ -126,6 +127,7 @@ class _Worker:
         self._place = place
         self._channel = channel
         self._crowd = Crowd(channel)
+        self._is_told = asyncio.Event()  # how the engine is; connections that wait for us must not hear that it starts
         self._plan = msgspec.json.decode(place.plan.read_bytes(), type=EnginePlan)
         configure(self._plan.serving.log_level, config_file=self._plan.serving.front.log_config_file)
         route_uvicorn_logs()
@@ -161,15 +163,18 @@ class _Worker:
         running = RunningServer(state, engine, server, app, certificates)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, running.terminate)
-        serving = asyncio.create_task(server.serve([adopt(self._place.listener)]))
         obeying = asyncio.create_task(self._obey(running, engine), name="channel")
+        told = asyncio.create_task(self._is_told.wait())
+        await asyncio.wait({told, obeying}, return_when=asyncio.FIRST_COMPLETED)
+        self._channel.send(Up())
+        serving = asyncio.create_task(server.serve([adopt(self._place.listener)]))
         batches = asyncio.create_task(self._batches(running), name="batches")
         await asyncio.wait({serving, obeying}, return_when=asyncio.FIRST_COMPLETED)
         running.end_now()  # it has ended, or there is nobody who keeps us
         await serving
-        for task in (obeying, batches):
+        for task in (obeying, told, batches):
             task.cancel()
-        await asyncio.gather(obeying, batches, return_exceptions=True)
+        await asyncio.gather(obeying, told, batches, return_exceptions=True)
         if running.state.tracer is not None:
             await asyncio.to_thread(running.state.tracer.close)
 
@@ -185,7 +190,7 @@ class _Worker:
 
     async def _obey(self, running: RunningServer, engine: EngineSide) -> None:
         """Until the keeper is gone."""
-        self._channel.send(Up())
+        self._channel.send(Here())
         async for message in self._channel.messages():
             self._take(message, running, engine)
         _log.error("the keeper of the API processes is gone", extra=fields(worker=self._place.index))
@@ -194,6 +199,7 @@ class _Worker:
         match message:
             case EngineNow():
                 engine.now(message)
+                self._is_told.set()
             case Count():
                 samples = samples_of(running.state.metrics.collector)
                 self._channel.send(Counted(message.id, samples, running.load))
