@@ -11,7 +11,7 @@ CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
 TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
-SCALE_ERROR = "a group's scale is rounded to f16: at most 2^-11 of it"
+SCALE_ERROR = "a group's scale is rounded to f16: at most 2^-11 of it, above 2^-14 in size"
 K_QUANT_ERROR = "the product of two f16 scales is rounded to f16: at most 2^-11 of a scale"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
@@ -67,9 +67,12 @@ class StoredFormat:
     is_symmetric: bool = False
 
 
-def _codes(bits: Literal[4, 8], group_size: int | None, zero_point: bool) -> StoredFormat:
+_CODE_BITS: tuple[Literal[4, 8], ...] = (4, 8)
+_CODE_GROUPS: dict[str, int | None] = {"channel": None, "g32": 32, "g64": 64, "g128": 128}
+
+
+def _codes(bits: Literal[4, 8], group_size: int | None, *, zero_point: bool) -> StoredFormat:
     """Codes with their own tensor of scales. One scale a row is kept in f32: it costs next to nothing."""
-    is_symmetric = not zero_point
     form = WeightForm(
         "int8" if bits == 8 else "int4",
         group_size,
@@ -77,7 +80,7 @@ def _codes(bits: Literal[4, 8], group_size: int | None, zero_point: bool) -> Sto
         scale_bytes=4 if group_size is None else 2,
     )
     error = EXACT if group_size is None else SCALE_ERROR
-    return StoredFormat(form, error, is_quantized=True, is_symmetric=is_symmetric)
+    return StoredFormat(form, error, is_quantized=True, is_symmetric=not zero_point)
 
 
 STORAGES: dict[str, StoredFormat] = {
@@ -95,22 +98,12 @@ STORAGES: dict[str, StoredFormat] = {
     "q4_k": StoredFormat(INT4_G32, K_QUANT_ERROR, is_quantized=True),
     "q5_k": StoredFormat(INT5_G32, K_QUANT_ERROR, is_quantized=True),
     "q6_k": StoredFormat(INT6_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
-    "int8_channel": _codes(8, None, zero_point=False),
-    "int8_g32": _codes(8, 32, zero_point=False),
-    "int8_g64": _codes(8, 64, zero_point=False),
-    "int8_g128": _codes(8, 128, zero_point=False),
-    "int8_channel_zp": _codes(8, None, zero_point=True),
-    "int8_g32_zp": _codes(8, 32, zero_point=True),
-    "int8_g64_zp": _codes(8, 64, zero_point=True),
-    "int8_g128_zp": _codes(8, 128, zero_point=True),
-    "int4_channel": _codes(4, None, zero_point=False),
-    "int4_g32": _codes(4, 32, zero_point=False),
-    "int4_g64": _codes(4, 64, zero_point=False),
-    "int4_g128": _codes(4, 128, zero_point=False),
-    "int4_channel_zp": _codes(4, None, zero_point=True),
-    "int4_g32_zp": _codes(4, 32, zero_point=True),
-    "int4_g64_zp": _codes(4, 64, zero_point=True),
-    "int4_g128_zp": _codes(4, 128, zero_point=True),
+    **{
+        f"int{bits}_{group}{suffix}": _codes(bits, size, zero_point=suffix == "_zp")
+        for bits in _CODE_BITS
+        for group, size in _CODE_GROUPS.items()
+        for suffix in ("", "_zp")
+    },
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
     "i8": StoredFormat(None),

@@ -46,11 +46,11 @@ int max_stream_tiles(const appl_weight& weight) {
   return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 2;
 }
 
-// Panels of planes whose addresses differ by whole pages evict each other's lines from the first level (AVX2: 1.2 to 1.3 times as
-// long; tiles of int4 and int8 read fewer lines at a time and do not mind).
+// Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
+// to 1.3 times as long; tiles of int4 and int8 read fewer lines at a time and do not mind).
 bool panels_collide(const appl_weight& weight) {
   constexpr size_t kPage = 4096;
-  return (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
+  return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.

@@ -26,7 +26,7 @@ float read_all(const uint8_t* data, size_t bytes) {
   appl::Floats sums[4] = {};
   constexpr size_t kStep = sizeof(sums), kLine = 64;
   for (size_t i = 0; i + kStep <= bytes; i += kStep) {
-    for (size_t line = 0; line < kStep; line += kLine) __builtin_prefetch(data + i + line + 2 * appl::kPrefetchBytes, 0, 2);
+    for (size_t line = 0; line < kStep; line += kLine) __builtin_prefetch(data + i + line + appl::kFarPrefetchBytes, 0, 2);
     for (int j = 0; j < 4; ++j) sums[j] += appl::load(data + i + size_t(j) * sizeof(appl::Floats));
   }
   return appl::reduce_add(sums[0] + sums[1] + sums[2] + sums[3]);

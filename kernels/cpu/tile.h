@@ -126,7 +126,7 @@ struct Accumulators {
   }
 };
 
-constexpr int kPrefetchBytes = 2048;  // ahead in each panel
+constexpr int kPrefetchBytes = 2048, kFarPrefetchBytes = 2 * kPrefetchBytes;  // ahead in each panel
 
 // Asks for weights before their turn: a step of a tile calls it once, and takes `Lines` lines of each panel. Tiles of one or two
 // rows run at the pace of memory and ask for what comes kPrefetchBytes later, in each panel or in the next group of panels.
@@ -138,7 +138,11 @@ template <int Rows, int Panels, bool kFar = false>
 class Prefetch {
  public:
   explicit Prefetch(const TileArgs& t)
-      : panel_bytes_(t.panel_bytes), near_(t.near * (kFar ? 2 : 1)), ahead_step_(t.ahead_step), panel_end_(t.panel_end), ahead_(t.ahead) {}
+      : panel_bytes_(t.panel_bytes),
+        near_(kFar ? t.near * (kFarPrefetchBytes / kPrefetchBytes) : t.near),
+        ahead_step_(t.ahead_step),
+        panel_end_(t.panel_end),
+        ahead_(t.ahead) {}
 
   template <int Lines = 1>
   void step(const uint8_t* b) {

@@ -1,7 +1,6 @@
 """A worker process by itself, told by the test what its keeper would tell it."""
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -19,7 +18,6 @@ ASKED = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
 SLOW_S = 0.5
 
 
-@pytest.mark.asyncio
 async def test_nobody_is_answered_before_it_knows_how_the_engine_is(tmp_path: Path) -> None:
     """Connections wait in the socket while one server replaces another: the first worker must not refuse them."""
     plan = write_plan(tmp_path, Script(), front={"api_servers": 1})
@@ -34,7 +32,6 @@ async def test_nobody_is_answered_before_it_knows_how_the_engine_is(tmp_path: Pa
     worker = subprocess.Popen(
         [sys.executable, "-m", "appliance.server.workers", *(f"--{name}={value}" for name, value in given.items())],
         pass_fds=(listener.fileno(), theirs.fileno()),
-        env=dict(os.environ),
     )
     theirs.close()
     reader, writer = await asyncio.open_connection(sock=ours)

@@ -58,16 +58,16 @@ class CodeTensors:
         return scales
 
     def _zero_points(self, rows: Rows, scale: Array) -> Array | None:
-        """f32 [n, groups] of signed zero points; packed ones are unpacked first, along the rows."""
+        """f32 [n, groups] of signed zero points. A packed word holds those of several rows, of one group."""
         part, num_rows = self.tensor.zero_point, self.tensor.shape[0]
         if part is None:
             return None
         raw = self.read(part.name)
         if part.storage == "i32":
-            bits = _bits(self.tensor)
-            words = raw.view("<i4").reshape(-1, scale.shape[1])
-            codes = _unpacked(np.ascontiguousarray(words.T).view(np.uint8), bits).T[:num_rows]
-            return codes[rows].astype(np.float32) - np.float32(1 << (bits - 1))
+            bits, places = _bits(self.tensor), np.arange(num_rows)[rows]
+            words = raw.view("<u4").reshape(-1, scale.shape[1])[places * bits // 32]
+            codes = (words >> (places * bits % 32).astype(np.uint32)[:, None]) & np.uint32((1 << bits) - 1)
+            return codes.astype(np.float32) - np.float32(1 << (bits - 1))
         values = raw.view(np.int8)
         if values.size == 1:
             return np.full_like(scale, np.float32(values[0]))

@@ -45,6 +45,7 @@ class StoredRows:
 
     def __init__(self, tensor: TensorFacts, source: WeightSource, read: Callable[[str], Array]) -> None:
         self.storage = tensor.storage
+        self._tensor = tensor
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
         self._rows = _transformed_rows(tensor, source, read(tensor.name))
@@ -58,7 +59,7 @@ class StoredRows:
 
     @property
     def is_quantized(self) -> bool:
-        return self._codes is not None or self.storage in BLOCK_READERS
+        return _is_quantized(self._tensor)
 
     def stored(self, start: int, stop: int) -> Array:
         """Rows as the file has them: bytes of quantized types, else elements."""
@@ -124,8 +125,12 @@ def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -
     return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
 
 
+def _is_quantized(tensor: TensorFacts) -> bool:
+    return tensor.storage in BLOCK_READERS or tensor.scale is not None
+
+
 def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
-    shape, is_quantized = tensor.shape, tensor.storage in BLOCK_READERS or tensor.scale is not None
+    shape, is_quantized = tensor.shape, _is_quantized(tensor)
     if is_quantized:
         rows = raw.reshape(prod(shape[:-1]), -1)
     elif tensor.storage in ELEMENT_TYPES:

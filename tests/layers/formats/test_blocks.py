@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from appliance.catalog.formats import BF16, F32, STORAGES, WeightForm
-from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.formats.groups import FormatError
 from appliance.layers.formats.translate import BLOCK_READERS, StoredRows, translate_matrix
 from appliance.layers.spec import WeightSource
+
+from .facts import tensor
 
 ROWS, COLUMNS = 6, 512
 
@@ -33,15 +34,7 @@ def scale_positions(storage: str) -> tuple[int, ...]:
 
 
 def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) -> StoredRows:
-    facts = TensorFacts(
-        name="w",
-        stored_name="w",
-        shape=(ROWS, COLUMNS),
-        storage=storage,
-        file="f",
-        offset_bytes=0,
-        size_bytes=raw.nbytes,
-    )
+    facts = tensor("w", (ROWS, COLUMNS), storage, raw.nbytes)
     return StoredRows(facts, source or WeightSource("w"), lambda _: raw.reshape(-1))
 
 

@@ -10,11 +10,12 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams
 
 from appliance.catalog.formats import F32, STORAGES
-from appliance.checkpoint.facts import Storage, TensorFacts
+from appliance.checkpoint.facts import Storage
 from appliance.layers.formats.groups import FormatError
 from appliance.layers.formats.translate import StoredRows, translate_matrix
 from appliance.layers.spec import WeightSource
 
+from .facts import tensor
 from .test_blocks import dequantize
 
 ROWS, COLUMNS = 22, 256  # rows that fill no word of zero points
@@ -49,27 +50,23 @@ def compress(storage: str, strategy: str | None = None, packed: bool | None = No
 
 def stored(storage: str, tensors: dict[str, Any], source: WeightSource | None = None) -> StoredRows:
     facts = {
-        name: TensorFacts(
-            name="w" if name in ("weight", "weight_packed") else name,
+        name: tensor(
+            "w" if name in ("weight", "weight_packed") else name,
+            tuple(each.shape),
+            TYPES[each.dtype],
+            each.nbytes,
             stored_name=f"m.{name}",
-            shape=tuple(tensor.shape),
-            storage=TYPES[tensor.dtype],
-            file="f",
-            offset_bytes=0,
-            size_bytes=tensor.nbytes,
         )
-        for name, tensor in tensors.items()
+        for name, each in tensors.items()
         if name != "weight_shape"
     }
     codes = facts.get("weight_packed") or facts["weight"]
-    whole = TensorFacts(
-        name="w",
+    whole = tensor(
+        "w",
+        (ROWS, COLUMNS),
+        storage,
+        codes.size_bytes,
         stored_name=codes.stored_name,
-        shape=(ROWS, COLUMNS),
-        storage=storage,
-        file="f",
-        offset_bytes=0,
-        size_bytes=codes.size_bytes,
         scale=facts["weight_scale"],
         zero_point=facts.get("weight_zero_point"),
     )

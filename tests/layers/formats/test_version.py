@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from appliance.catalog.formats import STORAGES, WeightForm
-from appliance.checkpoint.facts import Storage, TensorFacts
+from appliance.checkpoint.facts import Storage
 from appliance.checkpoint.storage import stored_bytes
 from appliance.layers.formats.translate import BLOCK_READERS, VERSION, StoredRows, translate_matrix
 from appliance.layers.rope import rope_table
 from appliance.layers.spec import RopeSpec, WeightSource
+
+from .facts import tensor
 
 WATCHED_VERSION = 2
 ROWS, COLUMNS = 3, 512
@@ -52,9 +54,7 @@ def digest(*arrays: np.ndarray | None) -> str:
 
 
 def translated(storage: Storage, raw: np.ndarray, form: WeightForm) -> str:
-    facts = TensorFacts(
-        name="w", stored_name="w", shape=(ROWS, COLUMNS), storage=storage, file="f", offset_bytes=0, size_bytes=raw.size
-    )
+    facts = tensor("w", (ROWS, COLUMNS), storage, raw.size)
     rows = StoredRows(facts, WeightSource("w"), lambda _: raw.reshape(-1))
     weight = translate_matrix([rows], form, COLUMNS)
     return digest(weight.data, weight.scale, weight.offset)
@@ -78,31 +78,17 @@ def of_codes(storage: Storage) -> str:
         "s": (np.arange(ROWS * groups) % 5 + 1).astype("<f2").view(np.uint8),
         "z": np.arange(groups * 4).astype(np.uint8) * np.uint8(11),
     }
-    facts = TensorFacts(
-        name="w",
+    facts = tensor(
+        "w",
+        (ROWS, COLUMNS),
+        storage,
+        raw["w"].size,
         stored_name="m.weight_packed",
-        shape=(ROWS, COLUMNS),
-        storage=storage,
-        file="f",
-        offset_bytes=0,
-        size_bytes=raw["w"].size,
-        scale=part("s", (ROWS, groups), "f16"),
-        zero_point=part("z", (1, groups), "i32") if storage.endswith("_zp") else None,
+        scale=tensor("s", (ROWS, groups), "f16", raw["s"].size),
+        zero_point=tensor("z", (1, groups), "i32", raw["z"].size) if storage.endswith("_zp") else None,
     )
     weight = translate_matrix([StoredRows(facts, WeightSource("w"), raw.__getitem__)], form, COLUMNS)
     return digest(weight.data, weight.scale, weight.offset)
-
-
-def part(name: str, shape: tuple[int, ...], storage: Storage) -> TensorFacts:
-    return TensorFacts(
-        name=name,
-        stored_name=name,
-        shape=shape,
-        storage=storage,
-        file="f",
-        offset_bytes=0,
-        size_bytes=stored_bytes(storage, shape),
-    )
 
 
 def of_floats(form: WeightForm) -> str:
