@@ -12,7 +12,6 @@ TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
 SCALE_ERROR = "a group's scale is rounded to f16: at most 2^-11 of it, above 2^-14 in size"
-K_QUANT_ERROR = "the product of two f16 scales is rounded to f16: at most 2^-11 of a scale"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
@@ -21,12 +20,17 @@ INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """A canonical layout with its parameters. `group_size` None means dense, or one group a row."""
+    """A canonical layout with its parameters. `group_size` None means dense, or one group a row.
+
+    sub_group_size: columns of a sub-group, where groups of 256 have them; each has an 8-bit factor for the scale, and
+    one for the offset.
+    """
 
     layout: CanonicalLayout
     group_size: int | None = None
     has_offset: bool = False
     scale_bytes: Literal[2, 4] = 2  # f16 or f32
+    sub_group_size: int | None = None
 
     @property
     def element_bits(self) -> int:
@@ -48,9 +52,11 @@ F16 = WeightForm("f16")
 BF16 = WeightForm("bf16")
 INT8_G32 = WeightForm("int8", 32)
 INT4_G32 = WeightForm("int4", 32, has_offset=True)
-INT4_G16 = WeightForm("int4", 16, has_offset=True)
 INT5_G32 = WeightForm("int5", 32, has_offset=True)
-INT6_G16 = WeightForm("int6", 16, has_offset=True)
+INT4_S16 = WeightForm("int4", 256, has_offset=True, sub_group_size=16)
+INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
+INT5_S32 = WeightForm("int5", 256, has_offset=True, sub_group_size=32)
+INT6_S16 = WeightForm("int6", 256, has_offset=True, sub_group_size=16)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
 
 
@@ -93,11 +99,11 @@ STORAGES: dict[str, StoredFormat] = {
     "q5_0": StoredFormat(INT5_G32, EXACT, is_quantized=True, is_symmetric=True),
     "q5_1": StoredFormat(INT5_G32, EXACT, is_quantized=True),
     "q8_0": StoredFormat(INT8_G32, EXACT, is_quantized=True),
-    "q2_k": StoredFormat(INT4_G16, K_QUANT_ERROR, is_quantized=True),
-    "q3_k": StoredFormat(INT4_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
-    "q4_k": StoredFormat(INT4_G32, K_QUANT_ERROR, is_quantized=True),
-    "q5_k": StoredFormat(INT5_G32, K_QUANT_ERROR, is_quantized=True),
-    "q6_k": StoredFormat(INT6_G16, K_QUANT_ERROR, is_quantized=True, is_symmetric=True),
+    "q2_k": StoredFormat(INT4_S16, EXACT, is_quantized=True),
+    "q3_k": StoredFormat(INT4_S16, EXACT, is_quantized=True, is_symmetric=True),
+    "q4_k": StoredFormat(INT4_S32, EXACT, is_quantized=True),
+    "q5_k": StoredFormat(INT5_S32, EXACT, is_quantized=True),
+    "q6_k": StoredFormat(INT6_S16, EXACT, is_quantized=True, is_symmetric=True),
     **{
         f"int{bits}_{group}{suffix}": _codes(bits, size, zero_point=suffix == "_zp")
         for bits in _CODE_BITS

@@ -33,7 +33,9 @@ def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int) -> int:
     if not form.is_quantized:
         return size
     group = width if form.group_size in (None, columns) else form.group_size
-    return size + _padded(rows, panel) * -(-width // group) * form.scale_bytes * (2 if form.has_offset else 1)
+    factors = 0 if form.sub_group_size is None else group // form.sub_group_size
+    header = (form.scale_bytes + factors) * (2 if form.has_offset else 1)
+    return size + _padded(rows, panel) * -(-width // group) * header
 
 
 def packed_total(form: WeightForm, matrices: Iterable[Matrix], panel: int) -> int:

@@ -1,7 +1,8 @@
 """Canonical weight layouts: the few forms in which weights reach kernels, whatever format they were stored in.
 
 A dequantized element is `q * scale + offset`, with one scale (and offset) for each row and group of `group_size`
-columns.
+columns. Where a group has sub-groups, it is `q * scale * sub_scale + offset * sub_offset`, with one integer factor of
+each for every sub-group of `sub_group_size` columns.
 """
 
 import enum
@@ -29,6 +30,8 @@ class CanonicalWeight:
     data: f32 [N, K]; f16 [N, K]; bf16 as uint16 [N, K]; int8 [N, K] signed; int4 as uint8 [N, K/2], values 0..15; int5
         and int6 as uint8 [N, K], values 0..31 and 0..63.
     scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset None where it is zero.
+    sub_scale, sub_offset: int8 [N, K/sub_group_size], of int4, int5 and int6 in groups of 256 with sub-groups of 32, or
+        of 16 (int4 and int6); else None. sub_offset None where offset is.
     """
 
     layout: Layout
@@ -38,6 +41,9 @@ class CanonicalWeight:
     scale: np.ndarray | None = None
     offset: np.ndarray | None = None
     group_size: int | None = None
+    sub_scale: np.ndarray | None = None
+    sub_offset: np.ndarray | None = None
+    sub_group_size: int | None = None
 
 
 INTEGER_LAYOUTS = (Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6)

@@ -51,11 +51,15 @@ def planned_form(plans: Mapping[tuple[str, str], WeightPlan], tensor: TensorFact
     if plan is None:
         raise WeightError(f"the plan has no form for {role} weights stored as {tensor.storage} ({tensor.name})")
     native = STORAGES[tensor.storage].form
-    if native is not None and (plan.layout, plan.group_size) == (native.layout, native.group_size):
+    if native is not None and _shape(plan) == _shape(native):
         return native
     if plan.layout in DENSE:
         return DENSE[plan.layout]
     return WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=plan.layout != "int8")
+
+
+def _shape(form: WeightPlan | WeightForm) -> tuple[str, int | None, int | None]:
+    return form.layout, form.group_size, form.sub_group_size
 
 
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:

@@ -157,6 +157,7 @@ def _weight_plan(
         role=role,
         layout=form.layout,
         group_size=form.group_size,
+        sub_group_size=form.sub_group_size,
         num_tensors=len(tensors),
         stored_bytes=sum(tensor.stored_bytes for tensor in tensors),
         planned_bytes=packed_total(kept, matrices, kernels.panel) + sum(4 * prod(tensor.shape) for tensor in vectors),

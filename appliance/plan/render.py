@@ -64,7 +64,9 @@ def _keys(plan: EnginePlan) -> str:
 def _weights(plan: EnginePlan) -> list[str]:
     rows = [("weights", "role", "tensors", "stored", "planned", "as", "error")]
     for entry in plan.precision.weights:
-        form = entry.layout if entry.group_size is None else f"{entry.layout}/{entry.group_size}"
+        form = "/".join(
+            str(each) for each in (entry.layout, entry.group_size, entry.sub_group_size) if each is not None
+        )
         sizes = format_size(entry.stored_bytes), format_size(entry.planned_bytes)
         rows.append((entry.storage, entry.role, f"{entry.num_tensors:,}", *sizes, form, entry.error))
     total_stored = sum(entry.stored_bytes for entry in plan.precision.weights)

@@ -1,11 +1,12 @@
 """Formulas of the memory plan. Plain numbers in, bytes out; each names what it counts, so that a plan can show it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.facts import AttentionGroup, Geometry
-from appliance.plan.types import KvGroupPlan, PrecisionPlan
+from appliance.plan.types import KvGroupPlan, PrecisionPlan, WeightPlan
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
@@ -66,12 +67,21 @@ def sampled_width(geometry: Geometry) -> int:
     return geometry.hidden_size + geometry.vocab_size
 
 
-def prepared_bytes(columns: int, group_size: int, element_bytes: int, rows: int) -> int:
-    """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, and three floats a
-    group of columns."""
-    blocks = -(-columns * element_bytes // ROW_BYTES)
-    groups = -(-columns // group_size) if group_size else 0
-    return rows * (blocks * ROW_BYTES + groups * 12)
+class InputForm(NamedTuple):
+    """How Linears of one form read their input."""
+
+    element_bytes: int
+    group_size: int = 0  # columns a scale; 0 for floats
+    sub_group_size: int | None = None
+
+
+def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
+    """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, three floats a group of
+    columns, and two bytes a sub-group."""
+    blocks = -(-columns * form.element_bytes // ROW_BYTES)
+    groups = -(-columns // form.group_size) if form.group_size else 0
+    sums = form.group_size // form.sub_group_size if form.sub_group_size else 0
+    return rows * (blocks * ROW_BYTES + groups * (12 + 2 * sums))
 
 
 def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step) -> int:
@@ -83,8 +93,8 @@ def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: Kerne
     if kernels.device != "cpu":
         return step.num_sampled * geometry.num_heads * GPU_SPLITS * (head_dim + 2) * 4
     columns = max(geometry.hidden_size, geometry.intermediate_size, geometry.num_heads * geometry.head_dim)
-    forms = {_input_form(plan.group_size, precision, kernels) for plan in precision.weights if plan.role != "other"}
-    prepared = max((prepared_bytes(columns, group, size, step.num_tokens) for group, size in forms), default=0)
+    forms = {_input_form(plan, precision, kernels) for plan in precision.weights if plan.role != "other"}
+    prepared = max((prepared_bytes(columns, form, step.num_tokens) for form in forms), default=0)
     width = padded(head_dim, kernels.panel)
     queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
     state = ATTENTION_ROWS * (width + 2) * 4
@@ -99,8 +109,7 @@ def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
     return f"prepared inputs of {step.num_tokens:,} tokens, attention scratch of {step.num_threads} threads"
 
 
-def _input_form(group_size: int | None, precision: PrecisionPlan, kernels: KernelSetFacts) -> tuple[int, int]:
-    """(columns a scale, bytes an element) of the input of a Linear."""
-    if group_size is not None and precision.quantize_activations:
-        return group_size, kernels.integer_activation_bytes
-    return 0, 4
+def _input_form(plan: WeightPlan, precision: PrecisionPlan, kernels: KernelSetFacts) -> InputForm:
+    if plan.group_size is not None and precision.quantize_activations:
+        return InputForm(kernels.integer_activation_bytes, plan.group_size, plan.sub_group_size)
+    return InputForm(4)

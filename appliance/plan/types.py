@@ -64,6 +64,7 @@ class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["linear", "embedding", "other"]  # catalog.formats.tensor_role; one plan a storage and role
     layout: str  # a kernels.layout.Layout value
     group_size: int | None  # None: dense, or int8 with one scale a row
+    sub_group_size: int | None = None  # of groups whose sub-groups have factors of the scale
     num_tensors: int
     stored_bytes: int
     planned_bytes: int

@@ -8,6 +8,7 @@ that fit into --seconds.
 """
 
 import argparse
+import dataclasses
 import pathlib
 import sys
 import time
@@ -23,6 +24,16 @@ from appliance.kernels.operators import Embed, Extent, GatherRows, Linear, Slot,
 
 WIDTH = 2048
 TOTAL_BYTES = 96 << 20  # of canonical weights, so that a step reads them from memory
+
+
+@dataclasses.dataclass(frozen=True)
+class SubGroups:
+    """Groups of 256 columns, in sub-groups of `size`."""
+
+    size: int
+    is_symmetric: bool = False
+
+
 CASES = {
     "f32": (Layout.F32, None, False),
     "f16": (Layout.F16, None, False),
@@ -33,12 +44,28 @@ CASES = {
     "int5 g32": (Layout.INT5, 32, True),
     "int4 g32": (Layout.INT4, 32, True),
     "int4 g128": (Layout.INT4, 128, True),
+    "int4 256/32": (Layout.INT4, SubGroups(32), True),  # GGUF's Q4_K, Q5_K and Q6_K
+    "int5 256/32": (Layout.INT5, SubGroups(32), True),
+    "int6 256/16": (Layout.INT6, SubGroups(16, is_symmetric=True), True),
     "int8 g32 x f32": (Layout.INT8, 32, False),
     "int4 g32 x f32": (Layout.INT4, 32, False),
 }
 
 
-def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | None) -> CanonicalWeight:
+def with_sub_groups(rng: np.random.Generator, weight: CanonicalWeight, sub_groups: SubGroups) -> CanonicalWeight:
+    factors = rng.integers(0, 64, (2, WIDTH, WIDTH // sub_groups.size), np.int8)
+    return dataclasses.replace(
+        weight,
+        offset=weight.offset if sub_groups.is_symmetric else weight.scale,
+        sub_scale=factors[0],
+        sub_offset=factors[0 if sub_groups.is_symmetric else 1],
+        sub_group_size=sub_groups.size,
+    )
+
+
+def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | SubGroups | None) -> CanonicalWeight:
+    if isinstance(group_size, SubGroups):
+        return with_sub_groups(rng, random_weight(rng, layout, 256), group_size)
     dtype = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
     columns = WIDTH // 2 if layout is Layout.INT4 else WIDTH
     largest = {Layout.INT5: 31, Layout.INT6: 63}.get(layout, 99)
@@ -52,7 +79,7 @@ def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | No
 
 
 def build(
-    library: Library, case: tuple[Layout, int | None, bool], rows: int, threads: int
+    library: Library, case: tuple[Layout, int | SubGroups | None, bool], rows: int, threads: int
 ) -> tuple[CpuExecutable, int]:
     """A chain of Linears, and the number of them."""
     layout, group_size, quantize = case

@@ -9,9 +9,16 @@
 namespace appl {
 namespace {
 
-const TileTable& tiles_for(appl_layout layout, Form form) {
+const TileTable& tiles_for(const appl_weight& weight, Form form) {
   const bool floats = form == Form::kF32;
-  switch (layout) {
+  if (weight.sub_group_size != 0 && !floats) {
+    switch (weight.layout) {
+      case APPL_INT4: return kInt4SubGroupTiles;
+      case APPL_INT5: return kInt5SubGroupTiles;
+      default: return kInt6SubGroupTiles;
+    }
+  }
+  switch (weight.layout) {
     case APPL_F32: return kF32Tiles;
     case APPL_F16: return kF16Tiles;
     case APPL_BF16: return floats ? kBf16Tiles : kBf16DotTiles;
@@ -42,6 +49,7 @@ constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 // tiles share them; int8 of one scale a row is all but unpacked.
 int max_stream_tiles(const appl_weight& weight) {
   if (!kHasTallTiles) return 2;
+  if (weight.sub_group_size != 0) return 0;
   if (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) return 1;
   return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 2;
 }
@@ -79,7 +87,7 @@ class Division {
 
   bool is_matrix() const { return is_matrix_; }
   // Few rows: each panel is read once, whole, and the input stays in the cache.
-  bool streams() const { return num_tiles_ <= max_stream_tiles_; }
+  bool streams() const { return rows_ <= 2 || num_tiles_ <= max_stream_tiles_; }
   int rows() const { return rows_; }
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
@@ -103,7 +111,7 @@ class Division {
 class Run {
  public:
   Run(const LinearCall& call, const Division& division)
-      : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_.layout, call.input.shape.form)) {
+      : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_, call.input.shape.form)) {
     const PreparedShape& shape = call.input.shape;
     block_columns_ = call.direct != nullptr ? w_.padded_columns : block_columns(shape.form);
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
@@ -265,12 +273,17 @@ class Run {
     t.scales_are_f32 = w_.scales_are_f32;
     t.has_offset = w_.has_offset;
     t.zero_point = float(w_.zero_point);
+    t.sub_group_size = w_.sub_group_size;
+    t.sub_scale_at = w_.sub_scale_at();
+    t.sub_offset_at = w_.sub_offset_at();
+    t.header_bytes = w_.header_bytes;
     if (call_.input.shape.group_size == 0) return;
     const size_t side = first_group * size_t(call_.input.rows) + size_t(row);
     t.side_stride = size_t(call_.input.rows);
     t.scale = call_.input.scale + side;
     t.sum = call_.input.sum + side;
     t.scaled_sum = call_.input.scaled_sum + side;
+    t.sub_sum = call_.input.sub_sum + side * size_t(w_.num_sub_groups());
   }
 
   void finish(float* c, size_t ldc, int rows, int first, int count) const {
@@ -298,7 +311,7 @@ PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
   if (w.layout == APPL_BF16) return {is_matrix ? Form::kBf16 : kBf16Form, w.columns, 0};
   if (!w.is_quantized() || !quantize_activations) return {Form::kF32, w.columns, 0};
   const Form form = is_matrix ? Form::kInt8 : w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
-  return {form, w.columns, std::min(w.group_size, kMaxActivationGroup)};
+  return {form, w.columns, std::min(w.group_size, kMaxActivationGroup), w.sub_group_size};
 }
 
 bool reads_in_place(const appl_weight& w, const PreparedShape& shape, int rows) {

@@ -100,14 +100,26 @@ Group quantize_group(const float* x, int count, Value* out) {
 }
 
 template <class Value>
+void sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
+  for (int i = 0; i < count; ++i, q += size) {
+    int sum = 0;
+    for (int k = 0; k < size; ++k) sum += q[k];
+    sums[i] = int16_t(sum);
+  }
+}
+
+template <class Value>
 void quantize_row(const Prepared& p, const float* x, int row) {
   const PreparedShape& shape = p.shape;
   const int per_block = block_columns(shape.form);
   for (int group = 0; group < shape.num_groups(); ++group) {
     const int first = group * shape.group_size, count = std::min(shape.group_size, shape.columns - first);
     uint8_t* block = p.data + size_t(first / per_block) * size_t(p.rows) * kRowBytes + size_t(row) * kRowBytes;
-    const Group result = quantize_group(x + first, count, reinterpret_cast<Value*>(block) + first % per_block);
+    Value* const q = reinterpret_cast<Value*>(block) + first % per_block;
+    const Group result = quantize_group(x + first, count, q);
     const size_t at = size_t(group) * size_t(p.rows) + size_t(row);
+    const int parts = shape.num_sub_groups();
+    sum_sub_groups(q, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
     p.scale[at] = result.scale;
     p.sum[at] = result.sum;
     p.scaled_sum[at] = result.sum * result.scale;
@@ -137,6 +149,7 @@ Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, in
   p.scale = reinterpret_cast<float*>(memory + size_t(rows) * size_t(shape.num_blocks()) * kRowBytes);
   p.scaled_sum = p.scale + side;
   p.sum = p.scaled_sum + side;
+  p.sub_sum = reinterpret_cast<int16_t*>(p.sum + side);
   parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) prepare_row(p, x + size_t(row) * size_t(stride), int(row));
   });

@@ -25,13 +25,16 @@ struct PreparedShape {
   Form form;
   int columns;     // of the input
   int group_size;  // of an int8 scale, in columns; 0 for float forms
+  int sub_group_size = 0;  // of the weight: each has a sum of its own
   bool operator==(const PreparedShape&) const = default;
 
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
-  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][row], and room for a vector.
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
+  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][row], sums of sub-groups, and room for a vector.
   size_t bytes(int rows) const {
-    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * 3 * sizeof(float)) + 64;
+    const size_t group_bytes = 3 * sizeof(float) + size_t(num_sub_groups()) * sizeof(int16_t);
+    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * group_bytes) + 64;
   }
 };
 
@@ -42,6 +45,7 @@ struct Prepared {
   float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
   float* sum = nullptr;             // [group][row]: of the rounded values
   float* scaled_sum = nullptr;      // sum * scale
+  int16_t* sub_sum = nullptr;       // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }
 };

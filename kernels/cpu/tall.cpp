@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tall_products.h"
 #include "unpack.h"
 
 namespace appl {
@@ -9,54 +10,6 @@ namespace appl {
 #if APPL_WIDTH == 8
 
 namespace {
-
-using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
-
-constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
-
-// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
-// summed from nothing and then folded into 32 bits, but where sums have these from the start they go on (kGoesOn). Instructions are
-// spelled out for the same reason as in simd.h.
-template <int Steps>
-struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
-  using Sum = Shorts;
-  static constexpr int kSteps = Steps, kColumns = 4;
-  static constexpr bool kHasZero = true, kGoesOn = false;
-  static Sum first(Words w, Words x) {
-    Sum product;
-    asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
-    return product;
-  }
-  static Sum add(Sum sum, Words w, Words x) {
-    Sum product;
-    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
-    return sum;
-  }
-  static Ints fold(Sum sum) {
-    return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(sum), _mm256_set1_epi16(1)));
-  }
-};
-
-struct WordProducts {  // int8 as signed words
-  using Sum = Ints;
-  static constexpr int kSteps = 16, kColumns = 2;
-  static constexpr bool kHasZero = false, kGoesOn = true;
-  static Sum first(Words w, Words x) {
-    Sum product;
-    asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
-    return product;
-  }
-  static Sum add(Sum sum, Words w, Words x) {
-    Sum product;
-    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
-    return sum;
-  }
-  static Ints fold(Sum sum) { return sum; }
-};
-
-using Products4 = ByteProducts<8>;
-using Products5 = ByteProducts<4>;
-using Products6 = ByteProducts<2>;
 
 // c += f32(sum) * x * w, where c and w lie in memory: sums take all registers but four, and none may be spilled for these.
 inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
@@ -82,22 +35,6 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
       : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
       : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
 }
-
-// Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
-class EvenPrefetch {
- public:
-  EvenPrefetch(TallAhead next, int steps)
-      : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
-
-  void step() {
-    constexpr size_t kLine = 64;
-    for (until_ += step_; at_ < until_; at_ += kLine) __builtin_prefetch(at_, 0, 2);
-  }
-
- private:
-  const uint8_t *at_, *until_;
-  size_t step_;
-};
 
 template <class P, int Rows>
 class TallTile {
@@ -126,11 +63,11 @@ class TallTile {
       Partial partial;
       Sums sums;
       ahead.step();
-      multiply<true>(a, b, sums);
+      multiply_chunk<P, Rows, true>(a, b, sums);
       for (int done = kChunk; done < columns; done += kChunk) {
         if constexpr (!P::kGoesOn) keep(sums, side, done == kChunk, partial);
         ahead.step();
-        multiply<!P::kGoesOn>(a, b, sums);
+        multiply_chunk<P, Rows, !P::kGoesOn>(a, b, sums);
       }
       const bool is_one = P::kGoesOn || columns <= kChunk;
       if (t.has_offset && is_one) finish<true>(sums, nullptr, side, block, group, c);
@@ -146,20 +83,6 @@ class TallTile {
   }
 
  private:
-  template <bool IsFirst>
-  [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, Sums& sums) {
-#pragma GCC unroll 16
-    for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
-      const Words w[kVectors] = {load<Words>(b), load<Words>(b + kWidth * 4)};
-#pragma GCC unroll 8
-      for (int m = 0; m < Rows; ++m) {
-        const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst && s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
-      }
-    }
-  }
-
   // Of every chunk of a group but the last.
   [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, bool is_first, Partial& partial) {
 #pragma GCC unroll 8
@@ -251,6 +174,7 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
     data += t.group_stride;
     header += t.header_stride;
   }
+  if (t.sub_group_size != 0) return unpack_factors(t, block);
   // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
   const size_t end = size_t(t.columns) * column_bytes;
   const int chunk = chunk_columns(layout), padded = (t.columns + chunk - 1) / chunk * chunk;
@@ -258,6 +182,7 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
 }
 
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
+  if (t.sub_group_size != 0) return run_tall_sub_groups(layout, rows, t, block, ahead);
   switch (layout) {
     case APPL_INT4: return tile_of<Products4>(rows)(t, block, ahead);
     case APPL_INT5: return tile_of<Products5>(rows)(t, block, ahead);

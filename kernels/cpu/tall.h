@@ -17,6 +17,10 @@ struct TallBlock {
   alignas(64) uint8_t weights[kRowBytes * kPanel];  // [columns / 4][16][4] codes, or of int8 [columns / 2][16][2] words
   alignas(64) float scale[kMaxGroups][kPanel];
   alignas(64) float offset[kMaxGroups][kPanel];     // where the weight has them
+
+  // Where groups have sub-groups: the factor of each, in both words, and of two each what the sums of their inputs are times.
+  alignas(64) int16_t factor[kMaxGroups][kPanel][2];
+  alignas(64) int16_t rest[kMaxGroups / 2][kPanel][2];
 };
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
@@ -33,5 +37,9 @@ struct TallAhead {
 
 // What a tile over the packed weights computes, from the block. `rows` is at most kMaxTileRows.
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
+
+// Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
+void unpack_factors(const TileArgs& t, TallBlock& block);
+void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 }  // namespace appl

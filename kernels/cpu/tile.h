@@ -45,9 +45,16 @@ struct TileArgs {
   float zero_point;
   const float *scale, *sum, *scaled_sum;  // of row 0 and the first group; a whole vector of sums can be read
   size_t side_stride;                     // from group to group
+
+  // Where groups have sub-groups: how large these are, where a header has their factors, and the sums of the input's.
+  int sub_group_size = 0;
+  size_t sub_scale_at = 0, sub_offset_at = 0, header_bytes = 0;
+  const int16_t* sub_sum = nullptr;  // of row 0 and the first group
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }
 };
 
 using Tile = void (*)(const TileArgs&);
+using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
 
 // kTileVectors of the registers are sums.
 #if APPL_WIDTH == 16
@@ -100,6 +107,7 @@ extern const TileTable kInt5FloatTiles, kInt6FloatTiles;
 extern const TileTable kBf16DotTiles;                                                       // on Form::kBf16
 extern const TileTable kInt8Tiles;                                                          // on kInt8Form
 extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                                  // on kInt4Form
+extern const TileTable kInt4SubGroupTiles, kInt5SubGroupTiles, kInt6SubGroupTiles;          // the same
 
 #if APPL_VNNI
 constexpr Form kInt8Form = Form::kInt8, kInt4Form = Form::kInt8;
@@ -134,6 +142,8 @@ constexpr int kPrefetchBytes = 2048, kFarPrefetchBytes = 2 * kPrefetchBytes;  //
 //
 // kFar: the second level can wait for several times as many lines as the first, which is the pace of one core alone; but what comes
 // from there is late for tiles that do little with a line (floats), or much (two rows). It looks twice as far ahead.
+//
+// Inlined by force, here and below: a call that does nothing but ask for lines has no effect that the compiler knows, and is dropped.
 template <int Rows, int Panels, bool kFar = false>
 class Prefetch {
  public:
@@ -145,7 +155,7 @@ class Prefetch {
         ahead_(t.ahead) {}
 
   template <int Lines = 1>
-  void step(const uint8_t* b) {
+  [[gnu::always_inline]] void step(const uint8_t* b) {
     if constexpr (Rows <= 2) {
       near<Lines>(b);
     } else {
@@ -156,13 +166,15 @@ class Prefetch {
   }
 
   // The header of a group, which steps over the group's data pass by.
-  void header(const uint8_t* at) {
-    if constexpr (Rows <= 2) near<1>(at);
+  [[gnu::always_inline]] void header(const uint8_t* at, size_t bytes = 1) {
+    if constexpr (Rows <= 2) {
+      for (size_t i = 0; i < bytes; i += kPanel * 4) near<1>(at + i);
+    }
   }
 
  private:
   template <int Lines>
-  void near(const uint8_t* b) const {
+  [[gnu::always_inline]] void near(const uint8_t* b) const {
     const uint8_t* ahead = b + near_;
     ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {
@@ -181,7 +193,7 @@ class AskedLines {
   explicit AskedLines(const TileArgs& t)
       : distance_{t.asked[0] - t.b, t.asked[1] - t.b}, stride_{t.asked_stride[0], t.asked_stride[1]} {}
 
-  void step(const uint8_t* b) const {
+  [[gnu::always_inline]] void step(const uint8_t* b) const {
     for (int i = 0; i < 2; ++i)
       for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + distance_[i] + size_t(p) * stride_[i], 0, 2);
   }
@@ -195,6 +207,23 @@ class AskedLines {
 inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {
   if (are_f32) return load(at + v * kWidth * 4);
   return f16_to_floats(load<Halves>(at + v * kWidth * 2));
+}
+
+// The int8 factors of two sub-groups, [16][2] at `at`, as two words in each row's lane; and one of them as the row's products
+// take it: 16-bit sums in both words, 32-bit sums as a number.
+inline Words load_factor_pairs(const uint8_t* at, int v) {
+  using PairBytes = int8_t __attribute__((vector_size(kWidth * 2)));
+  return bit_cast<Words>(__builtin_convertvector(load<PairBytes>(at + v * kWidth * 2), Shorts));
+}
+template <int Half>
+Words word_factor(Words pairs) {
+  Shorts order;
+  for (int i = 0; i < kWidth * 2; ++i) order[i] = int16_t(i / 2 * 2 + Half);
+  return bit_cast<Words>(__builtin_shuffle(bit_cast<Shorts>(pairs), order));
+}
+template <int Half>
+Words int_factor(Words pairs) {
+  return bit_cast<Words>(bit_cast<Ints>(Half == 0 ? pairs << 16 : pairs) >> 16);
 }
 
 }  // namespace appl

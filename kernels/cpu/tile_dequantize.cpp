@@ -1,4 +1,6 @@
 // Tiles over quantized weights and f32 inputs: weights become f32 in registers.
+#include <algorithm>
+
 #include "tile.h"
 #include "unpack.h"
 
@@ -24,25 +26,60 @@ struct Int4Reader {
   static Ints get(Words raw, int column) { return Ints((raw >> (8 * (column % 4) + 4 * (column / 4))) & 15u); }
 };
 
+// Scales and offsets of vector v of a panel, zero points within the offsets, of the sub-group that begins at a column of its group.
+struct Scales {
+  Floats scale, offset;
+
+  Scales(const TileArgs& t, const uint8_t* header, int v, int column) {
+    scale = load_scales(header, t.scales_are_f32, v);
+    if (t.sub_group_size != 0) scale *= factors(t, header + t.sub_scale_at, v, column);
+    offset = -t.zero_point * scale;
+    if (!t.has_offset) return;
+    const Floats stored = load_scales(header + size_t{kPanel} * (t.scales_are_f32 ? 4 : 2), t.scales_are_f32, v);
+    offset += t.sub_group_size == 0 ? stored : stored * factors(t, header + t.sub_offset_at, v, column);
+  }
+
+ private:
+  static Floats factors(const TileArgs& t, const uint8_t* at, int v, int column) {
+    const int index = column / t.sub_group_size;
+    const Words pairs = load_factor_pairs(at + index / 2 * kPanel * 2, v);
+    return to_floats(bit_cast<Ints>(index % 2 == 0 ? int_factor<0>(pairs) : int_factor<1>(pairs)));
+  }
+};
+
+// c += a * weights, for the columns of one step.
+template <class Reader, int Rows, int Vectors>
+[[gnu::always_inline]] inline void add_columns(const float* a, const uint8_t* b, size_t panel_bytes, const Floats (&scale)[Vectors],
+                                               const Floats (&offset)[Vectors], Floats (&c)[Rows][Vectors]) {
+#pragma GCC unroll 8
+  for (int s = 0; s < Reader::kStep; ++s) {
+    Floats w[Vectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < Vectors; ++v) {
+      const Words raw = load<Words>(b + size_t(v / kPanelVectors) * panel_bytes + (v % kPanelVectors) * kWidth * 4);
+      w[v] = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
+    }
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
+#pragma GCC unroll 16
+      for (int v = 0; v < Vectors; ++v) c[m][v] = multiply_add(c[m][v], x, w[v]);
+    }
+  }
+}
+
 template <class Reader, int Rows, int Panels>
 void run_dequantized(const TileArgs& t) {
   constexpr int kVectors = Panels * kPanelVectors;
   Accumulators<Rows, kVectors> c;
   c.start(t);
   Prefetch<Rows, Panels> prefetch(t);
-  const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
   constexpr bool kUnpacks = Reader::kUnpacked != APPL_INT8;
   constexpr int kUnpackedBytes = kMaxActivationGroup * kPanel;  // of a group of one panel
   alignas(64) uint8_t unpacked[kUnpacks ? Panels * kUnpackedBytes : 1];
   const uint8_t *group = t.b, *header = t.header;
+  const int run = t.sub_group_size == 0 ? t.group_size : t.sub_group_size;
   for (int first = 0; first < t.columns; first += t.group_size, group += t.group_stride, header += t.header_stride) {
-    Floats scale[kVectors], offset[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
-      scale[v] = load_scales(at, t.scales_are_f32, v % kPanelVectors);
-      offset[v] = -t.zero_point * scale[v];
-      if (t.has_offset) offset[v] += load_scales(at + scale_bytes, t.scales_are_f32, v % kPanelVectors);
-    }
     const int end = first + t.group_size < t.columns ? first + t.group_size : t.columns;
     const uint8_t* b = group;
     size_t panel_bytes = t.panel_bytes;
@@ -53,23 +90,17 @@ void run_dequantized(const TileArgs& t) {
       b = unpacked;
       panel_bytes = kUnpackedBytes;
     }
-    const float* a = reinterpret_cast<const float*>(t.a) + first;
-    for (int k = first; k < end; k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
-      prefetch.step(kUnpacks ? group + (b - unpacked) : b);
-#pragma GCC unroll 8
-      for (int s = 0; s < Reader::kStep; ++s) {
-        Floats w[kVectors];
-#pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) {
-          const Words raw = load<Words>(b + size_t(v / kPanelVectors) * panel_bytes + (v % kPanelVectors) * kWidth * 4);
-          w[v] = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
-        }
-#pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) {
-          const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
-#pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, w[v]);
-        }
+    for (int start = first; start < end; start += run) {
+      Floats scale[kVectors], offset[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        const Scales scales(t, header + size_t(v / kPanelVectors) * t.panel_bytes, v % kPanelVectors, start - first);
+        scale[v] = scales.scale;
+        offset[v] = scales.offset;
+      }
+      const float* a = reinterpret_cast<const float*>(t.a) + start;
+      for (int k = start; k < std::min(start + run, end); k += Reader::kStep, a += Reader::kStep, b += kPanel * 4) {
+        prefetch.step(kUnpacks ? group + (b - unpacked) : b);
+        add_columns<Reader>(a, b, panel_bytes, scale, offset, c.value);
       }
     }
   }

@@ -10,154 +10,18 @@
 // scale and the sum so far. So what a row gets does not depend on how many others there are.
 #include <type_traits>
 
-#include "planes.h"
-#include "tile.h"
+#include "integer_products.h"
 
 namespace appl {
 namespace {
 
-using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
-
-inline Ints multiply_pairs(Ints a, Ints b) {
-#if APPL_WIDTH == 16
-  return bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
-#elif APPL_WIDTH == 8
-  return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-  return bit_cast<Ints>(_mm_madd_epi16(bit_cast<__m128i>(a), bit_cast<__m128i>(b)));
-#else
-  const Shorts x = bit_cast<Shorts>(a), y = bit_cast<Shorts>(b);
-  Ints result;
-  for (int i = 0; i < kWidth; ++i) result[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
-  return result;
-#endif
-}
-
-// sum + a * b on words, added in pairs to 32 bits; and on unsigned and signed bytes, added in pairs to 16 bits. Spelled
-// out like multiply_add: the compiler would compute all products of a tile first, and spill them.
-#if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
-inline Ints add_word_products(Ints sum, Words a, Words b) {
-  Ints product;
-  asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
-  return sum;
-}
-inline Shorts add_byte_products(Shorts sum, Words a, Words b) {
-  Shorts product;
-  asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
-  return sum;
-}
-#else
-inline Ints add_word_products(Ints sum, Words a, Words b) { return sum + multiply_pairs(Ints(a), Ints(b)); }
-#endif
-
-// sum + a * b + c * d on unsigned and signed bytes, where the four products of a lane's word fit 16 bits.
-#if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
-inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d) {
-  Ints first, second;
-  asm("vpmaddubsw %4, %3, %1\n\tvpmaddubsw %6, %5, %2\n\tvpaddw %2, %1, %1\n\tvpmaddwd %7, %1, %1\n\tvpaddd %1, %0, %0"
-      : "+v"(sum), "=&v"(first), "=&v"(second)
-      : "v"(a), "v"(b), "v"(c), "v"(d), "v"(splat_word(0x00010001u)));
-  return sum;
-}
-#endif
-
-// How one weight type is multiplied: `kColumns` columns of a panel are kLines lines of memory and `kSteps` steps. Step s takes
-// weights(at, s), of the vector at `at`, times the four bytes of input at s * 4; where kPairs, steps come two at a time.
-// `add` may be called for kFoldColumns columns before `fold`.
-constexpr int kLineBytes = kPanel * 4;
-#if defined(APPL_EMULATE_AVX512)
-constexpr int kUnrolledSteps = 1;  // emulated instructions are loops: their unrolled tiles take minutes to compile
-#else
-constexpr int kUnrolledSteps = 8;
-#endif
-
-template <int Bits>
-Words plane_weights(const uint8_t* at, int s) {
-  return Planes<Bits>::get(load<Words>(at), load<Words>(at + (1 + s / 2) * kLineBytes), s);
-}
-
-#if APPL_VNNI
-struct Accumulate {
-  using Sum = Ints;
-  static constexpr bool kPairs = false;
-  static constexpr int kFoldColumns = kMaxActivationGroup;
-  static Sum add(Sum sum, Words w, Words x) {
-    return bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(w), bit_cast<__m512i>(x)));
-  }
-  static Ints fold(Sum sum) { return sum; }
-};
-struct Int8Type : Accumulate {
-  static constexpr int kColumns = 4, kLines = 1, kSteps = 1;
-  static Words weights(const uint8_t* at, int) { return load<Words>(at); }
-};
-struct Int4Type : Accumulate {
-  static constexpr int kColumns = 8, kLines = 1, kSteps = 2;
-  static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
-};
-template <int Bits>
-struct PlaneType : Accumulate {
-  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
-  static Words weights(const uint8_t* at, int s) { return plane_weights<Bits>(at, s); }
-};
-#else
-struct Accumulate {
-  using Sum = Ints;
-  static constexpr bool kPairs = false;
-  static constexpr int kFoldColumns = kMaxActivationGroup;
-  static Sum add(Sum sum, Words w, Words x) { return add_word_products(sum, w, x); }
-  static Ints fold(Sum sum) { return sum; }
-  // Bytes 0 and 2 of each lane, or 1 and 3, as words.
-  static Words widen_bytes(Words u, int s) {
-    using UnsignedShorts = uint16_t __attribute__((vector_size(kWidth * 4)));
-    return s == 0 ? u & 0x00ff00ffu : bit_cast<Words>(bit_cast<UnsignedShorts>(u) >> 8);
-  }
-};
-struct Int8Type : Accumulate {
-  static constexpr int kColumns = 4, kLines = 1, kSteps = 2;
-  static Words weights(const uint8_t* at, int s) { return widen_bytes(load<Words>(at), s); }
-};
-#if APPL_WIDTH == 4
-struct Int4Type : Accumulate {
-  static constexpr int kColumns = 8, kLines = 1, kSteps = 4;
-  static Words weights(const uint8_t* at, int s) {
-    const Words u = load<Words>(at);
-    return widen_bytes((s < 2 ? u : u >> 4) & 0x0f0f0f0fu, s % 2);
-  }
-};
-template <int Bits>
-struct PlaneType : Accumulate {
-  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = 2 * Planes<Bits>::kSteps;
-  static Words weights(const uint8_t* at, int s) { return widen_bytes(plane_weights<Bits>(at, s / 2), s % 2); }
-};
-#else
-template <int Bits>
-struct PlaneType {
-  using Sum = Ints;
-  static constexpr bool kPairs = true;
-  static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
-  static constexpr int kFoldColumns = kMaxActivationGroup;
-  static Words weights(const uint8_t* at, int s) { return plane_weights<Bits>(at, s); }
-  static Sum add(Sum sum, Words w, Words x, Words next_w, Words next_x) { return add_byte_pairs(sum, w, x, next_w, next_x); }
-  static Ints fold(Sum sum) { return sum; }
-};
-struct Int4Type {
-  using Sum = Shorts;
-  static constexpr bool kPairs = false;
-  static constexpr int kColumns = 8, kLines = 1, kSteps = 2, kFoldColumns = 32;
-  static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
-  static Sum add(Sum sum, Words w, Words x) { return add_byte_products(sum, w, x); }
-  static Ints fold(Sum sum) { return multiply_pairs(bit_cast<Ints>(sum), Ints(splat_word(0x00010001u))); }
-};
-#endif
-#endif
-
 template <class Type, int Rows, int Panels>
-class IntegerTile {
+class IntegerTile : IntegerSteps<Type, Rows, Panels> {
  protected:
-  static constexpr int kVectors = Panels * kPanelVectors, kUnitBytes = Type::kLines * kLineBytes;
+  using Steps = IntegerSteps<Type, Rows, Panels>;
+  using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
+  using typename Steps::Products, typename Steps::Sums;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
-  using Products = Ints[Rows][kVectors];
-  using Sums = typename Type::Sum[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
   using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
 
@@ -194,9 +58,6 @@ class IntegerTile {
   }
 
  protected:
-  static const uint8_t* vector(const TileArgs& t, const uint8_t* b, int v) {
-    return b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
-  }
   static const uint8_t* header(const TileArgs& t, int v) {
     return t.header + size_t(v / kPanelVectors) * t.panel_bytes;
   }
@@ -210,38 +71,13 @@ class IntegerTile {
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
-      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums);
+      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums, NoFactors{});
     }
     if constexpr (Rows > 2) ahead = prefetch;
     for (int m = 0; m < Rows; ++m) {
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = Type::fold(sums[m][v]);
         products[m][v] = is_first ? sum : products[m][v] + sum;
-      }
-    }
-  }
-
-  [[gnu::always_inline]] static void add_step(const TileArgs& t, const uint8_t* a, const uint8_t* b, int s, Sums& sums) {
-    if constexpr (Type::kPairs) {
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        const uint8_t* at = vector(t, b, v);
-        const Words w = Type::weights(at, s), next = Type::weights(at, s + 1);
-#pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) {
-          const uint8_t* x = a + size_t(m) * kRowBytes;
-          sums[m][v] = Type::add(sums[m][v], w, splat_word(load<uint32_t>(x)), next, splat_word(load<uint32_t>(x + 4)));
-        }
-      }
-    } else {
-      Words w[kVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) w[v] = Type::weights(vector(t, b, v), s);
-#pragma GCC unroll 16
-      for (int m = 0; m < Rows; ++m) {
-        const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
-#pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) sums[m][v] = Type::add(sums[m][v], w[v], x);
       }
     }
   }
@@ -318,7 +154,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
-      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) Tile::add_step(t, a + s * 4, b, s, sums);
+      for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) Tile::add_step(t, a + s * 4, b, s, sums, NoFactors{});
     }
 #pragma GCC unroll 4
     for (int m = 0; m < Rows; ++m)

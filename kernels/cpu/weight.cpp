@@ -21,7 +21,12 @@ int element_bits(int layout) { return layout == APPL_INT8 ? 8 : layout == APPL_I
 // The zero point that stands for an offset which is always that many scales below zero.
 int centre(int layout) { return 1 << (element_bits(layout) - 1); }
 
-void check_groups(int layout, int columns, int group_size) {
+void check_groups(int layout, int columns, int group_size, int sub_group_size) {
+  if (sub_group_size != 0) {
+    require(layout != APPL_INT8 && group_size == 256 && columns % 256 == 0, "sub-groups are of int4, int5 and int6 in groups of 256");
+    require(sub_group_size == 32 || (sub_group_size == 16 && layout != APPL_INT5), "sub-groups have 32 columns, or of int4 and int6 16");
+    return;
+  }
   if (layout == APPL_INT5 || layout == APPL_INT6) {
     const int unit = layout == APPL_INT5 ? Planes<5>::kColumns : Planes<6>::kColumns;
     require(group_size > 0 && group_size % unit == 0 && 256 % group_size == 0 && columns % group_size == 0,
@@ -40,13 +45,19 @@ void check(const appl_matrix& m) {
   require(m.data != nullptr, "a weight has no data");
   if (m.layout < APPL_INT8) return;
   require(m.scale != nullptr, "a quantized weight has no scale");
-  check_groups(m.layout, m.columns, m.group_size);
+  check_groups(m.layout, m.columns, m.group_size, m.sub_group_size);
+  if (m.sub_group_size == 0) return;
+  require(m.sub_scale != nullptr && (m.offset == nullptr || m.sub_offset != nullptr), "sub-groups lack their factors");
 }
 
 // True where every offset is the scale times minus the middle of the codes, as in formats with signed values: the zero point
 // says it for free.
 bool is_symmetric(const appl_matrix& m) {
   if (m.layout < APPL_INT4 || m.offset == nullptr) return false;
+  if (m.sub_group_size != 0) {
+    const size_t factors = size_t(m.rows) * size_t(m.columns / m.sub_group_size);
+    if (std::memcmp(m.sub_offset, m.sub_scale, factors) != 0) return false;
+  }
   const float middle = float(-centre(m.layout));
   const size_t count = size_t(m.rows) * size_t(m.columns / m.group_size);
   for (size_t i = 0; i < count; ++i) {
@@ -69,7 +80,7 @@ appl_weight describe(const appl_packed_form& form) {
     w.panel_bytes = size_t(w.padded_columns) * kPanel * (form.layout == APPL_F32 ? 4 : 2);
     return w;
   }
-  check_groups(form.layout, form.columns, form.group_size);
+  check_groups(form.layout, form.columns, form.group_size, form.sub_group_size);
   require(form.zero_point == centre(form.layout) || (form.layout != APPL_INT8 && form.zero_point == 0),
           "a weight has an unknown zero point");
   w.padded_columns = int(round_up(size_t(form.columns), 8));
@@ -78,7 +89,8 @@ appl_weight describe(const appl_packed_form& form) {
   w.zero_point = form.zero_point;
   w.scales_are_f32 = form.scales_are_f32 != 0;
   w.has_offset = form.has_offset != 0;
-  w.header_bytes = size_t{kPanel} * (w.scales_are_f32 ? 4 : 2) * (w.has_offset ? 2 : 1);
+  w.sub_group_size = form.sub_group_size;
+  w.header_bytes = w.sub_offset_at() + (w.has_offset ? size_t{kPanel} * size_t(w.num_sub_groups()) : 0);
   w.block_bytes = w.header_bytes + size_t(w.group_size) * kPanel * size_t(element_bits(form.layout)) / 8;
   w.panel_bytes = w.block_bytes * size_t(w.num_groups);
   return w;
@@ -105,12 +117,20 @@ void pack_bf16(const appl_matrix& m, int panel, uint8_t* to) {
   for (int lane = 0; lane < live; ++lane) out[lane * 2] = last[size_t(lane) * size_t(m.columns)];
 }
 
+// The factors of one row's sub-groups, two beside each other.
+void pack_factors(const int8_t* factors, int count, int lane, uint8_t* to) {
+  for (int i = 0; i < count; i += 2) std::memcpy(to + (i / 2 * kPanel + lane) * 2, factors + i, 2);
+}
+
 void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index, int lane, uint8_t* header) {
   const size_t size = w.scales_are_f32 ? 4 : 2;
   const size_t at = size_t(lane) * size;
+  const int count = w.num_sub_groups();
   std::memcpy(header + at, static_cast<const uint8_t*>(m.scale) + group_index * size, size);
+  if (count != 0) pack_factors(m.sub_scale + group_index * size_t(count), count, lane, header + w.sub_scale_at());
   if (!w.has_offset) return;
   std::memcpy(header + kPanel * size + at, static_cast<const uint8_t*>(m.offset) + group_index * size, size);
+  if (count != 0) pack_factors(m.sub_offset + group_index * size_t(count), count, lane, header + w.sub_offset_at());
 }
 
 // Four columns of int8 make a word of q + 128. Padding columns hold 128, which is zero.
@@ -185,6 +205,7 @@ appl_packed_form form_of(const appl_matrix& m, int num_rows) {
   form.scales_are_f32 = is_quantized && m.scales_are_f32 != 0;
   form.has_offset = is_quantized && m.offset != nullptr && !symmetric;
   form.zero_point = m.layout == APPL_INT8 || symmetric ? centre(m.layout) : 0;
+  form.sub_group_size = is_quantized ? m.sub_group_size : 0;
   form.bytes = describe(form).bytes();
   return form;
 }
@@ -199,6 +220,7 @@ appl_packed_form form_of(const appl_weight& w) {
   form.scales_are_f32 = w.scales_are_f32;
   form.has_offset = w.has_offset;
   form.zero_point = w.zero_point;
+  form.sub_group_size = w.sub_group_size;
   form.bytes = w.bytes();
   return form;
 }
@@ -252,14 +274,23 @@ int code_at(appl_layout layout, const uint8_t* data, int lane, int k) {
   return Six::code(data + k / Six::kColumns * Six::kUnitBytes, k % Six::kColumns);
 }
 
+float sub_group_factor(const uint8_t* factors, int sub_group, int lane) {
+  return int8_t(factors[(sub_group / 2 * kPanel + lane) * 2 + sub_group % 2]);
+}
+
 void gather_quantized(const appl_weight& w, const uint8_t* panel, int lane, float scale, float* out) {
-  for (int group = 0; group < w.num_groups; ++group) {
-    const uint8_t* block = panel + size_t(group) * w.block_bytes;
-    const float s = scale * half_or_float(block, w.scales_are_f32, size_t(lane));
-    const float offset = w.has_offset ? scale * half_or_float(block, w.scales_are_f32, size_t(kPanel + lane)) : 0.0f;
-    const int first = group * w.group_size, live = std::min(w.group_size, w.columns - first);
+  const int size = w.sub_group_size == 0 ? w.group_size : w.sub_group_size;
+  for (int first = 0; first < w.columns; first += size) {
+    const uint8_t* block = panel + size_t(first / w.group_size) * w.block_bytes;
+    const int begin = first % w.group_size, live = std::min(size, w.columns - first);
+    float s = scale * half_or_float(block, w.scales_are_f32, size_t(lane));
+    float offset = w.has_offset ? scale * half_or_float(block, w.scales_are_f32, size_t(kPanel + lane)) : 0.0f;
+    if (w.sub_group_size != 0) {
+      s *= sub_group_factor(block + w.sub_scale_at(), begin / size, lane);
+      if (w.has_offset) offset *= sub_group_factor(block + w.sub_offset_at(), begin / size, lane);
+    }
     for (int k = 0; k < live; ++k) {
-      const int q = code_at(w.layout, block + w.header_bytes, lane, k);
+      const int q = code_at(w.layout, block + w.header_bytes, lane, begin + k);
       out[first + k] = float(q - w.zero_point) * s + offset;
     }
   }

@@ -7,7 +7,8 @@
 //   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
 //   int5       [K / G]( header, [G / 32][5][16][4] )   a line of fifth bits, then nibbles as in int4; see planes.h
 //   int6       [K / G]( header, [G / 16][3][16][4] )   a line of fifth and sixth bits, then nibbles
-// A header has the sixteen scales of the group, then the sixteen offsets where they are stored. K is padded with zeros
+// A header has the sixteen scales of the group, then the sixteen offsets where they are stored; where a group has sub-groups,
+// their int8 factors follow, [sub-groups / 2][16][2], and those of the offsets. K is padded with zeros
 // to a multiple of 2 (bf16) or 8 (per-channel int8, int4), N to a multiple of 16.
 #pragma once
 
@@ -24,8 +25,10 @@ struct appl_weight {
   int num_panels;
   size_t panel_bytes;
 
-  // Quantized layouts only. An element is (q - zero_point) * scale, plus the offset where stored.
+  // Quantized layouts only. An element is (q - zero_point) * scale, plus the offset where stored; where groups have sub-groups,
+  // scale and offset are each times the sub-group's own factor.
   int group_size = 0;  // in padded columns
+  int sub_group_size = 0;
   int num_groups = 0;
   int zero_point = 0;
   bool scales_are_f32 = false;
@@ -37,6 +40,9 @@ struct appl_weight {
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout >= APPL_INT8; }
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
+  size_t sub_scale_at() const { return size_t{16} * (scales_are_f32 ? 4 : 2) * (has_offset ? 2 : 1); }  // in a header
+  size_t sub_offset_at() const { return sub_scale_at() + size_t{16} * size_t(num_sub_groups()); }
   const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }
 };
 

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 1
+#define APPL_ABI_VERSION 2
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -74,10 +74,12 @@ typedef struct {
   int32_t columns;
   int32_t group_size;      /* divides 256, or equals columns (int8, int4); a multiple of 32 (int5) or 16 (int6); 0 for dense */
   int32_t scales_are_f32;  /* scale and offset are f16 otherwise */
-  int32_t reserved;
+  int32_t sub_group_size;  /* 32, or 16 (int4, int6), in groups of 256; 0 for none */
   const void* data;
   const void* scale;
-  const void* offset; /* NULL for none */
+  const void* offset;         /* NULL for none */
+  const int8_t* sub_scale;    /* of each sub-group: times the group's scale */
+  const int8_t* sub_offset;   /* times the group's offset */
 } appl_matrix;
 
 /* How a weight is packed: all that it takes to use panels that were packed before. */
@@ -87,7 +89,7 @@ typedef struct {
   int32_t scales_are_f32;
   int32_t has_offset; /* stored; an offset of -8 (int4), -16 (int5) or -32 (int6) scales is not */
   int32_t zero_point;
-  int32_t reserved;
+  int32_t sub_group_size; /* as in appl_matrix */
   uint64_t bytes; /* of all panels; filled in, and checked where panels are given */
 } appl_packed_form;
 

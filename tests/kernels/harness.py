@@ -1,7 +1,7 @@
 """Programs of a few operators, fed through an embedding table and read through the logits slot."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -51,6 +51,22 @@ def random_quantized(
         "free": (rng.uniform(-1, 0, scale.shape) / k**0.5).astype(scale_type),
     }
     return CanonicalWeight(layout, n, k, data, scale, offsets[offset], group_size)
+
+
+def random_sub_groups(
+    rng: np.random.Generator, layout: Layout, n: int, k: int, sub_group_size: int, offset: str = "free"
+) -> CanonicalWeight:
+    """Groups of 256 with sub-groups. offset: "none", "symmetric" or "free"."""
+    weight = random_quantized(rng, layout, n, k, 256, offset)
+    sub_scale, sub_offset = rng.integers(-128, 128, (2, n, k // sub_group_size), dtype=np.int8)
+    if offset == "symmetric":
+        sub_offset = sub_scale
+    return replace(
+        weight,
+        sub_scale=sub_scale,
+        sub_offset=None if offset == "none" else sub_offset,
+        sub_group_size=sub_group_size,
+    )
 
 
 def random_weight(

@@ -1,5 +1,7 @@
 """Linear over every layout, batch size and odd shape, against the reference."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from tests.kernels.harness import (
     limits,
     plain_step,
     random_quantized,
+    random_sub_groups,
     random_weight,
     run_once,
     whole,
@@ -97,6 +100,67 @@ def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, 
             np.testing.assert_array_equal(
                 times(native, weight, x[:rows], quantize), batch[:rows], f"{group_size}, {rows}"
             )
+
+
+SUB_GROUPS = [(Layout.INT4, 32), (Layout.INT4, 16), (Layout.INT5, 32), (Layout.INT6, 32), (Layout.INT6, 16)]
+
+
+@pytest.mark.parametrize("offset", ["none", "symmetric", "free"])
+@pytest.mark.parametrize("quantize", [False, True])
+@pytest.mark.parametrize(("layout", "size"), SUB_GROUPS)
+def test_sub_groups(
+    native: CpuKernelSet, reference: KernelSet, layout: Layout, size: int, quantize: bool, offset: str
+) -> None:
+    rng = np.random.default_rng(8)
+    for n, k in ((1, 256), (40, 1280), (70, 512)):
+        weight = random_sub_groups(rng, layout, n, k, size, offset)
+        for rows in (1, 2, 5, 13, 50):
+            compare(native, reference, weight, rows, quantize)
+
+
+@pytest.mark.parametrize("offset", ["none", "symmetric", "free"])
+@pytest.mark.parametrize(("layout", "size"), SUB_GROUPS)
+def test_a_row_of_sub_groups_is_the_same_in_every_batch(
+    native: CpuKernelSet, layout: Layout, size: int, offset: str
+) -> None:
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((40, 2048)).astype(np.float32)
+    weight = random_sub_groups(rng, layout, 70, 2048, size, offset)
+    batch = times(native, weight, x, quantize=True)
+    for rows in (1, 2, 3, 6, 12, 13, 25):
+        np.testing.assert_array_equal(times(native, weight, x[:rows], quantize=True), batch[:rows], str(rows))
+
+
+@pytest.mark.parametrize("factor", [-128, 127])
+@pytest.mark.parametrize("rows", [1, 4, 40])
+@pytest.mark.parametrize(("layout", "size"), SUB_GROUPS)
+def test_extreme_factors_do_not_overflow(
+    native: CpuKernelSet, reference: KernelSet, layout: Layout, size: int, factor: int, rows: int
+) -> None:
+    weight = random_sub_groups(np.random.default_rng(1), layout, 16, 512, size)
+    codes = {Layout.INT4: 0xFF, Layout.INT5: 31, Layout.INT6: 63}[layout]
+    factors = np.full_like(weight.sub_scale, factor)
+    extreme = replace(weight, data=np.full_like(weight.data, codes), sub_scale=factors, sub_offset=factors)
+    for x in (1.0, -1.0):
+        compare(native, reference, extreme, rows, quantize=True, constant=x)
+
+
+@pytest.mark.parametrize(
+    ("layout", "columns", "group_size", "size"),
+    [
+        (Layout.INT8, 256, 256, 32),
+        (Layout.INT5, 256, 256, 16),
+        (Layout.INT4, 256, 256, 64),
+        (Layout.INT6, 128, 128, 32),
+    ],
+)
+def test_sub_groups_that_no_kernel_has_are_refused(
+    native: CpuKernelSet, layout: Layout, columns: int, group_size: int, size: int
+) -> None:
+    plain = random_quantized(np.random.default_rng(7), layout, 16, columns, group_size)
+    weight = replace(plain, sub_scale=np.ones((16, columns // size), np.int8), sub_group_size=size)
+    with pytest.raises(BindError, match="sub-groups"):
+        times(native, weight, np.ones((1, columns), np.float32), quantize=True)
 
 
 def times(native: CpuKernelSet, weight: CanonicalWeight, x: np.ndarray, quantize: bool) -> np.ndarray:
@@ -203,15 +267,20 @@ def test_tied_table_is_gathered_from_the_packed_form(native: CpuKernelSet, refer
     from appliance.kernels.operators import Embed
 
     rng = np.random.default_rng(5)
-    for layout in Layout:
-        table = random_weight(rng, layout, 50, 64, 32)
+    tables = [random_weight(rng, layout, 50, 64, 32) for layout in Layout]
+    tables += [
+        random_sub_groups(rng, layout, 50, 512, size, offset)
+        for layout, size in SUB_GROUPS
+        for offset in ("symmetric", "free")
+    ]
+    for table in tables:
 
         def build(graph: Graph, table: CanonicalWeight = table) -> Slot:
             name = graph.weight(table)
-            rows, out = graph.slot(64), graph.slot(50)
-            position = graph.weight(dense(rng.standard_normal((1026, 64)) * 0))
+            rows, out = graph.slot(table.in_features), graph.slot(50)
+            position = graph.weight(dense(rng.standard_normal((1026, table.in_features)) * 0))
             graph.add(Embed(name, rows, 2.0, position, 2), Linear(whole(rows), name, whole(out)))
             return out
 
         expected, actual = (run_once(s, build, plain_step(9), limits()) for s in (reference, native))
-        assert_close(actual, expected, BF16_INPUTS if layout is Layout.BF16 else EXACT)
+        assert_close(actual, expected, BF16_INPUTS if table.layout is Layout.BF16 else EXACT)

@@ -11,7 +11,7 @@ from appliance.catalog.packing import packed_bytes
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear
-from tests.kernels.harness import GROUP_UNITS, Graph, limits, whole
+from tests.kernels.harness import GROUP_UNITS, Graph, limits, random_sub_groups, whole
 
 ROWS = (1, 15, 16, 17, 33, 96)
 DENSE_COLUMNS = (1, 2, 7, 64, 97)
@@ -53,6 +53,16 @@ def test_quantized_matrices(native: CpuKernelSet, layout: str, scale_type: type,
         weight = CanonicalWeight(Layout(layout), rows, columns, data, scale, offset, group)
         planned = packed_bytes(form, rows, columns, 16)
         assert planned == packed_here(native, weight), (form, rows, columns)
+
+
+@pytest.mark.parametrize("offset", ["none", "symmetric", "free"])
+@pytest.mark.parametrize(("layout", "size"), [("int4", 32), ("int4", 16), ("int5", 32), ("int6", 16)])
+def test_sub_groups(native: CpuKernelSet, layout: str, size: int, offset: str) -> None:
+    rng = np.random.default_rng(0)
+    for rows, columns in itertools.product((1, 17, 96), (256, 768)):
+        weight = random_sub_groups(rng, Layout(layout), rows, columns, size, offset)
+        form = WeightForm(layout, 256, offset == "free", sub_group_size=size)
+        assert packed_bytes(form, rows, columns, 16) == packed_here(native, weight), (rows, columns)
 
 
 def test_one_scale_a_row_may_go_without_a_group_size() -> None:

@@ -5,6 +5,7 @@ A failure here that was meant: raise the version in appliance_abi.h, and write t
 
 import ctypes
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,13 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Linear
 from tests.kernels.harness import Graph, limits, whole
+
+SUB_GROUP_DIGESTS = {  # by layout, size of a sub-group, and whether there are offsets
+    ("int4", 32, True): "7d018fe53163dd0d",
+    ("int4", 16, False): "02407a381fd63c8e",
+    ("int5", 32, True): "55bba6fa7c7dc7c7",
+    ("int6", 16, False): "3ff9e95064d0db79",
+}
 
 VERSION = 1
 DIGESTS = {  # by layout, and whether there are offsets
@@ -37,8 +45,16 @@ def integers(shape: tuple[int, ...], modulus: int) -> np.ndarray:
     return (np.arange(np.prod(shape)).reshape(shape) * 7919 + 13) % modulus
 
 
-def sample(layout: Layout, has_offset: bool) -> CanonicalWeight:
-    n, k, group = 35, 96, 32
+def sample_of_sub_groups(layout: Layout, size: int, has_offset: bool) -> CanonicalWeight:
+    n, k = 35, 512
+    plain = sample(layout, has_offset, k, 256)
+    factors = (integers((2, n, k // size), 127) - 63).astype(np.int8)
+    offsets = factors[1] if has_offset else None
+    return replace(plain, sub_scale=factors[0], sub_offset=offsets, sub_group_size=size)
+
+
+def sample(layout: Layout, has_offset: bool, k: int = 96, group: int = 32) -> CanonicalWeight:
+    n = 35
     match layout:
         case Layout.F32 | Layout.F16:
             kind = np.float32 if layout is Layout.F32 else np.float16
@@ -75,6 +91,12 @@ def digest(library: Library, weight: CanonicalWeight) -> str:
 def test_packed_bytes_are_those_of_this_version(library: Library, layout: str, has_offset: bool) -> None:
     assert library.functions.appl_packed_version() == VERSION
     assert digest(library, sample(Layout(layout), has_offset)) == DIGESTS[layout, has_offset]
+
+
+@pytest.mark.parametrize(("layout", "size", "has_offset"), SUB_GROUP_DIGESTS)
+def test_sub_groups_are_those_of_this_version(library: Library, layout: str, size: int, has_offset: bool) -> None:
+    weight = sample_of_sub_groups(Layout(layout), size, has_offset)
+    assert digest(library, weight) == SUB_GROUP_DIGESTS[layout, size, has_offset]
 
 
 def test_every_layout_is_watched() -> None:

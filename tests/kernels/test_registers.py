@@ -1,5 +1,5 @@
-"""The loops of the AVX-512 and AMX tiles keep their sums in registers. Read from the machine code, so
-any machine can tell."""
+"""The loops of the AVX-512 and AMX tiles keep their sums in registers, and those of one row ask for memory ahead. Read
+from the machine code, so any machine can tell."""
 
 import re
 import shutil
@@ -67,6 +67,20 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
     assert inner, "no loop has the products of the tile"
     for loop in inner:
         assert not [text for text in loop if STACK.search(text)]
+
+
+@pytest.mark.parametrize("tile", ["StreamTile", "SubGroupTile"])
+@pytest.mark.parametrize("kind", ["Int4Type", "PlaneType<5>", "PlaneType<6>"])
+def test_one_row_asks_for_weights_as_it_multiplies(tile: str, kind: str) -> None:
+    """Compilers drop calls that do nothing but ask."""
+    name = f"{kind}, 1, 2>::run"
+    parts = machine_code("avx2").split("\n\n")
+    functions = [part for part in parts if all(each in part.strip().partition("\n")[0] for each in (tile, name))]
+    assert functions, "the tile is not in the library"
+    loops = [loop for part in functions for loop in inner_loops(part) if any("vpmaddubsw" in text for text in loop)]
+    assert loops, "no loop multiplies"
+    for loop in loops:
+        assert [text for text in loop if text.startswith("prefetch")]
 
 
 def test_the_matrix_unit_multiplies_as_often_as_it_loads() -> None:

@@ -47,6 +47,7 @@ def precision(facts: ModelFacts, dense: str | None = None, quantize: WeightForm 
                 role=role,
                 layout=form.layout,
                 group_size=form.group_size,
+                sub_group_size=form.sub_group_size,
                 num_tensors=0,
                 stored_bytes=0,
                 planned_bytes=0,

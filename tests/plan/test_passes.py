@@ -31,9 +31,9 @@ def test_gguf_types_keep_their_bits() -> None:
     assert found["q4_k", "linear"].layout == "int4"
     assert found["q5_0", "linear"].layout == "int5"
     assert found["q6_k", "linear"].layout == "int6"
-    assert found["q6_k", "linear"].group_size == 16
-    assert found["q8_0", "embedding"].error == "exact"
-    assert "2^-11" in found["q4_k", "linear"].error
+    assert (found["q4_k", "linear"].group_size, found["q4_k", "linear"].sub_group_size) == (256, 32)
+    assert (found["q6_k", "linear"].group_size, found["q6_k", "linear"].sub_group_size) == (256, 16)
+    assert found["q8_0", "embedding"].error == found["q4_k", "linear"].error == "exact"
     assert found["f32", "other"].layout == "f32"
 
 

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -12,8 +12,8 @@ ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2"
 
 class Matrix(Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scales_are_f32", "reserved")),
-        *((name, c_void_p) for name in ("data", "scale", "offset")),
+        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scales_are_f32", "sub_group_size")),
+        *((name, c_void_p) for name in ("data", "scale", "offset", "sub_scale", "sub_offset")),
     ]
     arrays: object  # what the addresses point into
 
@@ -21,7 +21,7 @@ class Matrix(Structure):
 class PackedForm(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("layout", "rows", "columns", "group_size")),
-        *((name, c_int32) for name in ("scales_are_f32", "has_offset", "zero_point", "reserved")),
+        *((name, c_int32) for name in ("scales_are_f32", "has_offset", "zero_point", "sub_group_size")),
         ("bytes", c_uint64),
     ]
 

@@ -162,17 +162,21 @@ def _matrix(name: str, weight: CanonicalWeight) -> abi.Matrix:
     scale = None if weight.scale is None else np.ascontiguousarray(weight.scale)
     kind = None if scale is None else scale.dtype
     offset = None if weight.offset is None else np.ascontiguousarray(weight.offset, kind)
+    factors = (None if each is None else np.ascontiguousarray(each) for each in (weight.sub_scale, weight.sub_offset))
+    arrays = (data, scale, offset, *factors)
     matrix = abi.Matrix(
         layout=abi.LAYOUTS[weight.layout],
         rows=weight.out_features,
         columns=weight.in_features,
         group_size=weight.group_size or 0,
         scales_are_f32=kind == np.float32,
-        data=data.ctypes.data,
-        scale=None if scale is None else scale.ctypes.data,
-        offset=None if offset is None else offset.ctypes.data,
+        sub_group_size=weight.sub_group_size or 0,
+        **{
+            name: None if array is None else array.ctypes.data
+            for name, array in zip(("data", "scale", "offset", "sub_scale", "sub_offset"), arrays, strict=True)
+        },
     )
-    matrix.arrays = (data, scale, offset)
+    matrix.arrays = arrays
     return matrix
 
 
@@ -193,3 +197,8 @@ def _check(name: str, weight: CanonicalWeight) -> None:
             continue
         if array.size != n * (k // weight.group_size) or array.dtype not in (np.float16, np.float32):
             raise BindError(f"weight {name!r} has scales or offsets of the wrong size or type")
+    for array in (weight.sub_scale, weight.sub_offset):
+        if array is None:
+            continue
+        if not weight.sub_group_size or array.size * weight.sub_group_size != n * k or array.dtype != np.int8:
+            raise BindError(f"weight {name!r} has factors of sub-groups of the wrong size or type")

@@ -22,11 +22,20 @@ def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
     values = unpack_int4(weight.data) if weight.layout is Layout.INT4 else weight.data
     if weight.scale is None or not weight.group_size:
         raise ValueError(f"a weight of layout {weight.layout} needs scale and group_size")
-    grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.group_size)
-    result = grouped * weight.scale.astype(np.float32).reshape(weight.out_features, -1, 1)
+    grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.sub_group_size or weight.group_size)
+    result: np.ndarray = grouped * _scales(weight, weight.scale, weight.sub_scale)
     if weight.offset is not None:
-        result += weight.offset.astype(np.float32).reshape(weight.out_features, -1, 1)
+        result += _scales(weight, weight.offset, weight.sub_offset)
     return result.reshape(weight.out_features, weight.in_features)
+
+
+def _scales(weight: CanonicalWeight, scale: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
+    """f32 [N, groups, 1], or of sub-groups where they have factors."""
+    scales = scale.astype(np.float32).reshape(weight.out_features, -1, 1)
+    if factors is None:
+        return scales
+    whole: np.ndarray = scales * factors.astype(np.float32).reshape(weight.out_features, scales.shape[1], -1)
+    return whole.reshape(weight.out_features, -1, 1)
 
 
 def unpack_int4(data: np.ndarray) -> np.ndarray:

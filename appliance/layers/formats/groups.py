@@ -18,6 +18,8 @@ class Groups:
     """Some rows of a matrix, exactly as stored: an element is (code - zero) * scale + offset.
 
     codes: uint8 [N, K], of `bits` bits; or int8 [N, K] with zero 0. scale, offset: f32 [N, K / group_size].
+    sub_scale, sub_offset: int8 [N, K / sub_group_size], which scale and offset are times, where groups have sub-groups;
+        such groups have a zero or offsets, not both.
     """
 
     codes: Array
@@ -26,21 +28,25 @@ class Groups:
     scale: Array
     offset: Array | None
     group_size: int
+    sub_scale: Array | None = None
+    sub_offset: Array | None = None
+    sub_group_size: int | None = None
 
     def dequantize(self) -> Array:
         """f32 [N, K]."""
         num_rows = self.codes.shape[0]
-        values = self.codes.astype(np.float32).reshape(num_rows, -1, self.group_size)
+        values = self.codes.astype(np.float32).reshape(num_rows, -1, self.sub_group_size or self.group_size)
         values -= np.float32(self.zero)
-        values *= self.scale[..., None]
+        values *= _products(self.scale, self.sub_scale)[..., None]
         if self.offset is not None:
-            values += self.offset[..., None]
+            values += _products(self.offset, self.sub_offset)[..., None]
         return values.reshape(num_rows, -1)
 
     def to_form(self, form: WeightForm) -> CanonicalWeight:
         """The canonical weight. Raises FormatError when the form cannot hold the codes, or f16 the scales."""
-        if form.group_size != self.group_size:
-            raise FormatError(f"groups of {self.group_size} do not become {form.layout} in groups of {form.group_size}")
+        if (form.group_size, form.sub_group_size) != (self.group_size, self.sub_group_size):
+            own, wanted = _sizes(self.group_size, self.sub_group_size), _sizes(form.group_size, form.sub_group_size)
+            raise FormatError(f"groups of {own} do not become {form.layout} in groups of {wanted}")
         if form.layout in CENTRES:
             return self._centred(form)
         if form.layout == "int8" and (form.has_offset or self.offset is None):
@@ -73,7 +79,22 @@ class Groups:
             scale=keep(self.scale),
             offset=None if offset is None else keep(offset),
             group_size=self.group_size,
+            sub_scale=self.sub_scale,
+            sub_offset=self.sub_scale if self.offset is None else self.sub_offset,
+            sub_group_size=self.sub_group_size,
         )
+
+
+def _products(scale: Array, factors: Array | None) -> Array:
+    """f32 [N, groups], or of sub-groups where these have factors."""
+    if factors is None:
+        return scale
+    products: Array = scale[..., None] * factors.reshape(*scale.shape, -1)
+    return products.reshape(len(scale), -1)
+
+
+def _sizes(group_size: int | None, sub_group_size: int | None) -> str:
+    return f"{group_size}" if sub_group_size is None else f"{group_size} with sub-groups of {sub_group_size}"
 
 
 def _pairs(codes: Array) -> Array:

@@ -1,7 +1,8 @@
 """GGUF k-quants: super-blocks of 256 elements in groups of 16 or 32: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
 
 Block layouts are those of ggml-common.h (block_q2_K and so on); the order of elements is that of dequantize_row_q2_K
-and its siblings in ggml-quants.c. A group's scale is the product of an f16 and a small integer, exact in f32.
+and its siblings in ggml-quants.c. The scale of a group of 16 or 32 is the product of the block's f16 and a small
+integer: a sub-group's factor.
 """
 
 import numpy as np
@@ -49,19 +50,18 @@ def read_q6_k(raw: Array) -> Groups:
 
 
 def _groups(blocks: Array, codes: Array, bits: int, zero: int, scales: Array, minima: Array | None) -> Groups:
-    """codes [N, K / 256, ...]; scales and minima integers [N, K / 256, groups]. Minima are subtracted."""
+    """codes [N, K / 256, ...]; scales and minima integers [N, K / 256, sub-groups]. Minima are subtracted."""
     num_rows = blocks.shape[0]
-    scale = blocks["d"].astype(np.float32)[..., None] * scales
-    offset = None
-    if minima is not None:
-        offset = (-blocks["m"].astype(np.float32)[..., None] * minima).reshape(num_rows, -1)
     return Groups(
         codes=codes.reshape(num_rows, -1),
         bits=bits,
         zero=zero,
-        scale=scale.reshape(num_rows, -1),
-        offset=offset,
-        group_size=256 // scales.shape[-1],
+        scale=blocks["d"].astype(np.float32),
+        offset=None if minima is None else -blocks["m"].astype(np.float32),
+        group_size=256,
+        sub_scale=scales.astype(np.int8).reshape(num_rows, -1),
+        sub_offset=None if minima is None else minima.astype(np.int8).reshape(num_rows, -1),
+        sub_group_size=256 // scales.shape[-1],
     )
 
 

@@ -18,7 +18,7 @@ from appliance.layers.formats.groups import FormatError, Groups
 from appliance.layers.formats.rounding import quantize
 from appliance.layers.spec import WeightSource
 
-VERSION = 2  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
+VERSION = 3  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
 CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
@@ -162,15 +162,32 @@ def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight
     data = np.empty((num_rows, width), np.int8 if form.layout == "int8" else np.uint8)
     groups = (num_rows, num_columns // form.group_size)
     kind = np.float16 if form.scale_bytes == 2 else np.float32
-    offset = np.empty(groups, kind) if form.has_offset else None
-    scale = np.empty(groups, kind)
-    return CanonicalWeight(Layout(form.layout), num_rows, num_columns, data, scale, offset, form.group_size)
+    return CanonicalWeight(
+        layout=Layout(form.layout),
+        out_features=num_rows,
+        in_features=num_columns,
+        data=data,
+        scale=np.empty(groups, kind),
+        offset=np.empty(groups, kind) if form.has_offset else None,
+        group_size=form.group_size,
+        sub_scale=_empty_factors(form, num_rows, num_columns),
+        sub_offset=_empty_factors(form, num_rows, num_columns) if form.has_offset else None,
+        sub_group_size=form.sub_group_size,
+    )
+
+
+def _empty_factors(form: WeightForm, num_rows: int, num_columns: int) -> Array | None:
+    return None if form.sub_group_size is None else np.empty((num_rows, num_columns // form.sub_group_size), np.int8)
 
 
 def _place(whole: CanonicalWeight, row: int, piece: CanonicalWeight) -> None:
     rows = slice(row, row + piece.out_features)
     whole.data[rows] = piece.data
-    if whole.scale is not None and piece.scale is not None:
-        whole.scale[rows] = piece.scale
-    if whole.offset is not None:
-        whole.offset[rows] = 0 if piece.offset is None else piece.offset
+    for to, own in (
+        (whole.scale, piece.scale),
+        (whole.offset, piece.offset),
+        (whole.sub_scale, piece.sub_scale),
+        (whole.sub_offset, piece.sub_offset),
+    ):
+        if to is not None:
+            to[rows] = 0 if own is None else own

@@ -46,10 +46,15 @@ def dequantize(weight: CanonicalWeight) -> np.ndarray:
     values = weight.data
     if weight.layout is Layout.INT4:
         values = np.stack((values & 15, values >> 4), axis=-1).reshape(weight.out_features, -1)
-    grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.group_size)
-    result = grouped * weight.scale.astype(np.float32)[..., None]
-    if weight.offset is not None:
-        result = result + weight.offset.astype(np.float32)[..., None]
+    scale, offset = weight.scale.astype(np.float32), weight.offset
+    if weight.sub_scale is not None:
+        repeats = weight.group_size // weight.sub_group_size
+        scale = np.repeat(scale, repeats, axis=1) * weight.sub_scale
+        offset = None if offset is None else np.repeat(offset.astype(np.float32), repeats, axis=1) * weight.sub_offset
+    grouped = values.astype(np.float32).reshape(weight.out_features, scale.shape[1], -1)
+    result = grouped * scale[..., None]
+    if offset is not None:
+        result = result + offset.astype(np.float32)[..., None]
     return result.reshape(weight.out_features, -1)
 
 
@@ -61,27 +66,22 @@ def test_dequantizes_to_f32_exactly(storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", BLOCK_READERS)
-def test_takes_its_catalogued_form_within_the_stated_error(storage: str) -> None:
+def test_takes_its_catalogued_form_exactly(storage: str) -> None:
     raw = random_blocks(storage)
     catalogued = STORAGES[storage]
+    assert catalogued.error == "exact"
     weight = translate_matrix([stored(storage, raw)], catalogued.form, COLUMNS)
     assert weight.layout == catalogued.form.layout
     assert (weight.offset is not None) == catalogued.form.has_offset
-    exact = expected(storage, raw)
-    if catalogued.error == "exact":
-        # The symmetric 4-bit form adds -8 * scale in another order; both sides are exact in f32.
-        np.testing.assert_array_equal(dequantize(weight), exact)
-    else:
-        reach = BLOCK_READERS[storage](raw)
-        largest = reach.scale.__abs__() * (1 << reach.bits) + (0 if reach.offset is None else abs(reach.offset))
-        bound = np.repeat(largest * 2.0**-11, reach.group_size, axis=1)
-        assert (np.abs(dequantize(weight) - exact) <= bound + 1e-7).all()
+    # Symmetric forms add minus the middle of the codes in another order; both sides are exact in f32.
+    np.testing.assert_array_equal(dequantize(weight), expected(storage, raw))
 
 
-def test_q3_k_fits_int4_too() -> None:
-    raw = random_blocks("q3_k")
-    weight = translate_matrix([stored("q3_k", raw)], WeightForm("int4", 16, has_offset=True), COLUMNS)
-    np.testing.assert_allclose(dequantize(weight), expected("q3_k", raw), atol=2e-3)
+def test_a_group_scale_beyond_f16_is_refused() -> None:
+    raw = random_blocks("q6_k")
+    raw[:, 208:210] = np.array([60000], "<f2").view(np.uint8)  # times -32, the offset that symmetric codes stand for
+    with pytest.raises(FormatError, match="beyond the range of f16"):
+        translate_matrix([stored("q6_k", raw)], STORAGES["q6_k"].form, COLUMNS)
 
 
 def test_dequantizes_to_bf16_by_rounding_to_nearest() -> None:
@@ -109,5 +109,5 @@ def test_takes_a_slice_of_rows() -> None:
 def test_refuses_a_form_that_cannot_hold_the_codes() -> None:
     with pytest.raises(FormatError, match="do not fit int4"):
         translate_matrix([stored("q5_0", random_blocks("q5_0"))], WeightForm("int4", 32, True), COLUMNS)
-    with pytest.raises(FormatError, match="groups of 16"):
+    with pytest.raises(FormatError, match="groups of 256 with sub-groups of 16 do not become int8 in groups of 32"):
         translate_matrix([stored("q6_k", random_blocks("q6_k"))], WeightForm("int8", 32), COLUMNS)

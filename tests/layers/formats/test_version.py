@@ -17,7 +17,7 @@ from appliance.layers.spec import RopeSpec, WeightSource
 
 from .facts import tensor
 
-WATCHED_VERSION = 2
+WATCHED_VERSION = 3
 ROWS, COLUMNS = 3, 512
 DIGESTS = {
     "q4_0": "6d4277991aec9b49",
@@ -25,11 +25,11 @@ DIGESTS = {
     "q5_0": "b92ef564e597d51f",
     "q5_1": "17bbdab599cde394",
     "q8_0": "1adbce26f08e040e",
-    "q2_k": "9548ce1aa39eb148",
-    "q3_k": "61c60e1074cac13e",
-    "q4_k": "0741d8901e1d7abc",
-    "q5_k": "3b0cace7c556a715",
-    "q6_k": "85f263b37bfcf096",
+    "q2_k": "fc7285e7fbd5b0ba",
+    "q3_k": "a704fdb9dac37842",
+    "q4_k": "5602391dc1c7440b",
+    "q5_k": "be02b653e2e4905f",
+    "q6_k": "34e01aedc2ab5ccc",
 }
 ROUNDED = {
     "int8": "9c6e0d4640e55cab",
@@ -57,7 +57,8 @@ def translated(storage: Storage, raw: np.ndarray, form: WeightForm) -> str:
     facts = tensor("w", (ROWS, COLUMNS), storage, raw.size)
     rows = StoredRows(facts, WeightSource("w"), lambda _: raw.reshape(-1))
     weight = translate_matrix([rows], form, COLUMNS)
-    return digest(weight.data, weight.scale, weight.offset)
+    arrays = (weight.data, weight.scale, weight.offset)
+    return digest(*arrays) if weight.sub_scale is None else digest(*arrays, weight.sub_scale, weight.sub_offset)
 
 
 def of_blocks(storage: Storage) -> str:

@@ -1,0 +1,92 @@
+// What tall tiles share: products from an unpacked block, and asking for the next.
+#pragma once
+
+#include "tall.h"
+
+#if APPL_WIDTH == 8
+
+namespace appl {
+namespace {
+
+constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
+
+// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
+// summed from nothing and then folded into 32 bits, but where sums have these from the start they go on (kGoesOn). Instructions are
+// spelled out for the same reason as in simd.h.
+template <int Steps>
+struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
+  using Sum = Shorts;
+  static constexpr int kSteps = Steps, kColumns = 4;
+  static constexpr bool kHasZero = true, kGoesOn = false;
+  static Sum first(Words w, Words x) {
+    Sum product;
+    asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
+    return product;
+  }
+  static Sum add(Sum sum, Words w, Words x) {
+    Sum product;
+    asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
+    return sum;
+  }
+  static Ints fold(Sum sum) { return fold(sum, splat_word(0x00010001u)); }
+  static Ints fold(Sum sum, Words factor) {
+    return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(sum), bit_cast<__m256i>(factor)));
+  }
+};
+
+struct WordProducts {  // int8 as signed words
+  using Sum = Ints;
+  static constexpr int kSteps = 16, kColumns = 2;
+  static constexpr bool kHasZero = false, kGoesOn = true;
+  static Sum first(Words w, Words x) {
+    Sum product;
+    asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
+    return product;
+  }
+  static Sum add(Sum sum, Words w, Words x) {
+    Sum product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
+    return sum;
+  }
+  static Ints fold(Sum sum) { return sum; }
+};
+
+using Products4 = ByteProducts<8>;
+using Products5 = ByteProducts<4>;
+using Products6 = ByteProducts<2>;
+
+// Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
+class EvenPrefetch {
+ public:
+  EvenPrefetch(TallAhead next, int steps)
+      : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
+
+  [[gnu::always_inline]] void step() {
+    constexpr size_t kLine = 64;
+    for (until_ += step_; at_ < until_; at_ += kLine) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const uint8_t *at_, *until_;
+  size_t step_;
+};
+
+// The sums of one chunk for Rows rows: of nothing before (IsFirst), or going on. Leaves the input and the weights behind the chunk.
+template <class P, int Rows, bool IsFirst>
+[[gnu::always_inline]] inline void multiply_chunk(const uint8_t*& a, const uint8_t*& b, typename P::Sum (&sums)[Rows][kVectors]) {
+#pragma GCC unroll 16
+  for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
+    const Words w[kVectors] = {load<Words>(b), load<Words>(b + kWidth * 4)};
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m) {
+      const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst && s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace appl
+
+#endif

@@ -1,0 +1,133 @@
+// Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
+#include "tall_products.h"
+
+namespace appl {
+
+#if APPL_WIDTH == 8
+
+namespace {
+
+template <class P, int Rows>
+class SubGroupTallTile {
+  using Products = typename P::Sum[Rows][kVectors];
+  using Sums = Ints[Rows][kVectors];
+  using Results = Accumulators<Rows, kVectors>;
+  static constexpr int kChunk = P::kSteps * P::kColumns;
+
+ public:
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    Results c;
+    c.start(t);
+    EvenPrefetch ahead(next, t.columns / kChunk);
+    const uint8_t *a = t.a, *b = block.weights;
+    const int count = t.num_sub_groups(), num_groups = t.columns / t.group_size;
+    for (int group = 0; group < num_groups; ++group) {
+      Sums sums;
+      start(t, block, group, sums, c);
+      for (int i = 0; i < count; ++i) {
+        for (int k = 0; k < t.sub_group_size; k += kChunk) {
+          Products products;
+          ahead.step();
+          multiply_chunk<P, Rows, true>(a, b, products);
+          keep(products, block.factor[group * count + i], sums);
+        }
+      }
+      finish(t, block, group, sums, c);
+    }
+    c.finish(t);
+  }
+
+ private:
+  // What the sums of the inputs come to: times the offset's factors into the results, or times the zero point into the sums.
+  [[gnu::always_inline]] static void start(const TileArgs& t, const TallBlock& block, int group, Sums& sums, Results& c) {
+    const size_t count = size_t(t.num_sub_groups());
+    const int16_t* x = t.sub_sum + size_t(group) * t.side_stride * count;
+    Sums rests = {};
+    for (size_t pair = 0; pair < count / 2; ++pair) {
+      const uint8_t* factors = reinterpret_cast<const uint8_t*>(block.rest[size_t(group) * count / 2 + pair]);
+      const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 4)};
+#pragma GCC unroll 8
+      for (int m = 0; m < Rows; ++m) {
+        const Ints pair_sums = Ints(splat_word(load<uint32_t>(x + size_t(m) * count + pair * 2)));
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          rests[m][v] += bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(f[v]), bit_cast<__m256i>(pair_sums)));
+        }
+      }
+    }
+    const float* scale = t.scale + size_t(group) * t.side_stride;
+    const int zero = int(t.zero_point);
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        sums[m][v] = t.has_offset ? Ints{} : rests[m][v] * -zero;
+        if (!t.has_offset) continue;
+        const Floats offset = load(block.offset[group] + v * kWidth);
+        c.value[m][v] = multiply_add(c.value[m][v], to_floats(rests[m][v]) * splat(scale[m]), offset);
+      }
+    }
+    asm("" : "+m"(sums), "+m"(c));  // stay in memory: the registers are needed for products
+  }
+
+  [[gnu::always_inline]] static void keep(const Products& products, const int16_t (&factor)[kPanel][2], Sums& sums) {
+    const uint8_t* at = reinterpret_cast<const uint8_t*>(factor);
+    const Words f[kVectors] = {load<Words>(at), load<Words>(at + kWidth * 4)};
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[m][v] += P::fold(products[m][v], f[v]);
+    asm("" : "+m"(sums));
+  }
+
+  [[gnu::always_inline]] static void finish(const TileArgs& t, const TallBlock& block, int group, const Sums& sums, Results& c) {
+    const float* scale = t.scale + size_t(group) * t.side_stride;
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const Floats product = to_floats(sums[m][v]) * splat(scale[m]);
+        c.value[m][v] = multiply_add(c.value[m][v], product, load(block.scale[group] + v * kWidth));
+      }
+  }
+};
+
+using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
+
+template <class P>
+Run tile_of(int rows) {
+  static constexpr Run kTiles[] = {SubGroupTallTile<P, 1>::run, SubGroupTallTile<P, 2>::run, SubGroupTallTile<P, 3>::run,
+                                   SubGroupTallTile<P, 4>::run, SubGroupTallTile<P, 5>::run, SubGroupTallTile<P, 6>::run};
+  static_assert(std::size(kTiles) == kMaxTileRows);
+  return kTiles[rows - 1];
+}
+
+}  // namespace
+
+void unpack_factors(const TileArgs& t, TallBlock& block) {
+  const int num_pairs = t.num_sub_groups() / 2;
+  const uint8_t* header = t.header;
+  for (int first = 0, pair = 0; first < t.columns; first += t.group_size, header += t.header_stride) {
+    const uint8_t *factors = header + t.sub_scale_at, *rests = header + (t.has_offset ? t.sub_offset_at : t.sub_scale_at);
+    for (int i = 0; i < num_pairs; ++i, ++pair, factors += kPanel * 2, rests += kPanel * 2) {
+      for (int v = 0; v < kVectors; ++v) {
+        const Words pairs = load_factor_pairs(factors, v);
+        store(block.factor[2 * pair][v * kWidth], word_factor<0>(pairs));
+        store(block.factor[2 * pair + 1][v * kWidth], word_factor<1>(pairs));
+        store(block.rest[pair][v * kWidth], load_factor_pairs(rests, v));
+      }
+    }
+  }
+}
+
+void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
+  switch (layout) {
+    case APPL_INT4: return (t.sub_group_size == 32 ? tile_of<ByteProducts<8>> : tile_of<ByteProducts<4>>)(rows)(t, block, ahead);
+    case APPL_INT5: return tile_of<Products5>(rows)(t, block, ahead);
+    default: return tile_of<Products6>(rows)(t, block, ahead);
+  }
+}
+
+#endif
+
+}  // namespace appl
