@@ -45,13 +45,11 @@ constexpr size_t kLine = 64;  // of the caches
 constexpr int kBlockRows = 504;  // that share a block of input in the second-level cache
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
-// Up to how many tiles of rows read the packed codes as they stream in. Codes of planes are worth unpacking once as soon as two
-// tiles share them; int8 of one scale a row is all but unpacked.
+// Up to how many tiles of rows read the packed codes as they stream in; up to two rows always do. Codes and scales are worth
+// unpacking once from the third row on, but for int8 of one scale a row, which is all but unpacked.
 int max_stream_tiles(const appl_weight& weight) {
   if (!kHasTallTiles) return 2;
-  if (weight.sub_group_size != 0) return 0;
-  if (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) return 1;
-  return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 2;
+  return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 0;
 }
 
 // Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
@@ -73,7 +71,7 @@ class Division {
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
-    max_stream_tiles_ = max_stream_tiles(*call.weight);
+    max_stream_tiles_ = quantizes ? max_stream_tiles(*call.weight) : 2;
     const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
@@ -148,11 +146,8 @@ class Run {
     int count = std::min(division_.panels_per_tile(), item.end_panel - panel);
     while (count > 0) {
       const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
-      const bool whole = is_whole(panel, width);
-      for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
-        if (whole) in_place(item, tile, panel, width, block);
-        else if (block == 0) aside(item, tile, panel, width);
-      }
+      if (is_whole(panel, width)) in_place(item, panel, width, block);
+      else if (block == 0) aside(item, panel, width);
       panel += width;
       count -= width;
     }
@@ -167,45 +162,80 @@ class Run {
   void tall_panels(const Division::Item& item, int block) const {
     TallBlock unpacked;
     for (int panel = item.first_panel; panel < item.end_panel; ++panel) {
-      const bool whole = is_whole(panel, 1);
-      if (whole) unpack_block(w_.layout, arguments(0, panel, block), unpacked);
-      for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
-        if (whole) tall(item, tile, panel, block, unpacked);
-        else if (block == 0) aside(item, tile, panel, 1);
-      }
+      if (is_whole(panel, 1)) tall_panel(item, panel, block, unpacked);
+      else if (block == 0) aside(item, panel, 1);
     }
   }
 
-  void tall(const Division::Item& item, int tile, int panel, int block, const TallBlock& unpacked) const {
-    const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
+  // A tile takes about a microsecond: what tiles have in common is found once.
+  void tall_panel(const Division::Item& item, int panel, int block, TallBlock& unpacked) const {
+    TileArgs t = output_arguments(item, panel, block);
+    unpack_block(w_.layout, t, unpacked);
+    const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
+    TallAhead ahead{read_after(item, panel, 1, block), share};
+    for_tiles(item, panel, 1, block, t, [&](int rows) {
+      run_tall(w_.layout, rows, t, unpacked, ahead);
+      ahead.data += share;
+    });
+  }
+
+  void in_place(const Division::Item& item, int panel, int width, int block) const {
+    TileArgs t = output_arguments(item, panel, block);
+    const size_t share = look_ahead(item, panel, width, block, t);
+    for_tiles(item, panel, width, block, t, [&](int rows) {
+      run_tile(rows, width, t);
+      t.ahead += share;
+    });
+  }
+
+  // The arguments of an item's first tile, with its sums in the output.
+  TileArgs output_arguments(const Division::Item& item, int panel, int block) const {
+    const int row = division_.tile_start(item.first_tile);
     TileArgs t = arguments(row, panel, block);
     t.c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
     t.ldc = size_t(call_.out_stride);
     t.add = block > 0 || call_.accumulate;
-    run_tall(w_.layout, rows, t, unpacked, tall_ahead(item, tile, panel, block));
-    if (block == num_blocks_ - 1) finish(t.c, t.ldc, rows, panel * kPanel, kPanel);
+    return t;
   }
 
-  TallAhead tall_ahead(const Division::Item& item, int tile, int panel, int block) const {
-    const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
-    return {read_after(item, panel, 1, block) + size_t(tile - item.first_tile) * share, share};
+  // Each tile of the item's rows, with `t` at its first row.
+  template <class Compute>
+  void for_tiles(const Division::Item& item, int panel, int width, int block, TileArgs& t, Compute&& compute) const {
+    for (int tile = item.first_tile, row = division_.tile_start(tile), next; tile < item.end_tile; ++tile, row = next) {
+      next = division_.tile_start(tile + 1);
+      compute(next - row);
+      if (block == num_blocks_ - 1) finish(t.c, t.ldc, next - row, panel * kPanel, width * kPanel);
+      skip_rows(t, size_t(next - row));
+    }
   }
 
-  void in_place(const Division::Item& item, int tile, int panel, int width, int block) const {
-    const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
-    float* c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
-    const Ahead ahead = ahead_of(item, tile, panel, width, block);
-    compute(row, rows, panel, width, block, ahead, c, size_t(call_.out_stride), block > 0 || call_.accumulate);
-    if (block == num_blocks_ - 1) finish(c, size_t(call_.out_stride), rows, panel * kPanel, width * kPanel);
+  void skip_rows(TileArgs& t, size_t rows) const {
+    t.a += rows * kRowBytes;
+    t.c += rows * t.ldc;
+    if (call_.input.shape.group_size == 0) return;
+    t.scale += rows;
+    t.sum += rows;
+    t.scaled_sum += rows;
+    t.sub_sum += rows * size_t(w_.num_sub_groups());
   }
 
   // For the panel that reaches past the last row of the weight, and for sums of activated values.
+  void aside(const Division::Item& item, int panel, int width) const {
+    for (int tile = item.first_tile; tile < item.end_tile; ++tile) aside(item, tile, panel, width);
+  }
+
   void aside(const Division::Item& item, int tile, int panel, int width) const {
     const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
     constexpr size_t kStride = kMaxTilePanels * kPanel;
     float c[kMostTileRows * kStride];
     for (int block = 0; block < num_blocks_; ++block) {
-      compute(row, rows, panel, width, block, ahead_of(item, tile, panel, width, block), c, kStride, block > 0);
+      TileArgs t = arguments(row, panel, block);
+      const size_t share = look_ahead(item, panel, width, block, t);
+      t.ahead += size_t(tile - item.first_tile) * share;
+      t.c = c;
+      t.ldc = kStride;
+      t.add = block > 0;
+      run_tile(rows, width, t);
     }
     const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
     finish(c, kStride, rows, first, live);
@@ -226,25 +256,17 @@ class Run {
   }
   size_t block_bytes() const { return w_.panel_bytes / size_t(num_blocks_); }
 
-  struct Ahead {
-    const uint8_t* data;
-    size_t step;
-  };
-  Ahead ahead_of(const Division::Item& item, int tile, int panel, int width, int block) const {
-    const size_t tiles = size_t(item.end_tile - item.first_tile), step = (kLine + tiles - 1) / tiles;
-    const size_t steps = size_t(block_columns_) * column_panel_bytes(w_.layout) / kLine;
-    return {read_after(item, panel, width, block) + size_t(tile - item.first_tile) * steps * step, step};
-  }
-
-  void compute(int row, int rows, int panel, int width, int block, Ahead ahead, float* c, size_t ldc, bool add) const {
-    TileArgs t = arguments(row, panel, block);
+  // Where the first of an item's tiles asks for weights. Returns how far on the next one does.
+  size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
+    const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.near = kPrefetchBytes;
     t.panel_end = w_.panel(panel + 1);
-    t.ahead = ahead.data;
-    t.ahead_step = ahead.step;
-    t.c = c;
-    t.ldc = ldc;
-    t.add = add;
+    t.ahead = read_after(item, panel, width, block);
+    t.ahead_step = (kLine + tiles - 1) / tiles;
+    return size_t(block_columns_) * column_panel_bytes(w_.layout) / kLine * t.ahead_step;
+  }
+
+  void run_tile(int rows, int width, const TileArgs& t) const {
     if (division_.is_matrix()) run_matrix(w_.layout, rows, width, t);
     else tiles_.tiles[rows - 1][width / 2](t);
   }
