@@ -99,7 +99,7 @@ using Int8Products = FloatProducts;
 #endif
 
 constexpr int kSums = 10;  // independent ones: more than a pipeline is deep times wide, fewer than there are registers
-constexpr int kRepeats = 1 << 16;
+constexpr int kRepeats = 1 << 14, kPiecesPerThread = 16;
 
 template <class Products>
 int multiply_in_registers() {
@@ -116,17 +116,28 @@ int multiply_in_registers() {
   return result;
 }
 
+// The rate of all threads at pieces of work that each do `amount`.
+template <class Piece>
+double measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& piece) {
+  const int64_t count = int64_t{kPiecesPerThread} * pool.num_threads();
+  return best_rate(seconds, amount * double(count), [&] {
+    appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, [&](int64_t begin, int64_t end) {
+      for (; begin < end; ++begin) piece();
+    }, 1);
+  });
+}
+
 template <class Products>
 double measure_products(appl_pool& pool, double seconds) {
   std::atomic<int> sink{0};
-  const double amount = Products::kOperations * kSums * kRepeats * pool.num_threads();
-  return best_rate(seconds, amount, [&] { pool.run([&](int) { sink += multiply_in_registers<Products>(); }); });
+  return measure_pieces(pool, seconds, Products::kOperations * kSums * kRepeats, [&] {
+    sink += multiply_in_registers<Products>();
+  });
 }
 
 // The same of the matrix unit.
 double measure_unit(appl_pool& pool, double (&multiply)(int), double seconds) {
-  const double amount = multiply(1) * kRepeats * pool.num_threads();
-  return best_rate(seconds, amount, [&] { pool.run([&](int) { multiply(kRepeats); }); });
+  return measure_pieces(pool, seconds, multiply(1) * kRepeats, [&] { multiply(kRepeats); });
 }
 
 double measure_peak(appl_pool& pool, int32_t layout, double seconds) {

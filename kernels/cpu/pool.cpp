@@ -41,34 +41,47 @@ void appl_pool::run_erased(Function function, void* context) {
   if (num_threads_ == 1) return function(context, 0);
   function_ = function;
   context_ = context;
-  pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  epoch_.fetch_add(1);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  gate_.store(uint64_t{epoch} << 32, std::memory_order_release);
+  epoch_.store(epoch);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
   if (sleepers_.load() > 0) futex_wake_all(epoch_);
   function(context, 0);
-  for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
+  gate_.fetch_or(kClosed, std::memory_order_relaxed);
+  for (int spins = 0; (gate_.load(std::memory_order_acquire) & (kClosed - 1)) != 0; ++spins) {
     if (spins < kSpins) relax();
     else sched_yield();  // a worker was descheduled: give it this core
   }
 }
 
 void appl_pool::worker(int thread) {
-  for (uint32_t seen = 0;; ++seen) {
-    while (!await_work(seen)) {
-    }
+  for (uint32_t seen = 0;;) {
+    seen = next_epoch(seen);
     if (stopping_) return;
+    if (!enter(seen)) continue;
     function_(context_, thread);
-    pending_.fetch_sub(1, std::memory_order_release);
+    gate_.fetch_sub(1, std::memory_order_release);
   }
 }
 
-// Waits until the epoch differs from `seen`; false after a spurious wake-up.
-bool appl_pool::await_work(uint32_t seen) {
-  for (int spins = 0; spins < kSpins; ++spins) {
-    if (epoch_.load(std::memory_order_acquire) != seen) return true;
-    relax();
+// Waits until the epoch differs from `seen`.
+uint32_t appl_pool::next_epoch(uint32_t seen) {
+  for (;;) {
+    for (int spins = 0; spins < kSpins; ++spins) {
+      const uint32_t epoch = epoch_.load(std::memory_order_acquire);
+      if (epoch != seen) return epoch;
+      relax();
+    }
+    sleepers_.fetch_add(1);
+    futex_wait(epoch_, seen);
+    sleepers_.fetch_sub(1);
   }
-  sleepers_.fetch_add(1);
-  futex_wait(epoch_, seen);
-  sleepers_.fetch_sub(1);
-  return epoch_.load(std::memory_order_acquire) != seen;
+}
+
+// False when the run of that epoch is over: function_ and context_ are then another's, or nobody's.
+bool appl_pool::enter(uint32_t epoch) {
+  uint64_t gate = gate_.load(std::memory_order_relaxed);
+  while (gate >> 32 == epoch && (gate & kClosed) == 0) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
+  }
+  return false;
 }

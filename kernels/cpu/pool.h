@@ -20,7 +20,9 @@ struct appl_pool {
 
   appl::Store store;  // of the packed weights
 
-  // Calls work(thread) once on every thread, the caller being thread 0, and returns when all have returned.
+  // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns
+  // when all that came have returned. Work is therefore handed out as it is done (Chunks): a thread whose core is busy with something
+  // else is not waited for.
   template <class Work>
   void run(Work&& work) {
     run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
@@ -30,14 +32,16 @@ struct appl_pool {
   using Function = void (*)(void*, int);
   void run_erased(Function function, void* context);
   void worker(int thread);
-  bool await_work(uint32_t seen);
+  uint32_t next_epoch(uint32_t seen);
+  bool enter(uint32_t epoch);
 
   const int num_threads_;
   Function function_ = nullptr;
   void* context_ = nullptr;
   bool stopping_ = false;
-  alignas(64) std::atomic<uint32_t> epoch_{0};    // counts runs; workers wait for it to change
-  alignas(64) std::atomic<int> pending_{0};       // workers that have not finished the run
+  static constexpr uint64_t kClosed = uint64_t{1} << 31;
+  alignas(64) std::atomic<uint32_t> epoch_{0};       // counts runs; workers wait for it to change
+  alignas(64) std::atomic<uint64_t> gate_{kClosed};  // the run's epoch in the upper half; whether it is closed; workers inside
   alignas(64) std::atomic<int> sleepers_{0};
   std::unique_ptr<std::thread[]> threads_;
 };

@@ -1,4 +1,4 @@
-// What tall tiles share: products from an unpacked block, and asking for the next.
+// What tall tiles share: products from an unpacked block, and asking for the next. In an unnamed namespace, as integer_products.h.
 #pragma once
 
 #include "tall.h"

@@ -13,6 +13,7 @@ from appliance.kernels.operators import Linear, Slot, Span
 from tests.kernels.harness import (
     GROUP_UNITS,
     Graph,
+    bind,
     dense,
     limits,
     plain_step,
@@ -161,6 +162,24 @@ def test_sub_groups_that_no_kernel_has_are_refused(
     weight = replace(plain, sub_scale=np.ones((16, columns // size), np.int8), sub_group_size=size)
     with pytest.raises(BindError, match="sub-groups"):
         times(native, weight, np.ones((1, columns), np.float32), quantize=True)
+
+
+def test_threads_that_come_late_or_never_change_nothing(native: CpuKernelSet) -> None:
+    """With more threads than cores some find each run over; the work is done all the same, and once."""
+    rng = np.random.default_rng(10)
+    weight = random_weight(rng, Layout.INT4, 640, 1024)
+    x = rng.standard_normal((3, 1024)).astype(np.float32)
+    graph = Graph()
+    source, out = graph.given(x), graph.slot(640)
+    graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
+    program, step = graph.program(out), plain_step(3)
+    results = []
+    for num_threads, runs in ((1, 1), (8, 200)):
+        executable = bind(native, graph, program, limits(quantize=True, num_threads=num_threads))
+        results += [executable.run(step).copy() for _ in range(runs)]
+        executable.close()
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
 
 
 def times(native: CpuKernelSet, weight: CanonicalWeight, x: np.ndarray, quantize: bool) -> np.ndarray:
