@@ -10,21 +10,6 @@
 namespace appl {
 namespace {
 
-inline Ints multiply_pairs(Ints a, Ints b) {
-#if APPL_WIDTH == 16
-  return bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
-#elif APPL_WIDTH == 8
-  return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
-#elif defined(__SSE2__)
-  return bit_cast<Ints>(_mm_madd_epi16(bit_cast<__m128i>(a), bit_cast<__m128i>(b)));
-#else
-  const Shorts x = bit_cast<Shorts>(a), y = bit_cast<Shorts>(b);
-  Ints result;
-  for (int i = 0; i < kWidth; ++i) result[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
-  return result;
-#endif
-}
-
 // sum + a * b on words, added in pairs to 32 bits; and on unsigned and signed bytes, added in pairs to 16 bits. Spelled
 // out like multiply_add: the compiler would compute all products of a tile first, and spill them.
 #if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
@@ -55,7 +40,7 @@ inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d, Words f
 
 // For sums that are times nothing.
 struct NoFactors {
-  Words operator[](int) const { return splat_word(0x00010001u); }
+  Words operator[](int) const { return no_factor(); }
 };
 
 // How one weight type is multiplied: `kColumns` columns of a panel are kLines lines of memory and `kSteps` steps. Step s takes
@@ -153,7 +138,7 @@ struct Int4Type {
   static constexpr int kColumns = 8, kLines = 1, kSteps = 2, kFoldColumns = 32;
   static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_products(sum, w, x); }
-  static Ints fold(Sum sum) { return fold(sum, NoFactors()[0]); }
+  static Ints fold(Sum sum) { return fold(sum, no_factor()); }
   static Ints fold(Sum sum, Words factor) { return multiply_pairs(bit_cast<Ints>(sum), bit_cast<Ints>(factor)); }
   template <int Half>
   static Words factor(Words pairs) { return word_factor<Half>(pairs); }

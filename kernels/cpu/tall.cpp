@@ -121,16 +121,6 @@ class TallTile {
   }
 };
 
-using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
-
-template <class P>
-Run tile_of(int rows) {
-  static constexpr Run kTiles[] = {TallTile<P, 1>::run, TallTile<P, 2>::run, TallTile<P, 3>::run,
-                                   TallTile<P, 4>::run, TallTile<P, 5>::run, TallTile<P, 6>::run};
-  static_assert(std::size(kTiles) == kMaxTileRows);
-  return kTiles[rows - 1];
-}
-
 int chunk_columns(appl_layout layout) {
   switch (layout) {
     case APPL_INT4: return Products4::kSteps * Products4::kColumns;
@@ -160,7 +150,7 @@ bool is_tall(appl_layout layout, int group_size, bool per_channel) {
 }
 
 void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
-  const size_t column_bytes = layout == APPL_INT8 ? 2 * kPanel : kPanel, scale_bytes = kPanel * (t.scales_are_f32 ? 4 : 2);
+  const size_t column_bytes = layout == APPL_INT8 ? 2 * kPanel : kPanel;
   const uint8_t *data = t.b, *header = t.header;
   for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
     const int columns = std::min(t.group_size, t.columns - first);
@@ -169,7 +159,7 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
     else unpack_group(layout, data, columns, to);
     for (int v = 0; v < kVectors; ++v) {
       store(block.scale[group] + v * kWidth, load_scales(header, t.scales_are_f32, v));
-      if (t.has_offset) store(block.offset[group] + v * kWidth, load_scales(header + scale_bytes, t.scales_are_f32, v));
+      if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(header, t.scales_are_f32, v));
     }
     data += t.group_stride;
     header += t.header_stride;
@@ -184,10 +174,10 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   if (t.sub_group_size != 0) return run_tall_sub_groups(layout, rows, t, block, ahead);
   switch (layout) {
-    case APPL_INT4: return tile_of<Products4>(rows)(t, block, ahead);
-    case APPL_INT5: return tile_of<Products5>(rows)(t, block, ahead);
-    case APPL_INT6: return tile_of<Products6>(rows)(t, block, ahead);
-    default: return tile_of<WordProducts>(rows)(t, block, ahead);
+    case APPL_INT4: return run_rows<TallTile, Products4>(rows, t, block, ahead);
+    case APPL_INT5: return run_rows<TallTile, Products5>(rows, t, block, ahead);
+    case APPL_INT6: return run_rows<TallTile, Products6>(rows, t, block, ahead);
+    default: return run_rows<TallTile, WordProducts>(rows, t, block, ahead);
   }
 }
 

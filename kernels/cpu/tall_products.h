@@ -1,6 +1,8 @@
 // What tall tiles share: products from an unpacked block, and asking for the next. In an unnamed namespace, as integer_products.h.
 #pragma once
 
+#include <iterator>
+
 #include "tall.h"
 
 #if APPL_WIDTH == 8
@@ -28,10 +30,8 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
     asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
     return sum;
   }
-  static Ints fold(Sum sum) { return fold(sum, splat_word(0x00010001u)); }
-  static Ints fold(Sum sum, Words factor) {
-    return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(sum), bit_cast<__m256i>(factor)));
-  }
+  static Ints fold(Sum sum) { return fold(sum, no_factor()); }
+  static Ints fold(Sum sum, Words factor) { return multiply_pairs(bit_cast<Ints>(sum), bit_cast<Ints>(factor)); }
 };
 
 struct WordProducts {  // int8 as signed words
@@ -84,6 +84,16 @@ template <class P, int Rows, bool IsFirst>
       for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst && s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
     }
   }
+}
+
+// The tile of so many rows.
+template <template <class, int> class Tile, class P>
+void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
+  using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
+  static constexpr Run kTiles[] = {Tile<P, 1>::run, Tile<P, 2>::run, Tile<P, 3>::run,
+                                   Tile<P, 4>::run, Tile<P, 5>::run, Tile<P, 6>::run};
+  static_assert(std::size(kTiles) == kMaxTileRows);
+  kTiles[rows - 1](t, block, ahead);
 }
 
 }  // namespace

@@ -50,9 +50,7 @@ class SubGroupTallTile {
       for (int m = 0; m < Rows; ++m) {
         const Ints pair_sums = Ints(splat_word(load<uint32_t>(x + size_t(m) * count + pair * 2)));
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
-          rests[m][v] += bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(f[v]), bit_cast<__m256i>(pair_sums)));
-        }
+        for (int v = 0; v < kVectors; ++v) rests[m][v] += multiply_pairs(f[v], pair_sums);
       }
     }
     const float* scale = t.scale + size_t(group) * t.side_stride;
@@ -92,16 +90,6 @@ class SubGroupTallTile {
   }
 };
 
-using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
-
-template <class P>
-Run tile_of(int rows) {
-  static constexpr Run kTiles[] = {SubGroupTallTile<P, 1>::run, SubGroupTallTile<P, 2>::run, SubGroupTallTile<P, 3>::run,
-                                   SubGroupTallTile<P, 4>::run, SubGroupTallTile<P, 5>::run, SubGroupTallTile<P, 6>::run};
-  static_assert(std::size(kTiles) == kMaxTileRows);
-  return kTiles[rows - 1];
-}
-
 }  // namespace
 
 void unpack_factors(const TileArgs& t, TallBlock& block) {
@@ -122,9 +110,11 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   switch (layout) {
-    case APPL_INT4: return (t.sub_group_size == 32 ? tile_of<ByteProducts<8>> : tile_of<ByteProducts<4>>)(rows)(t, block, ahead);
-    case APPL_INT5: return tile_of<Products5>(rows)(t, block, ahead);
-    default: return tile_of<Products6>(rows)(t, block, ahead);
+    case APPL_INT4:
+      if (t.sub_group_size == 16) return run_rows<SubGroupTallTile, ByteProducts<4>>(rows, t, block, ahead);
+      return run_rows<SubGroupTallTile, Products4>(rows, t, block, ahead);
+    case APPL_INT5: return run_rows<SubGroupTallTile, Products5>(rows, t, block, ahead);
+    default: return run_rows<SubGroupTallTile, Products6>(rows, t, block, ahead);
   }
 }
 

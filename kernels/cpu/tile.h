@@ -203,11 +203,35 @@ class AskedLines {
   size_t stride_[2];
 };
 
-// Sixteen scales (or offsets) of a header, vector `v` of the panel.
+// Sixteen scales of a header, vector `v` of the panel.
 inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {
   if (are_f32) return load(at + v * kWidth * 4);
   return f16_to_floats(load<Halves>(at + v * kWidth * 2));
 }
+
+// The same of the offsets, where the header begins at `header`.
+inline Floats load_offsets(const uint8_t* header, bool are_f32, int v) {
+  return load_scales(header + size_t{kPanel} * (are_f32 ? 4 : 2), are_f32, v);
+}
+
+// Sixteen-bit words multiplied, and added in pairs.
+inline Ints multiply_pairs(Ints a, Ints b) {
+#if APPL_WIDTH == 16
+  return bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
+#elif APPL_WIDTH == 8
+  return bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return bit_cast<Ints>(_mm_madd_epi16(bit_cast<__m128i>(a), bit_cast<__m128i>(b)));
+#else
+  const Shorts x = bit_cast<Shorts>(a), y = bit_cast<Shorts>(b);
+  Ints result;
+  for (int i = 0; i < kWidth; ++i) result[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+  return result;
+#endif
+}
+
+// The factor of 16-bit sums that are only to be added in pairs.
+inline Words no_factor() { return splat_word(0x00010001u); }
 
 // The int8 factors of two sub-groups, [16][2] at `at`, as two words in each row's lane; and one of them as the row's products
 // take it: 16-bit sums in both words, 32-bit sums as a number.

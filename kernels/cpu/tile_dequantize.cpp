@@ -35,7 +35,7 @@ struct Scales {
     if (t.sub_group_size != 0) scale *= factors(t, header + t.sub_scale_at, v, column);
     offset = -t.zero_point * scale;
     if (!t.has_offset) return;
-    const Floats stored = load_scales(header + size_t{kPanel} * (t.scales_are_f32 ? 4 : 2), t.scales_are_f32, v);
+    const Floats stored = load_offsets(header, t.scales_are_f32, v);
     offset += t.sub_group_size == 0 ? stored : stored * factors(t, header + t.sub_offset_at, v, column);
   }
 

@@ -101,10 +101,9 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
 
   // c += offset * sum of the inputs
   static void add_offset(const TileArgs& t, Results& c) {
-    const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const Floats offset = load_scales(header(t, v) + scale_bytes, t.scales_are_f32, v % kPanelVectors);
+      const Floats offset = load_offsets(header(t, v), t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[m]), offset);
     }
@@ -164,7 +163,6 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
 
   [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side,
                                            const Ints (&products)[Rows][kVectors], Floats (&c)[Rows][kVectors]) {
-    const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
@@ -175,7 +173,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
         c[m][v] = multiply_add(c[m][v], product, weight_scale);
       }
       if (!t.has_offset) continue;
-      const Floats offset = load_scales(at + scale_bytes, t.scales_are_f32, v % kPanelVectors);
+      const Floats offset = load_offsets(at, t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) c[m][v] = multiply_add(c[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
     }

@@ -102,12 +102,11 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   }
 
   static void scale(const TileArgs& t, const Products& sums, const Products& rests, Floats (&c)[Rows][kVectors]) {
-    const size_t scale_bytes = size_t{kPanel} * (t.scales_are_f32 ? 4 : 2);
     const int zero = int(t.zero_point);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight_scale = load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
-      const Floats offset = t.has_offset ? load_scales(header(t, v) + scale_bytes, t.scales_are_f32, v % kPanelVectors) : Floats{};
+      const Floats offset = t.has_offset ? load_offsets(header(t, v), t.scales_are_f32, v % kPanelVectors) : Floats{};
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
         const Floats x = splat(t.scale[m]);

@@ -164,6 +164,23 @@ def test_sub_groups_that_no_kernel_has_are_refused(
         times(native, weight, np.ones((1, columns), np.float32), quantize=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sub_scale": None}, "lack their factors"),
+        ({"sub_offset": None}, "lack their factors"),
+        ({"sub_scale": np.ones((16, 7), np.int8)}, "wrong size or type"),
+        ({"sub_offset": np.ones((16, 8), np.int16)}, "wrong size or type"),
+    ],
+)
+def test_sub_groups_without_their_factors_are_refused(
+    native: CpuKernelSet, change: dict[str, np.ndarray | None], message: str
+) -> None:
+    weight = replace(random_sub_groups(np.random.default_rng(7), Layout.INT4, 16, 256, 32), **change)
+    with pytest.raises(BindError, match=message):
+        times(native, weight, np.ones((1, 256), np.float32), quantize=True)
+
+
 def test_threads_that_come_late_or_never_change_nothing(native: CpuKernelSet) -> None:
     """With more threads than cores some find each run over; the work is done all the same, and once."""
     rng = np.random.default_rng(10)

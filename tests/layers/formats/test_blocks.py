@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from appliance.catalog.formats import BF16, F32, STORAGES, WeightForm
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.reference.weights import dequantize
 from appliance.layers.formats.groups import FormatError
 from appliance.layers.formats.translate import BLOCK_READERS, StoredRows, translate_matrix
 from appliance.layers.spec import WeightSource
@@ -42,20 +43,8 @@ def expected(storage: str, raw: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[storage.upper()])
 
 
-def dequantize(weight: CanonicalWeight) -> np.ndarray:
-    values = weight.data
-    if weight.layout is Layout.INT4:
-        values = np.stack((values & 15, values >> 4), axis=-1).reshape(weight.out_features, -1)
-    scale, offset = weight.scale.astype(np.float32), weight.offset
-    if weight.sub_scale is not None:
-        repeats = weight.group_size // weight.sub_group_size
-        scale = np.repeat(scale, repeats, axis=1) * weight.sub_scale
-        offset = None if offset is None else np.repeat(offset.astype(np.float32), repeats, axis=1) * weight.sub_offset
-    grouped = values.astype(np.float32).reshape(weight.out_features, scale.shape[1], -1)
-    result = grouped * scale[..., None]
-    if offset is not None:
-        result = result + offset.astype(np.float32)[..., None]
-    return result.reshape(weight.out_features, -1)
+def dequantized(weight: CanonicalWeight) -> np.ndarray:
+    return dequantize(weight).numpy()
 
 
 @pytest.mark.parametrize("storage", BLOCK_READERS)
@@ -74,7 +63,7 @@ def test_takes_its_catalogued_form_exactly(storage: str) -> None:
     assert weight.layout == catalogued.form.layout
     assert (weight.offset is not None) == catalogued.form.has_offset
     # Symmetric forms add minus the middle of the codes in another order; both sides are exact in f32.
-    np.testing.assert_array_equal(dequantize(weight), expected(storage, raw))
+    np.testing.assert_array_equal(dequantized(weight), expected(storage, raw))
 
 
 def test_a_group_scale_beyond_f16_is_refused() -> None:
@@ -97,7 +86,7 @@ def test_joins_rows_and_undoes_the_head_permutation() -> None:
     permuted = WeightSource("w", "unpermute_heads", num_heads=1)
     joined = translate_matrix([stored("q8_0", first, permuted), stored("q8_0", second)], STORAGES["q8_0"].form, COLUMNS)
     exact = expected("q8_0", first)[[0, 2, 4, 1, 3, 5]]
-    np.testing.assert_array_equal(dequantize(joined), np.concatenate((exact, expected("q8_0", second))))
+    np.testing.assert_array_equal(dequantized(joined), np.concatenate((exact, expected("q8_0", second))))
 
 
 def test_takes_a_slice_of_rows() -> None:
