@@ -20,59 +20,140 @@ KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
 namespace {
 
 // NaN becomes 0, anything beyond `limit` becomes it.
-float finite(float x, float limit) { return x == x ? std::min(std::max(x, -limit), limit) : 0.0f; }
+Floats finite(Floats x, float limit) { return x == x ? vmin(vmax(x, splat(-limit)), splat(limit)) : Floats{}; }
 
+// How the cache holds an element. A Unit is what lies together of one token's key: bf16 columns lie in pairs.
 struct F32Element {
   using Type = float;
-  static constexpr int kPair = 1;
-  static float convert(float x) { return finite(x, 3.38e38f); }
+  using Unit = float;
+  static Floats convert(Floats x) { return finite(x, 3.38e38f); }
 };
 struct F16Element {
   using Type = uint16_t;
-  static constexpr int kPair = 1;
-  static uint16_t convert(float x) { return float_to_f16(finite(x, 65504.0f)); }
+  using Unit = uint16_t;
+  static Halves convert(Floats x) { return floats_to_f16(finite(x, 65504.0f)); }
 };
 struct Bf16Element {
   using Type = uint16_t;
-  static constexpr int kPair = 2;
-  static uint16_t convert(float x) { return float_to_bf16(finite(x, 3.38e38f)); }
+  using Unit = uint32_t;
+  static Halves convert(Floats x) { return __builtin_convertvector(numbers_to_bf16(finite(x, 3.38e38f)), Halves); }
 };
 
+// Tokens of a step whose slots follow each other in one panel of a block.
+struct TokenRun {
+  int64_t first;
+  int count, block, slot;
+};
+
+// Writes one head of a run, up to kColumns columns at a time: converted row by row first, then stored line by line, as a line of
+// the cache holds all sixteen tokens.
 template <class Element>
-void write_key(const KvGeometry& g, uint8_t* head, int slot, const float* k) {
-  constexpr int kPair = Element::kPair;
-  auto* out = reinterpret_cast<typename Element::Type*>(head + size_t(slot / kPanel) * g.key_panel_bytes());
-  out += slot % kPanel * kPair;
-  for (int j = 0; j < g.head_dim; ++j) out[j / kPair * kPanel * kPair + j % kPair] = Element::convert(k[j]);
+class HeadWriter {
+  using Type = typename Element::Type;
+  using Unit = typename Element::Unit;
+  static constexpr int kPair = sizeof(Unit) / sizeof(Type), kColumns = 64;
+
+ public:
+  HeadWriter(const KvGeometry& geometry, const TokenRun& run) : g_(geometry), run_(run) {}
+
+  void write(const appl_span& keys, const appl_span& values, int head, uint8_t* key_head, uint8_t* value_head) {
+    for (int column = 0; column < g_.head_dim; column += kColumns) {
+      const int columns = std::min(kColumns, g_.head_dim - column);
+      convert(keys, head * g_.head_dim + column, columns);
+      uint8_t* panel = key_head + size_t(run_.slot / kPanel) * g_.key_panel_bytes();
+      write_keys(reinterpret_cast<Unit*>(panel) + column / kPair * kPanel, columns);
+      convert(values, head * g_.head_dim + column, columns);
+      write_values(reinterpret_cast<Type*>(value_head + size_t(column / kPanel) * g_.value_panel_bytes()), columns);
+    }
+  }
+
+ private:
+  // Columns up to the next multiple of sixteen become 0.
+  void convert(const appl_span& x, int column, int columns) {
+    for (int t = 0; t < run_.count; ++t) {
+      const float* from = x.data + size_t(run_.first + t) * size_t(x.stride) + column;
+      for (int i = 0; i < int(round_up(size_t(columns), kPanel)); i += kWidth) {
+        Floats v{};
+        if (i + kWidth <= columns) v = load(from + i);
+        else if (i < columns) std::memcpy(&v, from + i, size_t(columns - i) * sizeof(float));
+        store(rows_[t] + i, Element::convert(v));
+      }
+    }
+  }
+
+  void write_keys(Unit* panel, int columns) const {
+    const int units = (columns + kPair - 1) / kPair;
+    if (run_.count == kPanel) store_units(panel, units, std::integral_constant<int, kPanel>());
+    else store_units(panel + run_.slot % kPanel, units, run_.count);
+  }
+
+  template <class Count>  // a constant where the panel is filled
+  void store_units(Unit* out, int units, Count count) const {
+    for (int u = 0; u < units; ++u, out += kPanel)
+      for (int t = 0; t < count; ++t) out[t] = load<Unit>(rows_[t] + u * kPair);
+  }
+
+  void write_values(Type* panel, int columns) const {
+    for (int column = 0; column < columns; column += kPanel, panel += size_t(g_.slots) * kPanel) {
+      for (int t = 0, tokens = 1; t < run_.count; t += tokens) {
+        const int slot = run_.slot + t;
+        Type* out = panel + slot / kPair * kPanel * kPair;
+        tokens = slot % kPair == 0 && t + kPair <= run_.count ? kPair : 1;
+        if (tokens == kPair) store_slots(out, t, column);
+        else for (int j = 0; j < kPanel; ++j) out[j * kPair + slot % kPair] = rows_[t][column + j];
+      }
+    }
+  }
+
+  // Sixteen columns of a unit's tokens.
+  void store_slots(Type* out, int t, int column) const {
+    if constexpr (kPair == 1) {
+      std::copy_n(rows_[t] + column, kPanel, out);
+    } else {
+      for (int j = 0; j < kPanel; j += kWidth) {
+        const auto words = [&](int token) { return widen(load<Halves>(rows_[token] + column + j)); };
+        store(out + j * kPair, words(t) | words(t + 1) << 16);
+      }
+    }
+  }
+
+  const KvGeometry& g_;
+  const TokenRun run_;
+  alignas(64) Type rows_[kPanel][kColumns];
+};
+
+// The run that begins at token `first`, of tokens before `end`.
+TokenRun run_at(const KvGeometry& g, const int32_t* slots, int64_t first, int64_t end) {
+  TokenRun run{first, 1, slots[first] / g.block_size, slots[first] % g.block_size};
+  const int most = std::min(g.block_size - run.slot, kPanel - run.slot % kPanel);
+  while (run.count < most && first + run.count < end && slots[first + run.count] == slots[first] + run.count) ++run.count;
+  return run;
 }
 
 template <class Element>
-void write_value(const KvGeometry& g, uint8_t* head, int slot, const float* v) {
-  constexpr int kPair = Element::kPair;
-  auto* out = reinterpret_cast<typename Element::Type*>(head) + slot / kPair * kPanel * kPair + slot % kPair;
-  const int panel = g.slots * kPanel;
-  for (int j = 0; j < g.head_dim; ++j) out[j / kPanel * panel + j % kPanel * kPair] = Element::convert(v[j]);
-}
-
-template <class Element>
-void write_token(const KvLayer& layer, int slot_index, const float* k, const float* v) {
-  const KvGeometry& g = layer.geometry;
-  const int block = slot_index / g.block_size, slot = slot_index % g.block_size;
-  for (int head = 0; head < g.num_kv_heads; ++head, k += g.head_dim, v += g.head_dim) {
-    write_key<Element>(g, layer.keys + g.offset(block, head), slot, k);
-    write_value<Element>(g, layer.values + g.offset(block, head), slot, v);
+void write_run(const appl_kv_write& op, const KvLayer& layer, const TokenRun& run) {
+  HeadWriter<Element> writer(layer.geometry, run);
+  for (int head = 0; head < layer.geometry.num_kv_heads; ++head) {
+    const size_t offset = layer.geometry.offset(run.block, head);
+    writer.write(op.k, op.v, head, layer.keys + offset, layer.values + offset);
   }
 }
 
 template <class Element>
 void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer, const appl_step& step) {
-  parallel_for(pool, step.num_tokens, op.k.width * 4, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      if (step.slot_mapping[t] < 0) continue;
-      write_token<Element>(layer, step.slot_mapping[t], op.k.data + size_t(t) * size_t(op.k.stride),
-                           op.v.data + size_t(t) * size_t(op.v.stride));
+  constexpr int64_t kTokens = 2 * kPanel;  // a chunk's
+  const auto write = [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end;) {
+      if (step.slot_mapping[t] < 0) {
+        ++t;
+        continue;
+      }
+      const TokenRun run = run_at(layer.geometry, step.slot_mapping, t, end);
+      write_run<Element>(op, layer, run);
+      t += run.count;
     }
-  });
+  };
+  parallel_for(pool, step.num_tokens, op.k.width * 2, write, kTokens);
 }
 
 }  // namespace

@@ -126,9 +126,14 @@ inline uint16_t float_to_bf16(float x) {
 inline Words widen(Halves x) { return __builtin_convertvector(x, Words); }
 inline Floats bf16_to_floats(Halves x) { return bit_cast<Floats>(widen(x) << 16); }
 
+// Round to nearest even, in the lower halves. Not for NaN.
+inline Words numbers_to_bf16(Floats x) {
+  const Words bits = bit_cast<Words>(x);
+  return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
 inline Halves floats_to_bf16(Floats x) {
-  Words bits = bit_cast<Words>(x);
-  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  Words bits = bit_cast<Words>(x), rounded = numbers_to_bf16(x);
   Words is_nan = Words((bits & 0x7fffffffu) > 0x7f800000u);
   return __builtin_convertvector((rounded & ~is_nan) | (((bits >> 16) | 0x40) & is_nan), Halves);
 }
