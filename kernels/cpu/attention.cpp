@@ -33,6 +33,7 @@ struct Scratch {
   float* scores;           // [kRows][kChunk]
   uint8_t* probabilities;  // the scores in the form that the value tiles read
   State segment, total;
+  int asked = 0;  // blocks of the next chunk whose keys have been asked for
 };
 
 size_t query_bytes(int width) {
@@ -116,24 +117,36 @@ class Attention {
     return part;
   }
 
-  // The item's results, divided by the sums.
-  void run(const Part& item, Scratch& scratch) const {
-    load_queries(item, scratch);
-    clear(item, scratch.total);
-    for (int i = item.first_block / segment_blocks_; i * segment_blocks_ < item.end_block; ++i) {
-      compute(segment(item, i), scratch, scratch.segment);
-      for (int row = 0; row < item.rows; ++row) fold(scratch.total, scratch.segment, row, g_.width);
+  // The item's results, divided by the sums. Returns the number of what this thread does next, which claim() gives in time to ask for
+  // its keys.
+  template <class Claim>
+  int64_t run(int64_t index, Scratch& scratch, Claim&& claim) const {
+    const Part whole = item(index);
+    load_queries(whole, scratch);
+    clear(whole, scratch.total);
+    int64_t next = 0;
+    for (int i = first_segment(whole), last = (whole.end_block - 1) / segment_blocks_; i <= last; ++i) {
+      const auto following = [&] { return i < last ? segment(whole, i + 1) : first_part(next = claim()); };
+      compute(segment(whole, i), scratch, scratch.segment, following);
+      for (int row = 0; row < whole.rows; ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
-    write(item, scratch.total);
+    write(whole, scratch.total);
+    return next;
   }
 
   // One segment's, which `join` folds in the same order. A segment without keys leaves the maximum at minus infinity.
-  void run_segment(int64_t index, Scratch& scratch, float* partials) const {
-    const Part part = segment(item(index / splits_), int(index % splits_));
+  template <class Claim>
+  int64_t run_segment(int64_t index, Scratch& scratch, float* partials, Claim&& claim) const {
+    const Part part = split_part(index);
     const State state = partial(partials, index);
-    if (part.first_block >= part.end_block) return clear(part, state);
+    if (part.first_block >= part.end_block) {
+      clear(part, state);
+      return claim();
+    }
     load_queries(part, scratch);
-    compute(part, scratch, state);
+    int64_t next = 0;
+    compute(part, scratch, state, [&] { return split_part(next = claim()); });
+    return next;
   }
 
   void join(int64_t index, float* partials, const State& total) const {
@@ -151,6 +164,18 @@ class Attention {
   int64_t items_of(int s) const { return int64_t((tokens_of(s) * group_ + kRows - 1) / kRows) * g_.num_kv_heads; }
   static int divided(int a, int b) { return (a + b - 1) / b; }
 
+  int first_segment(const Part& item) const { return item.first_block / segment_blocks_; }
+
+  // What an item or a part begins with; nothing behind the last.
+  Part first_part(int64_t index) const {
+    if (index >= num_items_) return {};
+    const Part whole = item(index);
+    return segment(whole, first_segment(whole));
+  }
+  Part split_part(int64_t index) const {
+    return index < num_parts() ? segment(item(index / splits_), int(index % splits_)) : Part{};
+  }
+
   Part segment(Part part, int index) const {
     part.first_block = std::max(part.first_block, index * segment_blocks_);
     part.end_block = std::min(part.end_block, (index + 1) * segment_blocks_);
@@ -163,16 +188,31 @@ class Attention {
     std::fill_n(state.values, size_t(part.rows) * size_t(g_.width), 0.0f);
   }
 
-  void compute(const Part& part, Scratch& scratch, const State& state) const {
+  // Blocks of a chunk.
+  struct Blocks {
+    int first, end;
+    int count() const { return end - first; }
+  };
+  Blocks chunk_at(const Part& part, int block) const {
+    return {block, std::min((block / chunk_blocks_ + 1) * chunk_blocks_, part.end_block)};
+  }
+
+  // All chunks of `part`. While it adds a chunk's values it asks for the keys that are read next: those of the next chunk, or of the
+  // first of following(), which is called at the last.
+  template <class Following>
+  void compute(const Part& part, Scratch& scratch, const State& state, Following&& following) const {
     clear(part, state);
     const int asked = std::min(part.first_block + kBlocksAhead, part.end_block);
-    for (int block = part.first_block; block < asked; ++block) ask_for(part, block);
-    const int first = part.first_block / chunk_blocks_ * chunk_blocks_;
-    for (int chunk = first; chunk < part.end_block; chunk += chunk_blocks_) {
-      const int skip = std::max(part.first_block - chunk, 0), count = std::min(chunk_blocks_, part.end_block - chunk);
-      score(part, chunk, skip, count, scratch);
-      for (int row = 0; row < part.rows; ++row) normalize(part, row, chunk, count, scratch, state);
-      add_values(part, chunk, skip, count, scratch, state);
+    for (int block = part.first_block + scratch.asked; block < asked; ++block) ask_for(part, block);
+    for (Blocks chunk = chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
+      const int first = chunk.first / chunk_blocks_ * chunk_blocks_, skip = chunk.first - first, count = chunk.end - first;
+      score(part, first, skip, count, scratch);
+      for (int row = 0; row < part.rows; ++row) normalize(part, row, first, count, scratch, state);
+      after = chunk_at(part, chunk.end);
+      const Part next = after.count() > 0 ? part : following();
+      const Blocks later = after.count() > 0 ? after : chunk_at(next, next.first_block);
+      add_values(part, first, skip, count, next, later, scratch, state);
+      scratch.asked = std::min(chunk.count(), later.count());
     }
   }
 
@@ -198,6 +238,9 @@ class Attention {
   }
   int block_id(const Part& part, int block) const {
     return step_.block_tables[size_t(part.sequence) * size_t(step_.block_table_stride) + size_t(block)];
+  }
+  const uint8_t* head_of(const uint8_t* cache, const Part& part, int block) const {
+    return cache + g_.offset(block_id(part, block), part.kv_head);
   }
   int query_blocks() const { return (g_.width + block_columns(form_) - 1) / block_columns(form_); }
 
@@ -228,7 +271,7 @@ class Attention {
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
   void ask_for(const Part& part, int block) const {
     constexpr size_t kLine = 64;
-    const uint8_t* at = layer_.keys + g_.offset(block_id(part, block), part.kv_head);
+    const uint8_t* at = head_of(layer_.keys, part, block);
     for (size_t i = 0; i < g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
   }
 
@@ -241,7 +284,7 @@ class Attention {
 
   // Blocks past the end are the last one.
   Panels panels_of(const uint8_t* cache, const Part& part, int block, int blocks) const {
-    const auto at = [&](int b) { return cache + g_.offset(block_id(part, std::min(b, part.end_block - 1)), part.kv_head); };
+    const auto at = [&](int b) { return head_of(cache, part, std::min(b, part.end_block - 1)); };
     return {at(block), blocks == 2 ? size_t(at(block + 1) - at(block)) : g_.key_panel_bytes()};
   }
 
@@ -254,8 +297,9 @@ class Attention {
     for (int b = skip, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
       const Panels keys = panels_of(layer_.keys, part, first_block + b, blocks);
-      const Panels next = panels_of(layer_.keys, part, first_block + b + kBlocksAhead, blocks);
       const Panels values = panels_of(layer_.values, part, first_block + b, blocks);  // read after the chunk's scores
+      const bool is_asked = b + kBlocksAhead < skip + scratch.asked;
+      const Panels next = is_asked ? values : panels_of(layer_.keys, part, first_block + b + kBlocksAhead, blocks);
       for_tiles(part.rows, [&](int row, int rows) {
         for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
           width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
@@ -360,8 +404,9 @@ class Attention {
     for (int i = 0; i < count * g_.slots; i += kWidth) store(out + i, floats_to_bf16(load(s + i)));
   }
 
-  void add_values(const Part& part, int first_block, int skip, int count, Scratch& scratch, const State& state) const {
-    const uint8_t* blocks[kChunk / kPanel];
+  void add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later,
+                  const Scratch& scratch, const State& state) const {
+    const uint8_t *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
     const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
     const int panels = g_.width / kPanel;
     TileArgs t = tile_args();
@@ -372,11 +417,14 @@ class Attention {
     t.ldc = size_t(g_.width);
     t.add = true;
     for_tiles(part.rows, [&](int row, int rows) {
+      const bool asks = row == 0 && later.count() > 0;
+      t.asked_segments = asks ? asked + skip : nullptr;
       for (int panel = 0, width = 0; panel < panels; panel += width) {
         width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
-        for (int b = skip; b < count; ++b) {
-          blocks[b] = layer_.values + g_.offset(block_id(part, first_block + b), part.kv_head) +
-                      size_t(panel) * g_.value_panel_bytes();
+        const size_t offset = size_t(panel) * g_.value_panel_bytes();
+        for (int b = skip; b < count; ++b) blocks[b] = head_of(layer_.values, part, first_block + b) + offset;
+        for (int b = skip; asks && b < count; ++b) {
+          asked[b] = head_of(layer_.keys, next, std::min(later.first + b - skip, later.end - 1)) + offset;
         }
         t.a = a + size_t(row) * kRowBytes + size_t(skip * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
         t.b = t.ahead = blocks[skip];
@@ -425,10 +473,13 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
   Chunks parts(attention.num_parts(), 1);
   auto work = [&](int thread) {
     Scratch scratch = scratch_of(thread);
-    int64_t index, end;
-    while (parts.next(index, end)) {
-      if (attention.splits() == 1) attention.run(attention.item(index), scratch);
-      else attention.run_segment(index, scratch, partials);
+    const auto claim = [&parts] {
+      int64_t index, end;
+      parts.next(index, end);
+      return index;
+    };
+    for (int64_t index = claim(); index < attention.num_parts();) {
+      index = attention.splits() == 1 ? attention.run(index, scratch, claim) : attention.run_segment(index, scratch, partials, claim);
     }
   };
   pool.run(work);

@@ -22,10 +22,14 @@ struct TileArgs {
   const uint8_t* ahead;      // in the panels that come next, for taller tiles
   size_t ahead_step;         // bytes of each panel to ask for at a step
 
-  // Or instead: where a cache's lines lie that come later, one of each panel a step, at the same offset as the columns.
+  // Or instead: where a cache's lines lie that come later, one of each panel a step, at the same offset as the columns;
+  // in two places, or twice in one.
   bool asks = false;
   const uint8_t* asked[2] = {};
   size_t asked_stride[2] = {};  // from panel to panel
+
+  // Or of each segment's lines, kPanel * 4 bytes from one to the next, as many a step as there are panels.
+  const uint8_t* const* asked_segments = nullptr;
 
   // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment
@@ -154,6 +158,8 @@ class Prefetch {
         panel_end_(t.panel_end),
         ahead_(t.ahead) {}
 
+  void segment() {}
+
   template <int Lines = 1>
   [[gnu::always_inline]] void step(const uint8_t* b) {
     if constexpr (Rows <= 2) {
@@ -193,14 +199,36 @@ class AskedLines {
   explicit AskedLines(const TileArgs& t)
       : distance_{t.asked[0] - t.b, t.asked[1] - t.b}, stride_{t.asked_stride[0], t.asked_stride[1]} {}
 
+  void segment() {}
   [[gnu::always_inline]] void step(const uint8_t* b) const {
-    for (int i = 0; i < 2; ++i)
-      for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + distance_[i] + size_t(p) * stride_[i], 0, 2);
+    ask<0>(b);
+    if (distance_[0] != distance_[1]) ask<1>(b);
   }
 
  private:
+  template <int I>
+  [[gnu::always_inline]] void ask(const uint8_t* b) const {
+    for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + distance_[I] + size_t(p) * stride_[I], 0, 2);
+  }
+
   ptrdiff_t distance_[2];
   size_t stride_[2];
+};
+
+// The same for tiles over several segments.
+template <int Panels>
+class AskedSegments {
+ public:
+  explicit AskedSegments(const TileArgs& t) : next_(t.asked_segments) {}
+
+  [[gnu::always_inline]] void segment() { at_ = *next_++; }
+  [[gnu::always_inline]] void step(const uint8_t*) {
+    for (int p = 0; p < Panels; ++p, at_ += kPanel * 4) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const uint8_t* const* next_;
+  const uint8_t* at_ = nullptr;
 };
 
 // Sixteen scales of a header, vector `v` of the panel.

@@ -38,6 +38,7 @@ void run_floats(const TileArgs& t) {
   Ahead ahead(t);
   const float* a = reinterpret_cast<const float*>(t.a);
   for_segments(t, [&](const uint8_t* b, int columns) {
+    ahead.segment();
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
       ahead.step(b);
 #pragma GCC unroll 2
@@ -63,6 +64,7 @@ template <class Reader, int Rows, int Panels>
 struct FloatKernel {
   static void run(const TileArgs& t) {
     if (t.asks) run_floats<AskedLines<Panels>, Reader, Rows, Panels>(t);
+    else if (t.asked_segments != nullptr) run_floats<AskedSegments<Panels>, Reader, Rows, Panels>(t);
     else run_floats<Prefetch<Rows, Panels>, Reader, Rows, Panels>(t);
   }
 };
@@ -78,6 +80,7 @@ template <int Rows, int Panels>
 struct Bf16DotKernel {
   static void run(const TileArgs& t) {
     if (t.asks) run_over<AskedLines<Panels>>(t);
+    else if (t.asked_segments != nullptr) run_over<AskedSegments<Panels>>(t);
     else run_over<Prefetch<Rows, Panels>>(t);
   }
 
@@ -90,6 +93,7 @@ struct Bf16DotKernel {
     Ahead ahead(t);
     const uint8_t* a = t.a;
     for_segments(t, [&](const uint8_t* b, int columns) {
+      ahead.segment();
       for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
         ahead.step(b);
         Words w[kVectors];
