@@ -250,8 +250,8 @@ class Attention {
       const float* q = op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, row);
       for (int block = 0; block < query_blocks(); ++block) {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
-        std::memset(to, 0, kRowBytes);
         const int first = block * columns, count = std::min(columns, g_.head_dim - first);
+        if (count < std::min(columns, g_.width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
         if (form_ == Form::kF32) {
           map(reinterpret_cast<float*>(to), count, [this](Floats v) { return v * op_.scale; }, q + first);
         } else {
