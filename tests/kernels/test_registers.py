@@ -1,4 +1,4 @@
-"""The loops of the AVX-512 and AMX tiles keep their sums in registers, and those of one row ask for memory ahead. Read
+"""The loops of the AVX-512 and AMX tiles keep their sums in registers, and those of few rows ask for memory ahead. Read
 from the machine code, so any machine can tell."""
 
 import re
@@ -69,15 +69,27 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
         assert not [text for text in loop if STACK.search(text)]
 
 
-@pytest.mark.parametrize("tile", ["StreamTile", "SubGroupTile"])
-@pytest.mark.parametrize("kind", ["Int4Type", "PlaneType<5>", "PlaneType<6>"])
-def test_one_row_asks_for_weights_as_it_multiplies(tile: str, kind: str) -> None:
+# Of AVX2 and few rows, as (parts of the name, product in the loop): over packed codes, and over the cache of attention.
+ASKING_TILES = (
+    *(
+        ((tile, f"{kind}, 1, 2>::run"), "vpmaddubsw")
+        for tile in ("StreamTile", "SubGroupTile")
+        for kind in ("Int4Type", "PlaneType<5>", "PlaneType<6>")
+    ),
+    *(
+        ((f"run_floats<appl::{asker}<2>", "Bf16Reader, 2, 2>"), "vfmadd231ps")
+        for asker in ("AskedLines", "AskedSegments")
+    ),
+)
+
+
+@pytest.mark.parametrize(("names", "product"), ASKING_TILES)
+def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], product: str) -> None:
     """Compilers drop calls that do nothing but ask."""
-    name = f"{kind}, 1, 2>::run"
     parts = machine_code("avx2").split("\n\n")
-    functions = [part for part in parts if all(each in part.strip().partition("\n")[0] for each in (tile, name))]
+    functions = [part for part in parts if all(name in part.strip().partition("\n")[0] for name in names)]
     assert functions, "the tile is not in the library"
-    loops = [loop for part in functions for loop in inner_loops(part) if any("vpmaddubsw" in text for text in loop)]
+    loops = [loop for part in functions for loop in inner_loops(part) if any(product in text for text in loop)]
     assert loops, "no loop multiplies"
     for loop in loops:
         assert [text for text in loop if text.startswith("prefetch")]
