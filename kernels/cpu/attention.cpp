@@ -117,16 +117,29 @@ class Attention {
     return part;
   }
 
-  // The item's results, divided by the sums. Returns the number of what this thread does next, which claim() gives in time to ask for
-  // its keys.
+  // What a thread does next: an item, or one segment of it where they are split; nothing from num_parts() on.
+  struct Turn {
+    int64_t index;
+    Part part;
+  };
+  Turn turn(int64_t index) const {
+    if (index >= num_parts()) return {index, Part{}};
+    return {index, splits_ == 1 ? item(index) : segment(item(index / splits_), int(index % splits_))};
+  }
+
+  // The item's results, divided by the sums. Returns claim(), called in time to ask for the next turn's keys.
   template <class Claim>
-  int64_t run(int64_t index, Scratch& scratch, Claim&& claim) const {
-    const Part whole = item(index);
+  Turn run(const Turn& now, Scratch& scratch, Claim&& claim) const {
+    const Part& whole = now.part;
+    Turn next{};
     load_queries(whole, scratch);
     clear(whole, scratch.total);
-    int64_t next = 0;
     for (int i = first_segment(whole), last = (whole.end_block - 1) / segment_blocks_; i <= last; ++i) {
-      const auto following = [&] { return i < last ? segment(whole, i + 1) : first_part(next = claim()); };
+      const auto following = [&] {
+        if (i < last) return segment(whole, i + 1);
+        next = claim();
+        return segment(next.part, first_segment(next.part));
+      };
       compute(segment(whole, i), scratch, scratch.segment, following);
       for (int row = 0; row < whole.rows; ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
@@ -136,16 +149,16 @@ class Attention {
 
   // One segment's, which `join` folds in the same order. A segment without keys leaves the maximum at minus infinity.
   template <class Claim>
-  int64_t run_segment(int64_t index, Scratch& scratch, float* partials, Claim&& claim) const {
-    const Part part = split_part(index);
-    const State state = partial(partials, index);
+  Turn run_segment(const Turn& now, Scratch& scratch, float* partials, Claim&& claim) const {
+    const Part& part = now.part;
+    const State state = partial(partials, now.index);
     if (part.first_block >= part.end_block) {
       clear(part, state);
       return claim();
     }
+    Turn next{};
     load_queries(part, scratch);
-    int64_t next = 0;
-    compute(part, scratch, state, [&] { return split_part(next = claim()); });
+    compute(part, scratch, state, [&] { return (next = claim()).part; });
     return next;
   }
 
@@ -165,16 +178,6 @@ class Attention {
   static int divided(int a, int b) { return (a + b - 1) / b; }
 
   int first_segment(const Part& item) const { return item.first_block / segment_blocks_; }
-
-  // What an item or a part begins with; nothing behind the last.
-  Part first_part(int64_t index) const {
-    if (index >= num_items_) return {};
-    const Part whole = item(index);
-    return segment(whole, first_segment(whole));
-  }
-  Part split_part(int64_t index) const {
-    return index < num_parts() ? segment(item(index / splits_), int(index % splits_)) : Part{};
-  }
 
   Part segment(Part part, int index) const {
     part.first_block = std::max(part.first_block, index * segment_blocks_);
@@ -406,7 +409,8 @@ class Attention {
 
   void add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later,
                   const Scratch& scratch, const State& state) const {
-    const uint8_t *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
+    const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
+    for (int b = skip; b < count; ++b) values[b] = head_of(layer_.values, part, first_block + b);
     const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
     const int panels = g_.width / kPanel;
     TileArgs t = tile_args();
@@ -422,7 +426,7 @@ class Attention {
       for (int panel = 0, width = 0; panel < panels; panel += width) {
         width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
         const size_t offset = size_t(panel) * g_.value_panel_bytes();
-        for (int b = skip; b < count; ++b) blocks[b] = head_of(layer_.values, part, first_block + b) + offset;
+        for (int b = skip; b < count; ++b) blocks[b] = values[b] + offset;
         for (int b = skip; asks && b < count; ++b) {
           asked[b] = head_of(layer_.keys, next, std::min(later.first + b - skip, later.end - 1)) + offset;
         }
@@ -473,13 +477,13 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
   Chunks parts(attention.num_parts(), 1);
   auto work = [&](int thread) {
     Scratch scratch = scratch_of(thread);
-    const auto claim = [&parts] {
+    const auto claim = [&] {
       int64_t index, end;
       parts.next(index, end);
-      return index;
+      return attention.turn(index);
     };
-    for (int64_t index = claim(); index < attention.num_parts();) {
-      index = attention.splits() == 1 ? attention.run(index, scratch, claim) : attention.run_segment(index, scratch, partials, claim);
+    for (auto turn = claim(); turn.index < attention.num_parts();) {
+      turn = attention.splits() == 1 ? attention.run(turn, scratch, claim) : attention.run_segment(turn, scratch, partials, claim);
     }
   };
   pool.run(work);
