@@ -12,8 +12,9 @@ _ALL_OPERATORS = tuple(OPERATORS)
 _CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4", "int5", "int6")
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
-_AVX512_BF16_FLAGS = (*_AVX512_FLAGS, "avx512_bf16", "avx512_vnni")
-_AMX_FLAGS = (*_AVX512_BF16_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
+_AVX512_VNNI_FLAGS = (*_AVX512_FLAGS, "avx512_vnni")
+_AVX512_BF16_FLAGS = (*_AVX512_VNNI_FLAGS, "avx512_bf16")
+_AMX_FLAGS = (*_AVX512_VNNI_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ _TABLE = (
     ),
     KernelSetFacts("cpu-generic", "cpu", "tested here", is_built=True),
     KernelSetFacts("cpu-avx2", "cpu", "tested here", is_built=True, required_flags=_AVX2_FLAGS),
-    KernelSetFacts("cpu-avx512", "cpu", "compiled here", is_built=True, required_flags=_AVX512_FLAGS),
-    KernelSetFacts("cpu-avx512_bf16", "cpu", "compiled here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
+    KernelSetFacts("cpu-avx512", "cpu", "tested here", is_built=True, required_flags=_AVX512_FLAGS),
+    KernelSetFacts("cpu-avx512_vnni", "cpu", "tested here", is_built=True, required_flags=_AVX512_VNNI_FLAGS,
+                   integer_activation_bytes=1),
+    KernelSetFacts("cpu-avx512_bf16", "cpu", "tested here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
                    integer_activation_bytes=1),
     KernelSetFacts("cpu-amx", "cpu", "compiled here", is_built=True, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),

@@ -6,7 +6,7 @@ from typing import cast
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
 
-CPU_LEVELS = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
+CPU_LEVELS = ("generic", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx")
 KERNEL_SET_NAMES = ("reference", *(f"cpu-{level}" for level in CPU_LEVELS))
 
 

@@ -70,6 +70,8 @@ def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | Su
     columns = WIDTH // 2 if layout is Layout.INT4 else WIDTH
     largest = {Layout.INT5: 31, Layout.INT6: 63}.get(layout, 99)
     data = rng.integers(0, largest + 1, (WIDTH, columns)).astype(dtype.get(layout, np.uint8))
+    if layout is Layout.BF16:
+        data += 0x3F80  # 1 to 1.8: processors are slow at subnormal numbers
     if group_size is None:
         return CanonicalWeight(layout, WIDTH, WIDTH, data)
     scale = np.full((WIDTH, WIDTH // group_size), 0.01, np.float16)

@@ -42,7 +42,8 @@ EXPECTED = {
     "server-epyc-9654": "cpu-avx512-bf16",
     "server-epyc-9755": "cpu-avx512-bf16",
     "server-xeon-e5-2680-v2": "cpu-generic",
-    "server-xeon-gold-6338": "cpu-avx512",
+    "server-xeon-gold-6148": "cpu-avx512",
+    "server-xeon-gold-6338": "cpu-avx512-vnni",
     "server-xeon-platinum-8480": "cpu-amx",
 }
 REFUSED = {"aws-graviton3-c7g-16xlarge"}

@@ -15,7 +15,7 @@ EMULATED_HINT = (
     "build it with: cmake -S kernels -B build/emulated -DAPPLIANCE_EMULATED=ON && "
     "cmake --build build/emulated --target appliance_cpu_emulated appliance_cpu_emulated_amx"
 )
-LEVELS = ("generic", "avx2", "avx512", "avx512_bf16", "amx", "emulated", "emulated_amx")
+LEVELS = ("generic", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "emulated", "emulated_amx")
 
 
 @pytest.fixture(scope="session")
