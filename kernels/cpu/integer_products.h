@@ -6,6 +6,7 @@
 
 #include "planes.h"
 #include "tile.h"
+#include "vnni.h"
 
 namespace appl {
 namespace {
@@ -47,11 +48,6 @@ struct NoFactors {
 // weights(at, s), of the vector at `at`, times the four bytes of input at s * 4; where kPairs, steps come two at a time.
 // `add` may be called for kFoldColumns columns before `fold`.
 constexpr int kLineBytes = kPanel * 4;
-#if defined(APPL_EMULATE_AVX512)
-constexpr int kUnrolledSteps = 1;  // emulated instructions are loops: their unrolled tiles take minutes to compile
-#else
-constexpr int kUnrolledSteps = 8;
-#endif
 
 template <int Bits>
 Words plane_weights(const uint8_t* at, int s) {
@@ -63,9 +59,7 @@ struct Accumulate {
   using Sum = Ints;
   static constexpr bool kPairs = false;
   static constexpr int kFoldColumns = kMaxActivationGroup;
-  static Sum add(Sum sum, Words w, Words x) {
-    return bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sum), bit_cast<__m512i>(w), bit_cast<__m512i>(x)));
-  }
+  static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
   static Ints fold(Sum sum) { return sum; }
   static Ints fold(Sum sum, Words factor) { return sum * bit_cast<Ints>(factor); }
   template <int Half>

@@ -1,6 +1,7 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "activation.h"
 #include "matrix.h"
@@ -43,13 +44,15 @@ size_t column_panel_bytes(appl_layout layout) {
 
 constexpr size_t kLine = 64;  // of the caches
 constexpr int kBlockRows = 504;  // that share a block of input in the second-level cache
+constexpr int kStreamRows = 24;  // of int8, that read the weights as they stream in
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
-// Up to how many tiles of rows read the packed codes as they stream in; up to two rows always do. Codes and scales are worth
-// unpacking once from the third row on, but for int8 of one scale a row, which is all but unpacked.
-int max_stream_tiles(const appl_weight& weight) {
-  if (!kHasTallTiles) return 2;
-  return weight.layout == APPL_INT8 && weight.num_groups == 1 ? 4 : 0;
+// From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
+// all but unpacked.
+int min_tall_rows(const appl_weight& weight) {
+  const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
+  if (APPL_VNNI) return is_unpacked ? std::numeric_limits<int>::max() : kMaxTileRows + 1;
+  return is_unpacked ? kStreamRows + 1 : 3;
 }
 
 // Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
@@ -66,12 +69,15 @@ class Division {
       : rows_(call.direct != nullptr ? 1 : call.input.rows), panels_(call.weight->num_panels) {
     const bool quantizes = call.input.shape.group_size != 0;
     is_matrix_ = has_matrix_form(*call.weight, quantizes);
-    const int most_rows = is_matrix_ ? kMaxMatrixRows : kMaxTileRows, block_tiles = kBlockRows / most_rows;
+    is_tall_ = kHasTallTiles && quantizes && !is_matrix_ && rows_ >= min_tall_rows(*call.weight) &&
+               appl::is_tall(call.weight->layout, call.input.shape.group_size, call.weight->num_groups == 1);
+    max_stream_tiles_ = quantizes && kHasTallTiles ? kStreamRows / kMaxTileRows : 2;
+    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->sub_group_size != 0) : kMaxTileRows;
+    const int block_tiles = kBlockRows / most_rows;
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
-    max_stream_tiles_ = quantizes ? max_stream_tiles(*call.weight) : 2;
     const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
@@ -84,8 +90,9 @@ class Division {
   }
 
   bool is_matrix() const { return is_matrix_; }
+  bool is_tall() const { return is_tall_; }
   // Few rows: each panel is read once, whole, and the input stays in the cache.
-  bool streams() const { return rows_ <= 2 || num_tiles_ <= max_stream_tiles_; }
+  bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   int rows() const { return rows_; }
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
@@ -102,8 +109,8 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
-  bool is_matrix_;
-  int rows_, panels_, num_tiles_, max_stream_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
+  bool is_matrix_, is_tall_;
+  int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 
 class Run {
@@ -115,7 +122,9 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
-    is_tall_ = !division.streams() && !division.is_matrix() && shape.group_size != 0 && is_tall(w_.layout, group_size_, per_channel_);
+    if (!division.is_tall()) return;
+    block_columns_ = std::min(block_columns_, kTallColumns);
+    num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
   }
 
   void item(int64_t index) const {
@@ -128,22 +137,22 @@ class Run {
     const int step = division_.panels_per_tile();
     if (division_.streams()) {
       for (int panel = item.first_panel; panel < item.end_panel; panel += step) {
-        for (int block = 0; block < num_blocks_; ++block) panels(item, panel, block);
+        for (int block = 0; block < num_blocks_; ++block) panels(item, panel, step, block);
       }
       return;
     }
     for (int block = 0; block < num_blocks_; ++block) {
-      if (is_tall_) {
+      if (division_.is_tall()) {
         tall_panels(item, block);
         continue;
       }
-      for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, panel, block);
+      for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, panel, step, block);
     }
   }
 
-  // All tiles of the item's rows over the panels from `panel` on, one block of columns.
-  void panels(const Division::Item& item, int panel, int block) const {
-    int count = std::min(division_.panels_per_tile(), item.end_panel - panel);
+  // All tiles of the item's rows over up to `most` panels from `panel` on, one block of columns.
+  void panels(const Division::Item& item, int panel, int most, int block) const {
+    int count = std::min(most, item.end_panel - panel);
     while (count > 0) {
       const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
       if (is_whole(panel, width)) in_place(item, panel, width, block);
@@ -158,13 +167,14 @@ class Run {
     return (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
   }
 
-  // The same for all panels of the item, each unpacked once.
+  // The same for all panels of the item, each unpacked once. What does not fill a block goes through ordinary tiles.
   void tall_panels(const Division::Item& item, int block) const {
     TallBlock unpacked;
-    for (int panel = item.first_panel; panel < item.end_panel; ++panel) {
-      if (is_whole(panel, 1)) tall_panel(item, panel, block, unpacked);
-      else if (block == 0) aside(item, panel, 1);
+    int panel = item.first_panel;
+    for (; panel + kTallPanels <= item.end_panel && is_whole(panel, kTallPanels); panel += kTallPanels) {
+      tall_panel(item, panel, block, unpacked);
     }
+    for (; panel < item.end_panel; ++panel) panels(item, panel, 1, block);
   }
 
   // A tile takes about a microsecond: what tiles have in common is found once.
@@ -172,8 +182,8 @@ class Run {
     TileArgs t = output_arguments(item, panel, block);
     unpack_block(w_.layout, t, unpacked);
     const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
-    TallAhead ahead{read_after(item, panel, 1, block), share};
-    for_tiles(item, panel, 1, block, t, [&](int rows) {
+    TallAhead ahead{read_after(item, panel, kTallPanels, block), share};
+    for_tiles(item, panel, kTallPanels, block, t, [&](int rows) {
       run_tall(w_.layout, rows, t, unpacked, ahead);
       ahead.data += share;
     });
@@ -274,14 +284,19 @@ class Run {
   // Where the input from `row` on and a block of columns of some panels are.
   TileArgs arguments(int row, int panel, int block) const {
     TileArgs t{};
-    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct)
-                                  : call_.input.block(block) + size_t(row) * kRowBytes;
+    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct) : input(row, block * block_columns_);
     t.panel_bytes = w_.panel_bytes;
     t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     const size_t first_column = size_t(block) * size_t(block_columns_);
     if (w_.is_quantized()) locate_groups(t, w_.panel(panel), first_column, row);
     else t.b = w_.panel(panel) + first_column * column_panel_bytes(w_.layout);
     return t;
+  }
+
+  const uint8_t* input(int row, int column) const {
+    const Form form = call_.input.shape.form;
+    const int columns = block_columns(form);
+    return call_.input.block(column / columns) + size_t(row) * kRowBytes + size_t(column % columns * column_bytes(form));
   }
 
   void locate_groups(TileArgs& t, const uint8_t* panel, size_t first_column, int row) const {
@@ -323,7 +338,7 @@ class Run {
   const Division& division_;
   const TileTable& tiles_;
   int block_columns_, num_blocks_, group_size_;
-  bool per_channel_, is_tall_;
+  bool per_channel_;
 };
 
 }  // namespace

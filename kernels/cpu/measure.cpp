@@ -98,20 +98,23 @@ struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; what
 using Int8Products = FloatProducts;
 #endif
 
-constexpr int kSums = 10;  // independent ones: more than a pipeline is deep times wide, fewer than there are registers
+constexpr int kSums = appl::kRegisters > 16 ? 20 : 10;  // independent ones: more than a pipeline is deep times wide, fewer than there are registers
 constexpr int kRepeats = 1 << 14, kPiecesPerThread = 16;
 
 template <class Products>
 int multiply_in_registers() {
-  typename Products::Sum sums[kSums] = {};
+  typename Products::Sum sums[kSums];  // each another number: equal sums would be computed once
+#pragma GCC unroll 32
+  for (int i = 0; i < kSums; ++i) sums[i] = bit_cast<typename Products::Sum>(appl::splat_word(0x3f800000u + uint32_t(i)));
   Words a = appl::splat_word(0x01010101u), b = a;
   for (int i = 0; i < kRepeats; ++i) {
     asm volatile("" : "+m"(a), "+m"(b));  // nothing is known of the factors, so no product is taken out of the loop
     const Words x = a, y = b;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (auto& sum : sums) sum = Products::add(sum, x, y);
   }
   int result = 0;
+#pragma GCC unroll 32
   for (const auto& sum : sums) result += bit_cast<appl::Ints>(sum)[0] & 1;
   return result;
 }

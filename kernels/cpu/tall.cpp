@@ -7,11 +7,13 @@
 
 namespace appl {
 
-#if APPL_WIDTH == 8
+#if APPL_WIDTH == 8 || APPL_VNNI
 
 namespace {
 
-// c += f32(sum) * x * w, where c and w lie in memory: sums take all registers but four, and none may be spilled for these.
+#if APPL_WIDTH == 8
+
+// c += f32(sum) * x * w, where c lies in memory, and for AVX2 w: sums take nearly all registers, and none may be spilled for these.
 inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
   Floats result;
   asm("vcvtdq2ps %[sum], %[sum]\n\t"
@@ -36,16 +38,37 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
       : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
 }
 
+#else
+
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) { appl::add_scaled(c, sum, x, load(w)); }
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
+  appl::add_scaled(c, sum, x, load(w));
+  c = multiply_add(c, y, load(o));
+}
+
+#endif
+
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
   using Partial = Ints[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
 
-  // What belongs to a group of the rows' inputs; `zero` is the sum of each row's inputs times minus the zero point.
+  // What belongs to the rows' inputs, a vector of rows for each group: scales, these times the sums, and the sums times minus the
+  // zero point. Brought together before the products, as it lies far apart.
   struct Side {
-    const float *scale, *scaled_sum;
-    alignas(64) int32_t zero[kWidth];
+    alignas(64) float scale[TallBlock::kMaxGroups][kWidth];
+    alignas(64) float scaled_sum[TallBlock::kMaxGroups][kWidth];
+    alignas(64) int32_t zero[TallBlock::kMaxGroups][kWidth];
+
+    explicit Side(const TileArgs& t) {
+      size_t at = 0;
+      for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group, at += t.side_stride) {
+        store(scale[group], load(t.scale + at));
+        if constexpr (P::kHasZero) store(zero[group], to_ints(load(t.sum + at) * -t.zero_point));
+        if (t.has_offset) store(scaled_sum[group], load(t.scaled_sum + at));
+      }
+    }
   };
 
  public:
@@ -55,17 +78,16 @@ class TallTile {
     constexpr int kChunk = P::kSteps * P::kColumns;
     EvenPrefetch ahead(next, (t.columns + kChunk - 1) / kChunk);
     const uint8_t *a = t.a, *b = block.weights;
-    Side side{t.scale, t.scaled_sum, {}};
-    const float* sum = t.sum;
+    const Side side(t);
     for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
       const int columns = std::min(t.group_size, t.columns - first);
-      if constexpr (P::kHasZero) store(side.zero, to_ints(load(sum) * -t.zero_point));
       Partial partial;
       Sums sums;
+      if constexpr (P::kStarts) start(side, group, sums);
       ahead.step();
-      multiply_chunk<P, Rows, true>(a, b, sums);
+      multiply_chunk<P, Rows, !P::kStarts>(a, b, sums);
       for (int done = kChunk; done < columns; done += kChunk) {
-        if constexpr (!P::kGoesOn) keep(sums, side, done == kChunk, partial);
+        if constexpr (!P::kGoesOn) keep(sums, side, group, done == kChunk, partial);
         ahead.step();
         multiply_chunk<P, Rows, !P::kGoesOn>(a, b, sums);
       }
@@ -75,23 +97,27 @@ class TallTile {
       else if (is_one) finish<false>(sums, nullptr, side, block, group, c);
       else finish<false>(sums, &partial, side, block, group, c);
       a = t.a + size_t(first + columns) * (4 / P::kColumns);
-      side.scale += t.side_stride;
-      side.scaled_sum += t.side_stride;
-      sum += t.side_stride;
     }
     c.finish(t);
   }
 
  private:
+  [[gnu::always_inline]] static void start(const Side& side, int group, Sums& sums) {
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = load_splat(side.zero[group] + m);
+  }
+
   // Of every chunk of a group but the last.
-  [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, bool is_first, Partial& partial) {
-#pragma GCC unroll 8
+  [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, int group, bool is_first, Partial& partial) {
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = P::fold(sums[m][v]);
         if (!is_first) partial[m][v] += sum;
-        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(side.zero[m]);
+        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(side.zero[group][m]);
         else partial[m][v] = sum;
       }
     }
@@ -102,17 +128,17 @@ class TallTile {
   template <bool HasOffset>
   [[gnu::always_inline]] static void finish(const Sums& sums, const Partial* partial, const Side& side,
                                             const TallBlock& block, int group, Results& c) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
-      const Floats x = splat(side.scale[m]);
+      const Floats x = splat(side.scale[group][m]);
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         Ints sum = P::fold(sums[m][v]);
         if (partial != nullptr) sum += (*partial)[m][v];
-        else if (P::kHasZero && !HasOffset) sum += splat_int(side.zero[m]);
+        else if (P::kHasZero && !P::kStarts && !HasOffset) sum += splat_int(side.zero[group][m]);
         const float* w = block.scale[group] + v * kWidth;
         if constexpr (HasOffset) {
-          add_scaled(c.value[m][v], sum, x, w, splat(side.scaled_sum[m]), block.offset[group] + v * kWidth);
+          add_scaled(c.value[m][v], sum, x, w, splat(side.scaled_sum[group][m]), block.offset[group] + v * kWidth);
         } else {
           add_scaled(c.value[m][v], sum, x, w);
         }
@@ -121,7 +147,11 @@ class TallTile {
   }
 };
 
-int chunk_columns(appl_layout layout) {
+// Columns that are multiplied at a time, of which a group has a whole number.
+#if APPL_VNNI
+int chunk_columns(appl_layout, int group_size) { return group_size % 32 == 0 ? 32 : 16; }
+#else
+int chunk_columns(appl_layout layout, int) {
   switch (layout) {
     case APPL_INT4: return Products4::kSteps * Products4::kColumns;
     case APPL_INT5: return Products5::kSteps * Products5::kColumns;
@@ -142,43 +172,69 @@ void widen_int8(const uint8_t* data, int columns, uint8_t* to) {
     }
   }
 }
+#endif
+
+// Bytes of sixteen rows of one column, unpacked.
+constexpr size_t column_bytes(appl_layout layout) { return !APPL_VNNI && layout == APPL_INT8 ? 2 * kPanel : kPanel; }
+
+void unpack_codes(appl_layout layout, const uint8_t* data, int columns, uint8_t* to) {
+  if (layout != APPL_INT8) return unpack_group(layout, data, columns, to);
+#if APPL_VNNI
+  std::memcpy(to, data, size_t(columns) * kPanel);
+#else
+  widen_int8(data, columns, to);
+#endif
+}
+
+void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBlock& block) {
+  for (int v = 0; v < kVectors; ++v) {
+    const uint8_t* at = header + v / kPanelVectors * t.panel_bytes;
+    store(block.scale[group] + v * kWidth, load_scales(at, t.scales_are_f32, v % kPanelVectors));
+    if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(at, t.scales_are_f32, v % kPanelVectors));
+  }
+}
 
 }  // namespace
 
 bool is_tall(appl_layout layout, int group_size, bool per_channel) {
-  return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout) == 0);
+  return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout, group_size) == 0);
 }
 
 void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
-  const size_t column_bytes = layout == APPL_INT8 ? 2 * kPanel : kPanel;
   const uint8_t *data = t.b, *header = t.header;
   for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
     const int columns = std::min(t.group_size, t.columns - first);
-    uint8_t* to = block.weights + size_t(first) * column_bytes;
-    if (layout == APPL_INT8) widen_int8(data, columns, to);
-    else unpack_group(layout, data, columns, to);
-    for (int v = 0; v < kVectors; ++v) {
-      store(block.scale[group] + v * kWidth, load_scales(header, t.scales_are_f32, v));
-      if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(header, t.scales_are_f32, v));
+    for (int p = 0; p < kTallPanels; ++p) {
+      uint8_t* to = block.weights + size_t(p) * TallBlock::kPanelBytes + size_t(first) * column_bytes(layout);
+      unpack_codes(layout, data + size_t(p) * t.panel_bytes, columns, to);
     }
+    unpack_scales(t, header, group, block);
     data += t.group_stride;
     header += t.header_stride;
   }
-  if (t.sub_group_size != 0) return unpack_factors(t, block);
+  if (t.sub_group_size != 0) return unpack_factors(layout, t, block);
   // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
-  const size_t end = size_t(t.columns) * column_bytes;
-  const int chunk = chunk_columns(layout), padded = (t.columns + chunk - 1) / chunk * chunk;
-  std::memset(block.weights + end, 0, size_t(padded - t.columns) * column_bytes);
+  const size_t end = size_t(t.columns) * column_bytes(layout);
+  const int chunk = chunk_columns(layout, t.group_size), padded = (t.columns + chunk - 1) / chunk * chunk;
+  for (int p = 0; p < kTallPanels; ++p) {
+    uint8_t* panel = block.weights + size_t(p) * TallBlock::kPanelBytes;
+    std::memset(panel + end, 0, size_t(padded - t.columns) * column_bytes(layout));
+  }
 }
 
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   if (t.sub_group_size != 0) return run_tall_sub_groups(layout, rows, t, block, ahead);
+#if APPL_VNNI
+  if (chunk_columns(layout, t.group_size) == 32) return run_rows<TallTile, ByteProducts<8>, kTallRows>(rows, t, block, ahead);
+  run_rows<TallTile, ByteProducts<4>, kTallRows>(rows, t, block, ahead);
+#else
   switch (layout) {
-    case APPL_INT4: return run_rows<TallTile, Products4>(rows, t, block, ahead);
-    case APPL_INT5: return run_rows<TallTile, Products5>(rows, t, block, ahead);
-    case APPL_INT6: return run_rows<TallTile, Products6>(rows, t, block, ahead);
-    default: return run_rows<TallTile, WordProducts>(rows, t, block, ahead);
+    case APPL_INT4: return run_rows<TallTile, Products4, kTallRows>(rows, t, block, ahead);
+    case APPL_INT5: return run_rows<TallTile, Products5, kTallRows>(rows, t, block, ahead);
+    case APPL_INT6: return run_rows<TallTile, Products6, kTallRows>(rows, t, block, ahead);
+    default: return run_rows<TallTile, WordProducts, kTallRows>(rows, t, block, ahead);
   }
+#endif
 }
 
 #else

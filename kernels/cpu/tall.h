@@ -1,7 +1,8 @@
-// Integer tiles for many rows: a block of a panel is unpacked once, and all tiles of rows read it from the first level.
+// Integer tiles for many rows: a block of as many panels as fill two vectors is unpacked once, and all tiles of rows read it
+// from the caches.
 //
 // On AVX2 the products of a group of 32 columns take as long as bringing packed codes into their form and the sums into f32
-// does. Here the first is paid once a block, and the second overlaps with the products of the next group.
+// does; with VNNI they take less. Here the first is paid once a block, and the second overlaps with the products of the next group.
 #pragma once
 
 #include "tile.h"
@@ -9,24 +10,33 @@
 
 namespace appl {
 
-constexpr bool kHasTallTiles = APPL_WIDTH == 8;
+constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
+constexpr int kTallRows = kMaxTileRows, kSubGroupTallRows = 6;  // so few that products and the sums they go to share the registers
+constexpr int kTallLanes = 2 * kWidth, kTallPanels = kTallLanes / kPanel > 0 ? kTallLanes / kPanel : 1;
 
-// One block of columns of one panel.
+// Columns of a block, where they are not of one group: what tiles read again and again should fit the first level.
+constexpr int kTallColumns = APPL_VNNI ? 512 : 1024;
+
+// One block of columns of kTallPanels panels.
 struct TallBlock {
   static constexpr int kMaxGroups = 1024 / 16;
-  alignas(64) uint8_t weights[kRowBytes * kPanel];  // [columns / 4][16][4] codes, or of int8 [columns / 2][16][2] words
-  alignas(64) float scale[kMaxGroups][kPanel];
-  alignas(64) float offset[kMaxGroups][kPanel];     // where the weight has them
+  static constexpr size_t kPanelBytes = kRowBytes * kPanel;
+  alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
+  alignas(64) float scale[kMaxGroups][kTallLanes];
+  alignas(64) float offset[kMaxGroups][kTallLanes];        // where the weight has them
 
-  // Where groups have sub-groups: the factor of each, in both words, and of two each what the sums of their inputs are times.
-  alignas(64) int16_t factor[kMaxGroups][kPanel][2];
-  alignas(64) int16_t rest[kMaxGroups / 2][kPanel][2];
+  // Where groups have sub-groups: the factor of each, as the products take it, and of two each what the sums of their inputs are
+  // times.
+  alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
+  alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
 };
+
+constexpr int tall_rows(bool has_sub_groups) { return has_sub_groups ? kSubGroupTallRows : kTallRows; }
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
 bool is_tall(appl_layout layout, int group_size, bool per_channel);
 
-// `t` is where a tile of one panel would find the block and its groups.
+// `t` is where a tile of kTallPanels panels would find the block and its groups.
 void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block);
 
 // What is read after the block, as far as one tile asks for it.
@@ -35,11 +45,11 @@ struct TallAhead {
   size_t bytes;
 };
 
-// What a tile over the packed weights computes, from the block. `rows` is at most kMaxTileRows.
+// What a tile over the packed weights computes, from the block. `rows` is at most tall_rows().
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
-void unpack_factors(const TileArgs& t, TallBlock& block);
+void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 }  // namespace appl

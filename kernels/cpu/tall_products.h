@@ -1,25 +1,62 @@
 // What tall tiles share: products from an unpacked block, and asking for the next. In an unnamed namespace, as integer_products.h.
 #pragma once
 
-#include <iterator>
-
 #include "tall.h"
+#include "vnni.h"
 
-#if APPL_WIDTH == 8
+#if APPL_WIDTH == 8 || APPL_VNNI
 
 namespace appl {
 namespace {
 
-constexpr int kVectors = kPanelVectors, kStepBytes = kPanel * 4;
+constexpr int kVectors = 2, kStepBytes = kPanel * 4;
+
+// Where vector `v` of an unpacked step is, from its start.
+constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanelBytes + v % kPanelVectors * kWidth * 4; }
 
 // How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
 // summed from nothing and then folded into 32 bits, but where sums have these from the start they go on (kGoesOn). Instructions are
 // spelled out for the same reason as in simd.h.
+//
+// The sum of a row's inputs times minus the zero point is what 32-bit sums start from (kStarts), or is added to those of a
+// group (kHasZero).
+#if APPL_VNNI
+
+template <int Steps>
+struct ByteProducts {
+  using Sum = Ints;
+  static constexpr int kSteps = Steps, kColumns = 4;
+  static constexpr bool kHasZero = true, kStarts = true, kGoesOn = true;
+  static Sum first(Words w, Words x) { return add(Sum{}, w, x); }
+  static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
+  static Ints fold(Sum sum) { return sum; }
+
+  // sum + products * factor of a sub-group, which is the lane's number.
+  static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * Ints(factor); }
+  template <int Half>
+  static Words factor(Words pairs) { return int_factor<Half>(pairs); }
+};
+
+// Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps): their product with a word is one instruction.
+template <int Steps>
+struct ShortProducts : ByteProducts<Steps> {
+  static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
+  template <int Half>
+  static Words factor(Words pairs) { return Half == 0 ? pairs & 0xffffu : pairs >> 16; }
+};
+
+using Products4 = ShortProducts<4>;
+using ProductsOf16 = Products4;  // of int4 in sub-groups of 16 columns
+using Products5 = ByteProducts<8>;
+using Products6 = ByteProducts<4>;
+
+#else
+
 template <int Steps>
 struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
   using Sum = Shorts;
   static constexpr int kSteps = Steps, kColumns = 4;
-  static constexpr bool kHasZero = true, kGoesOn = false;
+  static constexpr bool kHasZero = true, kStarts = false, kGoesOn = false;
   static Sum first(Words w, Words x) {
     Sum product;
     asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
@@ -30,14 +67,16 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
     asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
     return sum;
   }
-  static Ints fold(Sum sum) { return fold(sum, no_factor()); }
-  static Ints fold(Sum sum, Words factor) { return multiply_pairs(bit_cast<Ints>(sum), bit_cast<Ints>(factor)); }
+  static Ints fold(Sum sum) { return multiply_pairs(bit_cast<Ints>(sum), Ints(no_factor())); }
+  static Ints accumulate(Ints sum, Sum products, Words factor) { return add_pairs(sum, bit_cast<Ints>(products), Ints(factor)); }
+  template <int Half>
+  static Words factor(Words pairs) { return word_factor<Half>(pairs); }
 };
 
 struct WordProducts {  // int8 as signed words
   using Sum = Ints;
   static constexpr int kSteps = 16, kColumns = 2;
-  static constexpr bool kHasZero = false, kGoesOn = true;
+  static constexpr bool kHasZero = false, kStarts = false, kGoesOn = true;
   static Sum first(Words w, Words x) {
     Sum product;
     asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
@@ -52,8 +91,11 @@ struct WordProducts {  // int8 as signed words
 };
 
 using Products4 = ByteProducts<8>;
+using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
+
+#endif
 
 // Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
 class EvenPrefetch {
@@ -74,10 +116,10 @@ class EvenPrefetch {
 // The sums of one chunk for Rows rows: of nothing before (IsFirst), or going on. Leaves the input and the weights behind the chunk.
 template <class P, int Rows, bool IsFirst>
 [[gnu::always_inline]] inline void multiply_chunk(const uint8_t*& a, const uint8_t*& b, typename P::Sum (&sums)[Rows][kVectors]) {
-#pragma GCC unroll 16
+#pragma GCC unroll kUnrolledSteps
   for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
-    const Words w[kVectors] = {load<Words>(b), load<Words>(b + kWidth * 4)};
-#pragma GCC unroll 8
+    const Words w[kVectors] = {load<Words>(b + vector_at(0)), load<Words>(b + vector_at(1))};
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
 #pragma GCC unroll 2
@@ -87,13 +129,12 @@ template <class P, int Rows, bool IsFirst>
 }
 
 // The tile of so many rows.
-template <template <class, int> class Tile, class P>
+template <template <class, int> class Tile, class P, int Most, int Rows = 1>
 void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  using Run = void (*)(const TileArgs&, const TallBlock&, TallAhead);
-  static constexpr Run kTiles[] = {Tile<P, 1>::run, Tile<P, 2>::run, Tile<P, 3>::run,
-                                   Tile<P, 4>::run, Tile<P, 5>::run, Tile<P, 6>::run};
-  static_assert(std::size(kTiles) == kMaxTileRows);
-  kTiles[rows - 1](t, block, ahead);
+  if constexpr (Rows < Most) {
+    if (rows > Rows) return run_rows<Tile, P, Most, Rows + 1>(rows, t, block, ahead);
+  }
+  Tile<P, Rows>::run(t, block, ahead);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 namespace appl {
 
-#if APPL_WIDTH == 8
+#if APPL_WIDTH == 8 || APPL_VNNI
 
 namespace {
 
@@ -46,16 +46,16 @@ class SubGroupTallTile {
     for (size_t pair = 0; pair < count / 2; ++pair) {
       const uint8_t* factors = reinterpret_cast<const uint8_t*>(block.rest[size_t(group) * count / 2 + pair]);
       const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 4)};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
         const Ints pair_sums = Ints(splat_word(load<uint32_t>(x + size_t(m) * count + pair * 2)));
 #pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) rests[m][v] += multiply_pairs(f[v], pair_sums);
+        for (int v = 0; v < kVectors; ++v) rests[m][v] = add_pairs(rests[m][v], f[v], pair_sums);
       }
     }
     const float* scale = t.scale + size_t(group) * t.side_stride;
     const int zero = int(t.zero_point);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
@@ -65,22 +65,27 @@ class SubGroupTallTile {
         c.value[m][v] = multiply_add(c.value[m][v], to_floats(rests[m][v]) * splat(scale[m]), offset);
       }
     }
-    asm("" : "+m"(sums), "+m"(c));  // stay in memory: the registers are needed for products
+    asm("" : "+m"(c));  // stays in memory: the registers are needed for products
+    keep_apart(sums);
   }
 
-  [[gnu::always_inline]] static void keep(const Products& products, const int16_t (&factor)[kPanel][2], Sums& sums) {
-    const uint8_t* at = reinterpret_cast<const uint8_t*>(factor);
-    const Words f[kVectors] = {load<Words>(at), load<Words>(at + kWidth * 4)};
-#pragma GCC unroll 8
+  [[gnu::always_inline]] static void keep(const Products& products, const uint32_t (&factor)[kTallLanes], Sums& sums) {
+    const Words f[kVectors] = {load<Words>(factor), load<Words>(factor + kWidth)};
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[m][v] += P::fold(products[m][v], f[v]);
-    asm("" : "+m"(sums));
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = P::accumulate(sums[m][v], products[m][v], f[v]);
+    keep_apart(sums);
+  }
+
+  // With AVX2, sums stay in memory, too.
+  static void keep_apart([[maybe_unused]] Sums& sums) {
+    if constexpr (!APPL_VNNI) asm("" : "+m"(sums));
   }
 
   [[gnu::always_inline]] static void finish(const TileArgs& t, const TallBlock& block, int group, const Sums& sums, Results& c) {
     const float* scale = t.scale + size_t(group) * t.side_stride;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
@@ -92,6 +97,19 @@ class SubGroupTallTile {
 
 }  // namespace
 
+namespace {
+
+// Calls body(P{}) with the products of a layout.
+template <class Body>
+void with_products(appl_layout layout, int sub_group_size, Body&& body) {
+  switch (layout) {
+    case APPL_INT4: return sub_group_size == 16 ? body(ProductsOf16{}) : body(Products4{});
+    case APPL_INT5: return body(Products5{});
+    default: return body(Products6{});
+  }
+}
+
+template <class P>
 void unpack_factors(const TileArgs& t, TallBlock& block) {
   const int num_pairs = t.num_sub_groups() / 2;
   const uint8_t* header = t.header;
@@ -99,23 +117,26 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
     const uint8_t *factors = header + t.sub_scale_at, *rests = header + (t.has_offset ? t.sub_offset_at : t.sub_scale_at);
     for (int i = 0; i < num_pairs; ++i, ++pair, factors += kPanel * 2, rests += kPanel * 2) {
       for (int v = 0; v < kVectors; ++v) {
-        const Words pairs = load_factor_pairs(factors, v);
-        store(block.factor[2 * pair][v * kWidth], word_factor<0>(pairs));
-        store(block.factor[2 * pair + 1][v * kWidth], word_factor<1>(pairs));
-        store(block.rest[pair][v * kWidth], load_factor_pairs(rests, v));
+        const size_t panel = v / kPanelVectors * t.panel_bytes;
+        const Words pairs = load_factor_pairs(factors + panel, v % kPanelVectors);
+        store(block.factor[2 * pair] + v * kWidth, P::template factor<0>(pairs));
+        store(block.factor[2 * pair + 1] + v * kWidth, P::template factor<1>(pairs));
+        store(block.rest[pair][v * kWidth], load_factor_pairs(rests + panel, v % kPanelVectors));
       }
     }
   }
 }
 
+}  // namespace
+
+void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
+  with_products(layout, t.sub_group_size, [&](auto products) { unpack_factors<decltype(products)>(t, block); });
+}
+
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  switch (layout) {
-    case APPL_INT4:
-      if (t.sub_group_size == 16) return run_rows<SubGroupTallTile, ByteProducts<4>>(rows, t, block, ahead);
-      return run_rows<SubGroupTallTile, Products4>(rows, t, block, ahead);
-    case APPL_INT5: return run_rows<SubGroupTallTile, Products5>(rows, t, block, ahead);
-    default: return run_rows<SubGroupTallTile, Products6>(rows, t, block, ahead);
-  }
+  with_products(layout, t.sub_group_size, [&](auto products) {
+    run_rows<SubGroupTallTile, decltype(products), kSubGroupTallRows>(rows, t, block, ahead);
+  });
 }
 
 #endif

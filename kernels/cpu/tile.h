@@ -122,6 +122,12 @@ constexpr Form kInt8Form = Form::kInt16, kInt4Form = Form::kInt16;
 #endif
 constexpr Form kBf16Form = APPL_BF16_DOT ? Form::kBf16 : Form::kF32;
 
+#if defined(APPL_EMULATE_AVX512)
+constexpr int kUnrolledSteps = 1;  // emulated instructions are loops: their unrolled tiles take minutes to compile
+#else
+constexpr int kUnrolledSteps = 16;
+#endif
+
 // --- shared by the tile sources --------------------------------------------------------------------------------------
 
 template <int Rows, int Vectors>
@@ -255,6 +261,16 @@ inline Ints multiply_pairs(Ints a, Ints b) {
   Ints result;
   for (int i = 0; i < kWidth; ++i) result[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
   return result;
+#endif
+}
+
+// sum + a * b, in pairs.
+inline Ints add_pairs(Ints sum, Ints a, Ints b) {
+#if APPL_VNNI && !defined(APPL_EMULATE_AVX512)
+  asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+#else
+  return sum + multiply_pairs(a, b);
 #endif
 }
 

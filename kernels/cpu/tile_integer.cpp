@@ -15,6 +15,73 @@
 namespace appl {
 namespace {
 
+#if APPL_VNNI
+
+// Sums have 32 bits and start from what the zero points come to; the results stay in memory.
+template <class Type, int Rows, int Panels>
+class AnyTile : IntegerSteps<Type, Rows, Panels> {
+  using Steps = IntegerSteps<Type, Rows, Panels>;
+  using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
+  using typename Steps::Sums;
+  using Results = Accumulators<Rows, kVectors>;
+  using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
+  static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
+
+ public:
+  static void run(const TileArgs& t) {
+    Results c;
+    c.start(t);
+    Prefetch prefetch(t);
+    const uint8_t *a = t.a, *group = t.b, *header = t.header;
+    size_t side = 0;
+    for (int first = 0; first < t.columns; first += t.group_size) {
+      const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+      prefetch.header(header);
+      Sums sums;
+      start(t, side, sums);
+      const uint8_t* b = group;
+      for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
+        prefetch.template step<Type::kLines>(b);
+#pragma GCC unroll kUnrolledSteps
+        for (int s = 0; s < Type::kSteps; ++s) add_step(t, a + s * 4, b, s, sums, NoFactors{});
+      }
+      scale(t, header, side, sums, c);
+      group += t.group_stride;
+      header += t.header_stride;
+      side += t.side_stride;
+    }
+    c.finish(t);
+  }
+
+ private:
+  [[gnu::always_inline]] static void start(const TileArgs& t, size_t side, Sums& sums) {
+    alignas(64) int32_t zero[kWidth];
+    store(zero, to_ints(load(t.sum + side) * -t.zero_point));
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = load_splat(zero + m);
+  }
+
+  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side, const Sums& sums, Results& c) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) {
+      const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
+      const Floats weight_scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
+#pragma GCC unroll 16
+      for (int m = 0; m < Rows; ++m) add_scaled(c.value[m][v], sums[m][v], splat(t.scale[side + size_t(m)]), weight_scale);
+      if (!t.has_offset) continue;
+      const Floats offset = load_offsets(at, t.scales_are_f32, v % kPanelVectors);
+#pragma GCC unroll 16
+      for (int m = 0; m < Rows; ++m) {
+        c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
+      }
+    }
+  }
+};
+
+#else
+
 template <class Type, int Rows, int Panels>
 class IntegerTile : IntegerSteps<Type, Rows, Panels> {
  protected:
@@ -183,6 +250,8 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
 template <class Type, int Rows, int Panels>
 using AnyTile =
     std::conditional_t<tile_streams(Rows, Panels), StreamTile<Type, Rows, Panels>, IntegerTile<Type, Rows, Panels>>;
+
+#endif
 
 template <int Rows, int Panels>
 using Int8Tile = AnyTile<Int8Type, Rows, Panels>;

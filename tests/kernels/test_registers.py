@@ -19,8 +19,9 @@ TILES = (
         (f"Bf16DotKernel<{rows}, {panels}>::run_over<", rows * panels)
         for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))
     ),
-    *((f"Int8Type, {rows}, {panels}>::multiply", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
-    ("Int4Type, 12, 2>::multiply", 48),
+    *((f"Int8Type, {rows}, {panels}>::run", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
+    ("AnyTile<appl::(anonymous namespace)::Int4Type, 12, 2>::run", 48),
+    ("SubGroupTile<appl::(anonymous namespace)::Int4Type, 12, 2>::multiply", 48),
 )
 JUMP = re.compile(r"^j\w+\s+([0-9a-f]+)")
 PRODUCT = re.compile(r"^v(dpbf16ps|pdpbusd)")
