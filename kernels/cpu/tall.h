@@ -12,15 +12,15 @@ namespace appl {
 
 constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
 constexpr int kTallRows = kMaxTileRows, kSubGroupTallRows = 6;  // so few that products and the sums they go to share the registers
-constexpr int kTallLanes = 2 * kWidth, kTallPanels = kTallLanes / kPanel > 0 ? kTallLanes / kPanel : 1;
+constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) / kPanel;
 
-// Columns of a block, where they are not of one group: what tiles read again and again should fit the first level.
+// Columns of a block, half as many of AVX2's int8 words: what tiles read again and again should fit the first level.
 constexpr int kTallColumns = APPL_VNNI ? 512 : 1024;
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
-  static constexpr int kMaxGroups = 1024 / 16;
-  static constexpr size_t kPanelBytes = kRowBytes * kPanel;
+  static constexpr int kMaxGroups = kTallColumns / 16;
+  static constexpr size_t kPanelBytes = size_t{kTallColumns} * kPanel;
   alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];
   alignas(64) float offset[kMaxGroups][kTallLanes];        // where the weight has them

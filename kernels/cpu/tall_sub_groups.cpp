@@ -26,9 +26,9 @@ class SubGroupTallTile {
       start(t, block, group, sums, c);
       for (int i = 0; i < count; ++i) {
         for (int k = 0; k < t.sub_group_size; k += kChunk) {
-          Products products;
+          Products products = {};
           ahead.step();
-          multiply_chunk<P, Rows, true>(a, b, products);
+          multiply_chunk<P, Rows, !P::kStarts>(a, b, products);
           keep(products, block.factor[group * count + i], sums);
         }
       }
