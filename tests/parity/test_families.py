@@ -12,6 +12,7 @@ from appliance.kernels.interface import KernelSet
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE, make_tiny
 from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, limits
+from tests.parity.rounding import assert_logits_close, rounds_inputs
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(3, VOCAB_SIZE, 37)]
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-4}  # f32 sums in another order; logits are of size 1 to 10
@@ -63,6 +64,4 @@ def test_a_bf16_checkpoint_runs_as_stored(kernel_set: KernelSet, tmp_path_factor
     oracle = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     bounds = limits(max_model_len=64)
     driver = Driver(bind(facts, kernel_set, bounds=bounds), bounds)
-    with torch.inference_mode():
-        expected = oracle(torch.tensor([PROMPT])).logits[0].numpy()
-    np.testing.assert_allclose(driver.all_logits(PROMPT), expected, **TOLERANCE)
+    assert_logits_close(driver.all_logits(PROMPT), oracle, PROMPT, TOLERANCE, rounds_inputs(kernel_set))

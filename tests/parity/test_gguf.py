@@ -6,7 +6,6 @@ the logits of these models by less than 2 % of their spread.
 
 import numpy as np
 import pytest
-import torch
 from gguf import GGMLQuantizationType as GgmlType
 
 from appliance.catalog.formats import STORAGES
@@ -16,6 +15,7 @@ from tests.models.gguf_files import GgufFile
 from tests.models.tiny import FAMILIES, VOCAB_SIZE
 from tests.parity.conftest import Write
 from tests.parity.harness import Driver, bind, limits, precision
+from tests.parity.rounding import assert_logits_close, deviation, oracle_logits, rounds_inputs
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 PROMPT = [int(token) for token in np.random.default_rng(8).integers(3, VOCAB_SIZE, 23)]
@@ -24,8 +24,7 @@ BF16_WEIGHTS = 0.02
 
 
 def expected(file: GgufFile) -> np.ndarray:
-    with torch.inference_mode():
-        return file.oracle(torch.tensor([PROMPT])).logits[0].numpy()
+    return oracle_logits(file.oracle, PROMPT)
 
 
 def logits(file: GgufFile, kernel_set: KernelSet, dense: str | None = None) -> np.ndarray:
@@ -33,17 +32,13 @@ def logits(file: GgufFile, kernel_set: KernelSet, dense: str | None = None) -> n
     return Driver(bind(facts, kernel_set, precision(facts, dense), bounds), bounds).all_logits(PROMPT)
 
 
-def deviation(found: np.ndarray, exact: np.ndarray) -> float:
-    """Root mean square of the difference, as a part of the spread of the logits."""
-    return float(np.sqrt(np.square(found - exact).mean()) / exact.std())
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_type_in_its_native_form(name: str, kind: str, written: Write, kernel_set: KernelSet) -> None:
     file = written(name, kind, lambda _: GgmlType[kind])
     assert STORAGES[kind.lower()].error == "exact"
-    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+    rounds = kind == "BF16" and rounds_inputs(kernel_set)
+    assert_logits_close(logits(file, kernel_set), file.oracle, PROMPT, TIGHT, rounds)
 
 
 @pytest.mark.parametrize("kind", TYPES)
