@@ -58,9 +58,7 @@ Words plane_weights(const uint8_t* at, int s) {
 struct Accumulate {
   using Sum = Ints;
   static constexpr bool kPairs = false;
-  static constexpr int kFoldColumns = kMaxActivationGroup;
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
-  static Ints fold(Sum sum) { return sum; }
   static Ints fold(Sum sum, Words factor) { return sum * bit_cast<Ints>(factor); }
   template <int Half>
   static Words factor(Words pairs) { return int_factor<Half>(pairs); }

@@ -15,6 +15,19 @@
 namespace appl {
 namespace {
 
+// Calls body(data, header, side, columns) for each group of the block; `side` is where the inputs' scales and sums are.
+template <class Body>
+[[gnu::always_inline]] inline void for_groups(const TileArgs& t, Body&& body) {
+  const uint8_t *data = t.b, *header = t.header;
+  size_t side = 0;
+  for (int first = 0; first < t.columns; first += t.group_size) {
+    body(data, header, side, first + t.group_size < t.columns ? t.group_size : t.columns - first);
+    data += t.group_stride;
+    header += t.header_stride;
+    side += t.side_stride;
+  }
+}
+
 #if APPL_VNNI
 
 // Sums have 32 bits and start from what the zero points come to; the results stay in memory.
@@ -32,24 +45,18 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     Results c;
     c.start(t);
     Prefetch prefetch(t);
-    const uint8_t *a = t.a, *group = t.b, *header = t.header;
-    size_t side = 0;
-    for (int first = 0; first < t.columns; first += t.group_size) {
-      const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+    const uint8_t* a = t.a;
+    for_groups(t, [&](const uint8_t* b, const uint8_t* header, size_t side, int columns) {
       prefetch.header(header);
       Sums sums;
       start(t, side, sums);
-      const uint8_t* b = group;
       for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
         prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
         for (int s = 0; s < Type::kSteps; ++s) add_step(t, a + s * 4, b, s, sums, NoFactors{});
       }
       scale(t, header, side, sums, c);
-      group += t.group_stride;
-      header += t.header_stride;
-      side += t.side_stride;
-    }
+    });
     c.finish(t);
   }
 
@@ -190,26 +197,20 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
     Accumulators<Rows, kVectors> c;
     c.start(t);
     Prefetch prefetch(t);
-    const uint8_t *a = t.a, *group = t.b, *header = t.header;
-    size_t side = 0;
-    for (int first = 0; first < t.columns; first += t.group_size) {
-      const int columns = first + t.group_size < t.columns ? t.group_size : t.columns - first;
+    const uint8_t* a = t.a;
+    for_groups(t, [&](const uint8_t* b, const uint8_t* header, size_t side, int columns) {
       prefetch.header(header);
       Ints products[Rows][kVectors];
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) products[m][v] = splat_int(int32_t(t.sum[side + size_t(m)] * -t.zero_point));
-      const uint8_t* b = group;
       for (int k = 0; k < columns; k += Type::kFoldColumns) {
         const int count = k + Type::kFoldColumns < columns ? Type::kFoldColumns : columns - k;
         multiply(t, count, prefetch, a, b, products);
       }
       scale(t, header, side, products, c.value);
-      group += t.group_stride;
-      header += t.header_stride;
-      side += t.side_stride;
-    }
+    });
     c.finish(t);
   }
 

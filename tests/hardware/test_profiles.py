@@ -65,6 +65,15 @@ def test_an_architecture_without_kernels_is_refused_in_words() -> None:
         select_profile(load_facts("aws-graviton3-c7g-16xlarge"), PROFILES)
 
 
+def test_bf16_dot_products_of_intel_are_left_alone() -> None:
+    """They run at half the rate of f32: a Sapphire Rapids whose host hides AMX gets the level without them."""
+    facts = load_facts("server-xeon-platinum-8480")
+    flags = tuple(flag for flag in facts.cpu.flags if not flag.startswith("amx"))
+    assert "avx512_bf16" in flags
+    hidden = msgspec.structs.replace(facts, cpu=msgspec.structs.replace(facts.cpu, flags=flags))
+    assert select_profile(hidden, PROFILES).profile.name == "cpu-avx512-vnni"
+
+
 def test_every_profile_is_chosen_by_some_machine() -> None:
     assert {profile.name for profile in PROFILES} == set(EXPECTED.values())
 
