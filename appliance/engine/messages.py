@@ -112,6 +112,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     priority: int = 0  # lower is sooner; only under the priority policy
     cache_salt: str | None = None
     arrival_time: float = 0.0  # seconds of the client's wall clock
+    is_streamed: bool = True  # somebody reads the tokens as they come, so that steps are kept short for them
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):

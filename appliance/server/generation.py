@@ -62,7 +62,7 @@ async def respond(
 
     `beams` answers the requests in the engine's place.
     """
-    stream = state.client.generate(*requests) if beams is None else beams
+    stream = state.client.generate(*requests, is_streamed=is_streamed) if beams is None else beams
     state.load += 1
     try:
         async with _closed_on_disconnect(request.receive, stream):
@@ -81,7 +81,7 @@ async def respond(
 
 async def collect(state: ServerState, request: Request, requests: Sequence[TextRequest]) -> dict[int, TextOutput]:
     """Every sequence whole, by its index. Raises RequestFailedError. A client that goes away ends them."""
-    stream = state.client.generate(*requests)
+    stream = state.client.generate(*requests, is_streamed=False)
     found: dict[int, list[TextOutput]] = {}
     state.load += 1
     try:

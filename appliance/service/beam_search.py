@@ -155,7 +155,7 @@ class BeamStream:
 
     async def _next_tokens(self, requests: list[TextRequest]) -> list[TokenLogprobs]:
         tops: dict[int, TokenLogprobs] = {}
-        with self._client.generate(*requests, meter=PartMeter(self._meter)) as stream:
+        with self._client.generate(*requests, is_streamed=False, meter=PartMeter(self._meter)) as stream:
             self._open.add(stream)
             try:
                 async for outputs in stream:

@@ -149,9 +149,10 @@ class EngineClient:
         if self._metrics:
             self._metrics.shed()
 
-    def generate(self, *requests: TextRequest, meter: Meter | None = None) -> OutputStream:
+    def generate(self, *requests: TextRequest, is_streamed: bool = True, meter: Meter | None = None) -> OutputStream:
         """Starts requests whose outputs come in one stream; sequence j of request i has the index i * n + j.
 
+        `is_streamed`: somebody reads the tokens as they come, and the engine keeps its steps short for them.
         `meter`: of requests that the policy has admitted already.
 
         They end together: one that fails ends the others. Raises RequestFailedError when they are not admitted; later
@@ -165,7 +166,7 @@ class EngineClient:
         stream = OutputStream(lambda: self._end_group(group, "abort"), self._turns)
         first_index = 0
         for request in admitted:
-            self._start(request, stream, group, first_index)
+            self._start(request, stream, group, first_index, is_streamed=is_streamed)
             first_index += request.sampling.n
         return stream
 
@@ -239,7 +240,9 @@ class EngineClient:
             self._knows_vocabulary = True
             self._link.send(self._text.vocabulary())
 
-    def _start(self, request: TextRequest, stream: OutputStream, group: _Group, first_index: int) -> None:
+    def _start(
+        self, request: TextRequest, stream: OutputStream, group: _Group, first_index: int, *, is_streamed: bool
+    ) -> None:
         assert self._link is not None
         assert self._text is not None
         sampling, key = request.sampling, format(next(self._ids), "x")
@@ -264,6 +267,7 @@ class EngineClient:
                 priority=request.priority,
                 cache_salt=request.cache_salt,
                 arrival_time=time.time(),
+                is_streamed=is_streamed,
             )
         )
 

@@ -52,6 +52,18 @@ def request(prompt: str, text: TextOptions | None = None, **sampling: Any) -> Te
     return TextRequest(request_id="r", prompt_token_ids=encode(prompt), sampling=params, text=text or TextOptions())
 
 
+class Link:
+    """To an engine that never answers."""
+
+    def __init__(self) -> None:
+        self.sent: list[EngineMessage] = []
+
+    def send(self, message: EngineMessage) -> None:
+        self.sent.append(message)
+
+    def close(self) -> None: ...
+
+
 async def texts(stream: OutputStream, count: int = 1) -> list[str]:
     found = [""] * count
     async for outputs in stream:
@@ -78,16 +90,6 @@ async def test_stop_string_ends_the_sequence_in_the_engine(engine: InProcessEngi
 
 
 async def test_stop_string_ends_its_sequence_alone(tmp_path: Path) -> None:
-    class Link:
-        def __init__(self) -> None:
-            self.sent: list[EngineMessage] = []
-
-        def send(self, message: EngineMessage) -> None:
-            self.sent.append(message)
-
-        def close(self) -> None:
-            pass
-
     client, link = EngineClient(AdmissionLimits(8, None)), Link()
     client.use_text(load_text_side(plan_in(tmp_path), None))
     client.attach(link)
@@ -100,6 +102,18 @@ async def test_stop_string_ends_its_sequence_alone(tmp_path: Path) -> None:
     assert link.sent[1:] == [AbortRequest([asked.request_id], index=1)]
     assert client.num_open_requests == 1
     stream.close()
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_the_engine_hears_who_reads_along(tmp_path: Path, is_streamed: bool) -> None:
+    client, link = EngineClient(AdmissionLimits(8, None)), Link()
+    client.use_text(load_text_side(plan_in(tmp_path), None))
+    client.attach(link)
+    client.closed_reason = None
+    client.generate(request("Say: "), is_streamed=is_streamed).close()
+    asked = link.sent[0]
+    assert isinstance(asked, GenerateRequest)
+    assert asked.is_streamed is is_streamed
 
 
 async def test_closing_a_stream_aborts(engine: InProcessEngine) -> None:
@@ -182,15 +196,6 @@ async def idle(client: EngineClient) -> None:
 
 
 async def test_the_vocabulary_goes_before_the_first_constraint_of_each_engine(tmp_path: Path) -> None:
-    class Link:
-        def __init__(self) -> None:
-            self.sent: list[EngineMessage] = []
-
-        def send(self, message: EngineMessage) -> None:
-            self.sent.append(message)
-
-        def close(self) -> None: ...
-
     client = EngineClient(AdmissionLimits(4, None))
     client.use_text(load_text_side(plan_in(tmp_path), None))
     client.closed_reason = None

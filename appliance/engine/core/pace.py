@@ -13,7 +13,7 @@ from appliance.engine.core.gaps import LateGaps
 WEIGHT_OF_SLOWER = 0.25  # of the newest step in a moving average
 WEIGHT_OF_QUICKER = 0.5
 MOST_SLOWER = 2.0  # a step that took more than so many times the average counts as this
-ALONE = 4.0  # times the target: a step without decodes, which holds up only what comes in, aborts and the watchdog
+UNREAD = 4.0  # times the target: a step that nobody reads, which holds up only what comes in, aborts and the watchdog
 MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
 MIN_TOKENS = 16  # prompt tokens a step: fewer cost nearly as much
 FIRST_TOKENS = 64  # of the first step with a prompt, before anything is known
@@ -21,6 +21,13 @@ LATE_S = 2.5  # of a step that is late by choice: a pause, not an end
 LATE = 1.25  # a step is late when it takes so many times what it should
 READERS_A_PROMPT = 8  # a late step has at least one prompt waiting for so many readers that it holds up
 SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a late one
+
+
+class Decodes(NamedTuple):
+    """Of a step: how many tokens it decodes, and how many of these somebody reads as they come."""
+
+    num: int
+    num_read: int
 
 
 class Backlog(NamedTuple):
@@ -34,8 +41,8 @@ NO_BACKLOG = Backlog(0, 0)
 
 
 class Pace:
-    """`target_s`: how long a step with decodes should last; None bounds nothing. `late_share`: of the gaps between
-    tokens, how many may be longer."""
+    """`target_s`: how long a step with readers should last; None bounds nothing. `late_share`: of the gaps between
+    tokens that are read, how many may be longer."""
 
     def __init__(self, target_s: float | None, late_share: float = 0.0) -> None:
         self._target_s = target_s
@@ -43,38 +50,38 @@ class Pace:
         self._decode_s: dict[int, tuple[float, float]] = {}  # by size: (number of decodes, seconds)
         self._token_s: float | None = None
 
-    def learn(self, num_decodes: int, num_prompt_tokens: int, seconds: float) -> None:
+    def learn(self, decodes: Decodes, num_prompt_tokens: int, seconds: float) -> None:
         """Takes in how long a step took."""
         if num_prompt_tokens == 0:
-            size = num_decodes.bit_length()
-            count, average = self._decode_s.get(size, (num_decodes, None))
-            self._decode_s[size] = count + WEIGHT_OF_SLOWER * (num_decodes - count), _follow(average, seconds)
+            size = decodes.num.bit_length()
+            count, average = self._decode_s.get(size, (decodes.num, None))
+            self._decode_s[size] = count + WEIGHT_OF_SLOWER * (decodes.num - count), _follow(average, seconds)
         elif num_prompt_tokens >= MIN_TOKENS:
-            rest = max(0.0, seconds - self.decode_seconds(num_decodes))
+            rest = max(0.0, seconds - self.decode_seconds(decodes.num))
             self._token_s = _follow(self._token_s, rest / num_prompt_tokens)
-        if self._target_s is not None:
-            should_s = self.decode_seconds(num_decodes) + self._prompt_seconds(num_decodes)
-            self._late_gaps.count(num_decodes, late=seconds > LATE * should_s)
+        if self._target_s is not None and decodes.num_read:
+            should_s = self.decode_seconds(decodes.num) + self._prompt_seconds(decodes)
+            self._late_gaps.count(decodes.num_read, late=seconds > LATE * should_s)
 
-    def prompt_tokens(self, num_decodes: int, backlog: Backlog = NO_BACKLOG) -> int | None:
-        """What a step with so many decodes may take of prompts; None when that is not bounded."""
+    def prompt_tokens(self, decodes: Decodes, backlog: Backlog = NO_BACKLOG) -> int | None:
+        """What a step with these decodes may take of prompts; None when that is not bounded."""
         if self._target_s is None:
             return None
         if self._token_s is None:
             return FIRST_TOKENS
-        tokens = max(MIN_TOKENS, int(self._prompt_seconds(num_decodes) / max(self._token_s, 1e-9)))
-        if self._may_be_late(num_decodes, tokens, backlog):
-            late_s = LATE_S - self.decode_seconds(num_decodes)
+        tokens = max(MIN_TOKENS, int(self._prompt_seconds(decodes) / max(self._token_s, 1e-9)))
+        if self._may_be_late(decodes.num_read, tokens, backlog):
+            late_s = LATE_S - self.decode_seconds(decodes.num)
             tokens = max(tokens, int(late_s / max(self._token_s, 1e-9)))
         return tokens
 
-    def prompt_rate(self, num_decodes: int, most: int) -> float:
-        """Prompt tokens a second beside so many decodes, in steps of at most `most` tokens; 0 when nothing is known."""
+    def prompt_rate(self, decodes: Decodes, most: int) -> float:
+        """Prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 when nothing is known."""
         if self._token_s is None:
             return 0.0
-        bound = self.prompt_tokens(num_decodes)
+        bound = self.prompt_tokens(decodes)
         tokens = most if bound is None else min(most, bound)
-        return tokens / max(self.decode_seconds(num_decodes) + tokens * self._token_s, 1e-9)
+        return tokens / max(self.decode_seconds(decodes.num) + tokens * self._token_s, 1e-9)
 
     def decode_seconds(self, num_decodes: int) -> float:
         """Of a step of decodes alone: on the lines between what was seen, and level beyond the most."""
@@ -86,18 +93,18 @@ class Pace:
             below_count, below_s = count, seconds
         return below_s
 
-    def _prompt_seconds(self, num_decodes: int) -> float:
+    def _prompt_seconds(self, decodes: Decodes) -> float:
         """For prompts in a step that is in time."""
         assert self._target_s is not None
-        decode_s = self.decode_seconds(num_decodes)
-        target_s = self._target_s if num_decodes else ALONE * self._target_s
+        decode_s = self.decode_seconds(decodes.num)
+        target_s = self._target_s if decodes.num_read else UNREAD * self._target_s
         return max(target_s - decode_s, MIN_SHARE * max(target_s, decode_s))
 
-    def _may_be_late(self, num_decodes: int, tokens_in_time: int, backlog: Backlog) -> bool:
+    def _may_be_late(self, num_readers: int, tokens_in_time: int, backlog: Backlog) -> bool:
         """Whether readers should wait for prompts: these are many beside them, and gaps may still be late."""
-        if not 0 < num_decodes <= READERS_A_PROMPT * backlog.num_prompts:
+        if not 0 < num_readers <= READERS_A_PROMPT * backlog.num_prompts:
             return False
-        return backlog.num_tokens > SHORT_STEPS * tokens_in_time and self._late_gaps.allow(num_decodes)
+        return backlog.num_tokens > SHORT_STEPS * tokens_in_time and self._late_gaps.allow(num_readers)
 
 
 def _follow(average: float | None, value: float) -> float:

@@ -10,7 +10,7 @@ from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.draft import StepDraft
-from appliance.engine.core.pace import Backlog, Pace
+from appliance.engine.core.pace import Backlog, Decodes, Pace
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.requests import Refusal, RequestFactory
@@ -48,6 +48,7 @@ class Scheduler:
         self._rules = PrefillRules(config)
         self._admission = Admission(self._books, self._rules)
         self._pace = Pace(config.target_step_s, config.late_share)
+        self._num_read = 0  # of the last step's decodes
         self._num_steps = 0
         self._step_tokens = 0
         self._step_sizes = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
@@ -117,6 +118,7 @@ class Scheduler:
         return step.plan(self._num_steps, self._books.take_freed_rows())
 
     def _count(self, step: StepDraft) -> None:
+        self._num_read = step.num_read
         self._num_steps += 1
         self._step_tokens += step.num_tokens
         self._step_sizes[bisect_left(STEP_TOKEN_BOUNDS, step.num_tokens)] += 1
@@ -158,12 +160,13 @@ class Scheduler:
                     break
                 new_blocks = self.kv.grow(sequence, end)
             step.append(sequence, length, new_blocks)
+            step.num_read += sequence.request.message.is_streamed
         return prefills
 
     def _keep_pace(self, step: StepDraft, prefills: list[Sequence]) -> None:
-        """Leaves prompts as many tokens as let the step end in time for the sequences that decode."""
+        """Leaves prompts as many tokens as let the step end in time for who reads what the others decode."""
         if self.config.chunked_prefill:
-            room = self._pace.prompt_tokens(len(step.chunks), self._backlog(prefills))
+            room = self._pace.prompt_tokens(Decodes(len(step.chunks), step.num_read), self._backlog(prefills))
             step.budget = step.budget if room is None else min(step.budget, room)
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
@@ -205,9 +208,9 @@ class Scheduler:
                 self.kv.register(sequence)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes in how long a step took; the next ones are sized by it."""
-        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        self._pace.learn(decodes, plan.num_tokens - decodes, seconds)
+        """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
+        num_decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        self._pace.learn(Decodes(num_decodes, self._num_read), plan.num_tokens - num_decodes, seconds)
 
     # A result
 
@@ -278,6 +281,7 @@ class Scheduler:
     # Views
 
     def stats(self, now: float) -> EngineStats:
+        decodes = Decodes(len(self._books.running), self._num_read)
         return EngineStats(
             time=now,
             num_running=len(self._books.running),
@@ -293,7 +297,7 @@ class Scheduler:
             num_preemptions=self._books.num_preemptions,
             step_tokens=self._step_tokens,
             step_sizes=tuple(self._step_sizes),
-            prompt_tokens_per_s=self._pace.prompt_rate(len(self._books.running), self.config.max_num_batched_tokens),
+            prompt_tokens_per_s=self._pace.prompt_rate(decodes, self.config.max_num_batched_tokens),
         )
 
     def check_invariants(self) -> None:

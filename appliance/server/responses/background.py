@@ -20,7 +20,7 @@ _LOST_AFTER_S = 15.0  # without a touch: the process that made it is gone
 
 def start(state: ServerState, request: TextRequest, answer: ResponseAnswer, keep: Keep) -> dict[str, Any]:
     """The response as it is at its beginning. Raises RequestFailedError when the request is not admitted."""
-    stream = state.client.generate(request)
+    stream = state.client.generate(request, is_streamed=False)
     response = answer.response("in_progress")
     keep(response)
     task = asyncio.create_task(_run(state, stream, answer, response["id"]), name="background response")
