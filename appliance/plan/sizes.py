@@ -12,6 +12,7 @@ ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
 PARTIALS_PER_THREAD = 8
+GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -85,8 +86,8 @@ def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
 
 
 def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step) -> int:
-    """On a CPU the widest prepared input, and attention's scratch of each thread (kernels/cpu/attention.cpp); on a GPU
-    the partial results of attention split over a sequence."""
+    """On a CPU the widest prepared input, and each thread's scratch of attention (kernels/cpu/attention.cpp) or sums of
+    gated Linears, never both at a time; on a GPU the partial results of attention split over a sequence."""
     if kernels.name == "reference":
         return 0
     head_dim = max(group.head_dim for group in geometry.groups)
@@ -100,13 +101,13 @@ def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: Kerne
     state = ATTENTION_ROWS * (width + 2) * 4
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
-    return padded(prepared, 4096) + step.num_threads * (scratch + partials)
+    return padded(prepared, 4096) + step.num_threads * max(scratch + partials, GATED_SUMS_BYTES)
 
 
 def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
     if kernels.device != "cpu":
         return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
-    return f"prepared inputs of {step.num_tokens:,} tokens, attention scratch of {step.num_threads} threads"
+    return f"prepared inputs of {step.num_tokens:,} tokens, scratch of {step.num_threads} threads"
 
 
 def _input_form(plan: WeightPlan, precision: PrecisionPlan, kernels: KernelSetFacts) -> InputForm:

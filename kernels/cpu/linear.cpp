@@ -43,7 +43,6 @@ size_t column_panel_bytes(appl_layout layout) {
 }
 
 constexpr size_t kLine = 64;  // of the caches
-constexpr int kBlockRows = 504;  // that share a block of input in the second-level cache
 constexpr int kStreamRows = 24;  // of int8, that read the weights as they stream in
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
@@ -66,7 +65,8 @@ bool panels_collide(const appl_weight& weight) {
 class Division {
  public:
   Division(const LinearCall& call, int threads)
-      : rows_(call.direct != nullptr ? 1 : call.input.rows), panels_(call.weight->num_panels) {
+      : rows_(call.direct != nullptr ? 1 : call.input.rows),
+        panels_(call.gated_sums != nullptr ? call.weight->num_panels / 2 : call.weight->num_panels) {
     const bool quantizes = call.input.shape.group_size != 0;
     is_matrix_ = has_matrix_form(*call.weight, quantizes);
     is_tall_ = kHasTallTiles && quantizes && !is_matrix_ && rows_ >= min_tall_rows(*call.weight) &&
@@ -82,7 +82,8 @@ class Division {
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
-    const int64_t wanted = streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
+    const int64_t wanted =
+        call.gated_sums != nullptr ? kGatedPanels : streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
     const int64_t fair = panels_ / (2 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
@@ -94,16 +95,19 @@ class Division {
   // Few rows: each panel is read once, whole, and the input stays in the cache.
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   int rows() const { return rows_; }
+  int panels() const { return panels_; }  // that are divided: of each half where the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
 
+  // `next_panel`: what is read behind its panels.
   struct Item {
-    int first_tile, end_tile, first_panel, end_panel;
+    int first_tile, end_tile, first_panel, end_panel, next_panel;
   };
   Item item(int64_t index) const {
     const int block = int(index / num_chunks_), chunk = int(index % num_chunks_);
+    const int end_panel = std::min((chunk + 1) * panels_per_chunk_, panels_);
     return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), chunk * panels_per_chunk_,
-            std::min((chunk + 1) * panels_per_chunk_, panels_)};
+            end_panel, end_panel};
   }
   // Rows are spread evenly over the tiles: sizes differ by one at most.
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
@@ -127,35 +131,66 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
   }
 
-  void item(int64_t index) const {
-    run(division_.item(index));
+  void item(int64_t index, int thread) const {
+    const Division::Item item = division_.item(index);
+    if (call_.gated_sums != nullptr) gated(item, call_.gated_sums + size_t(thread) * kGatedSumFloats);
+    else run(item, {call_.out + offset(item), size_t(call_.out_stride)});
     if (division_.is_matrix()) release_matrix_unit();
   }
 
  private:
-  void run(const Division::Item& item) const {
+  // Where an item's sums are: its first row's of its first panel, and the floats from row to row.
+  struct Sums {
+    float* first;
+    size_t stride;
+  };
+  size_t offset(const Division::Item& item) const {
+    return size_t(division_.tile_start(item.first_tile)) * size_t(call_.out_stride) + size_t(item.first_panel) * kPanel;
+  }
+
+  // Both halves of the item's panels, and what they make while their sums are in the caches.
+  void gated(Division::Item item, float* sums) const {
+    const int width = (item.end_panel - item.first_panel) * kPanel;
+    const Division::Item gate = item;
+    item.next_panel = item.first_panel + division_.panels();
+    run(item, {sums, 2 * size_t(width)});
+    item.first_panel += division_.panels();
+    item.end_panel += division_.panels();
+    item.next_panel = gate.end_panel;
+    run(item, {sums + width, 2 * size_t(width)});
+    float* out = call_.out + offset(gate);
+    with_activation(call_.activation, [&](auto f) {
+      for (int row = division_.tile_start(item.first_tile); row < division_.tile_start(item.end_tile); ++row) {
+        map(out, width, [&](Floats g, Floats up) { return f(g) * up; }, sums, sums + width);
+        out += call_.out_stride;
+        sums += 2 * width;
+      }
+    });
+  }
+
+  void run(const Division::Item& item, const Sums& sums) const {
     const int step = division_.panels_per_tile();
     if (division_.streams()) {
       for (int panel = item.first_panel; panel < item.end_panel; panel += step) {
-        for (int block = 0; block < num_blocks_; ++block) panels(item, panel, step, block);
+        for (int block = 0; block < num_blocks_; ++block) panels(item, sums, panel, step, block);
       }
       return;
     }
     for (int block = 0; block < num_blocks_; ++block) {
       if (division_.is_tall()) {
-        tall_panels(item, block);
+        tall_panels(item, sums, block);
         continue;
       }
-      for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, panel, step, block);
+      for (int panel = item.first_panel; panel < item.end_panel; panel += step) panels(item, sums, panel, step, block);
     }
   }
 
   // All tiles of the item's rows over up to `most` panels from `panel` on, one block of columns.
-  void panels(const Division::Item& item, int panel, int most, int block) const {
+  void panels(const Division::Item& item, const Sums& sums, int panel, int most, int block) const {
     int count = std::min(most, item.end_panel - panel);
     while (count > 0) {
       const int width = count >= 4 ? 4 : count >= 2 ? 2 : 1;
-      if (is_whole(panel, width)) in_place(item, panel, width, block);
+      if (is_whole(panel, width)) in_place(item, sums, panel, width, block);
       else if (block == 0) aside(item, panel, width);
       panel += width;
       count -= width;
@@ -168,18 +203,18 @@ class Run {
   }
 
   // The same for all panels of the item, each unpacked once. What does not fill a block goes through ordinary tiles.
-  void tall_panels(const Division::Item& item, int block) const {
+  void tall_panels(const Division::Item& item, const Sums& sums, int block) const {
     TallBlock unpacked;
     int panel = item.first_panel;
     for (; panel + kTallPanels <= item.end_panel && is_whole(panel, kTallPanels); panel += kTallPanels) {
-      tall_panel(item, panel, block, unpacked);
+      tall_panel(item, sums, panel, block, unpacked);
     }
-    for (; panel < item.end_panel; ++panel) panels(item, panel, 1, block);
+    for (; panel < item.end_panel; ++panel) panels(item, sums, panel, 1, block);
   }
 
   // A tile takes about a microsecond: what tiles have in common is found once.
-  void tall_panel(const Division::Item& item, int panel, int block, TallBlock& unpacked) const {
-    TileArgs t = output_arguments(item, panel, block);
+  void tall_panel(const Division::Item& item, const Sums& sums, int panel, int block, TallBlock& unpacked) const {
+    TileArgs t = sum_arguments(item, sums, panel, block);
     unpack_block(w_.layout, t, unpacked);
     const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
     TallAhead ahead{read_after(item, panel, kTallPanels, block), share};
@@ -189,8 +224,8 @@ class Run {
     });
   }
 
-  void in_place(const Division::Item& item, int panel, int width, int block) const {
-    TileArgs t = output_arguments(item, panel, block);
+  void in_place(const Division::Item& item, const Sums& sums, int panel, int width, int block) const {
+    TileArgs t = sum_arguments(item, sums, panel, block);
     const size_t share = look_ahead(item, panel, width, block, t);
     for_tiles(item, panel, width, block, t, [&](int rows) {
       run_tile(rows, width, t);
@@ -198,12 +233,11 @@ class Run {
     });
   }
 
-  // The arguments of an item's first tile, with its sums in the output.
-  TileArgs output_arguments(const Division::Item& item, int panel, int block) const {
-    const int row = division_.tile_start(item.first_tile);
-    TileArgs t = arguments(row, panel, block);
-    t.c = call_.out + size_t(row) * size_t(call_.out_stride) + size_t(panel) * kPanel;
-    t.ldc = size_t(call_.out_stride);
+  // The arguments of an item's first tile.
+  TileArgs sum_arguments(const Division::Item& item, const Sums& sums, int panel, int block) const {
+    TileArgs t = arguments(division_.tile_start(item.first_tile), panel, block);
+    t.c = sums.first + size_t(panel - item.first_panel) * kPanel;
+    t.ldc = sums.stride;
     t.add = block > 0 || call_.accumulate;
     return t;
   }
@@ -261,7 +295,8 @@ class Run {
     const bool last_block = block + 1 == num_blocks_, last_panel = panel + width >= item.end_panel;
     const bool next_block = division_.streams() ? !last_block : last_panel && !last_block;
     const int to_block = next_block ? block + 1 : division_.streams() || last_panel ? 0 : block;
-    const int to_panel = !next_block ? panel + width : division_.streams() ? panel : item.first_panel;
+    const int behind = last_panel ? item.next_panel : panel + width;
+    const int to_panel = !next_block ? behind : division_.streams() ? panel : item.first_panel;
     return w_.panel(to_panel) + size_t(to_block) * block_bytes();
   }
   size_t block_bytes() const { return w_.panel_bytes / size_t(num_blocks_); }
@@ -324,7 +359,7 @@ class Run {
   }
 
   void finish(float* c, size_t ldc, int rows, int first, int count) const {
-    if (call_.bias == nullptr && call_.activation == APPL_ACTIVATION_NONE) return;
+    if (call_.gated_sums != nullptr || (call_.bias == nullptr && call_.activation == APPL_ACTIVATION_NONE)) return;
     with_activation(call_.activation, [&](auto f) {
       for (int m = 0; m < rows; ++m, c += ldc) {
         if (call_.bias == nullptr) map(c, count, f, c);
@@ -351,6 +386,8 @@ PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
   return {form, w.columns, std::min(w.group_size, kMaxActivationGroup), w.sub_group_size};
 }
 
+bool has_halves(const appl_weight& w) { return w.rows % (2 * kPanel) == 0; }
+
 bool reads_in_place(const appl_weight& w, const PreparedShape& shape, int rows) {
   return rows == 1 && shape.form == Form::kF32 && w.padded_columns == w.columns;
 }
@@ -360,8 +397,8 @@ void run_linear(appl_pool& pool, const LinearCall& call) {
   if (division.rows() == 0) return;
   const Run run(call, division);
   const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
-  parallel_for(pool, division.num_items(), work / division.num_items(), [&](int64_t begin, int64_t end) {
-    for (int64_t index = begin; index < end; ++index) run.item(index);
+  parallel_for(pool, division.num_items(), work / division.num_items(), [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t index = begin; index < end; ++index) run.item(index, thread);
   }, 1);
 }
 

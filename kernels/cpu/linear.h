@@ -20,7 +20,19 @@ struct LinearCall {
   const float* bias;   // or null
   int32_t activation;
   bool accumulate;     // out += activation(x @ weight.T + bias)
+
+  // Or out = activation(x @ gate.T) * (x @ up.T), of the weight's upper and lower half, half as wide; there is no bias then.
+  // Each thread keeps sums in kGatedSumFloats of its own.
+  float* gated_sums = nullptr;
 };
+
+constexpr int kMinGatedRows = 25;  // fewer lie in the caches until somebody reads them
+constexpr int kBlockRows = 504;    // that share a block of input in the second-level cache
+constexpr int kGatedPanels = 4;    // of each half, whose sums stay in the second-level cache
+constexpr size_t kGatedSumFloats = size_t{kBlockRows} * 2 * kGatedPanels * kPanel;
+
+// True where the halves can be computed side by side.
+bool has_halves(const appl_weight& weight);
 
 // True where a single row can be read in place.
 bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);

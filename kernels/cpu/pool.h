@@ -65,20 +65,25 @@ class Chunks {
   std::atomic<int64_t> next_{0};
 };
 
-// Calls body(begin, end) over [0, count) on all threads, or on the caller alone when the work is too small to share.
+// Calls body(begin, end), or body(begin, end, thread), over [0, count) on all threads, or on the caller alone when the work is too
+// small to share.
 // `chunk` items are taken at a time; 0 chooses four chunks a thread.
 template <class Body>
 inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body, int64_t chunk = 0) {
   constexpr int64_t kWorthSharing = 1 << 15;  // elements; below this the hand-over costs more than it saves
+  const auto call = [&](int64_t begin, int64_t end, int thread) {
+    if constexpr (std::is_invocable_v<Body, int64_t, int64_t, int>) body(begin, end, thread);
+    else body(begin, end);
+  };
   if (pool.num_threads() == 1 || count == 1 || count * work_per_item < kWorthSharing) {
-    if (count > 0) body(int64_t{0}, count);
+    if (count > 0) call(0, count, 0);
     return;
   }
   if (chunk == 0) chunk = 1 + count / (pool.num_threads() * 4);
   Chunks chunks(count, chunk);
-  pool.run([&](int) {
+  pool.run([&](int thread) {
     int64_t begin, end;
-    while (chunks.next(begin, end)) body(begin, end);
+    while (chunks.next(begin, end)) call(begin, end, thread);
   });
 }
 

@@ -39,7 +39,8 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width) : 0;
-  workspace_ = appl::Memory(prepared_bytes_ + attention);
+  const size_t gated = size_t(pool.num_threads()) * appl::kGatedSumFloats * sizeof(float);
+  workspace_ = appl::Memory(prepared_bytes_ + std::max(attention, gated));  // never both at a time
 }
 
 int appl_program::max_rows(const appl_span& span) const {
@@ -57,6 +58,7 @@ void appl_program::bind(const appl_operator& op) {
   Bound bound{op};
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
+  if (op.kind == APPL_OP_GATED_ACTIVATION && op.as.gated.from_linear != 0) bind_gated(bound);
   forget_overwritten(op);
   operators_.push_back(bound);
 }
@@ -70,6 +72,22 @@ void appl_program::bind_linear(Bound& bound) {
                          prepared_span_.extent == op.x.extent && prepared_shape_ == bound.input;
   prepared_span_ = op.x;
   prepared_shape_ = bound.input;
+}
+
+// The Linear before computes gate and up of many rows, and has them in its caches: it does the rest, too.
+void appl_program::bind_gated(Bound& bound) {
+  const appl_gated& op = bound.op.as.gated;
+  const bool follows = !operators_.empty() && operators_.back().op.kind == APPL_OP_LINEAR;
+  require(follows, "gated: no linear comes before");
+  Bound& before = operators_.back();
+  const appl_linear& linear = before.op.as.linear;
+  require(op.gate.data == linear.out.data && op.up.data == op.gate.data + op.gate.width && op.gate.stride == linear.out.stride &&
+              op.up.stride == linear.out.stride && op.gate.extent == linear.out.extent && linear.out.width == 2 * op.gate.width,
+          "gated: gate and up are not the halves of what the linear before writes");
+  require(linear.bias == nullptr && linear.activation == APPL_ACTIVATION_NONE && linear.accumulate == 0,
+          "gated: the linear before does more than multiply");
+  if (!appl::has_halves(*linear.weight)) return;
+  before.gated = bound.gated = op;
 }
 
 void appl_program::forget_overwritten(const appl_operator& op) {
@@ -126,6 +144,12 @@ void appl_program::execute_linear(const Bound& bound, int rows) {
   const appl_linear& op = bound.op.as.linear;
   if (rows == 0) return;
   appl::LinearCall call{op.weight, {}, nullptr, op.out.data, op.out.stride, op.bias, op.activation, op.accumulate != 0};
+  if (bound.is_gated(rows)) {
+    call.out = bound.gated.out.data;
+    call.out_stride = bound.gated.out.stride;
+    call.activation = bound.gated.activation;
+    call.gated_sums = reinterpret_cast<float*>(workspace_.as<uint8_t>() + prepared_bytes_);
+  }
   if (appl::reads_in_place(*op.weight, bound.input, rows)) {
     call.direct = op.x.data;
     call.input.shape = bound.input;
@@ -150,7 +174,9 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
     case APPL_OP_LINEAR: return execute_linear(bound, rows(as.linear.x));
     case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
-    case APPL_OP_GATED_ACTIVATION: return appl::run_gated_activation(pool_, as.gated, rows(as.gated.gate));
+    case APPL_OP_GATED_ACTIVATION:
+      if (bound.is_gated(rows(as.gated.gate))) return;
+      return appl::run_gated_activation(pool_, as.gated, rows(as.gated.gate));
     case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
     case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
     case APPL_OP_PAGED_ATTENTION:

@@ -28,6 +28,8 @@ struct appl_program {
     appl_operator op;
     appl::PreparedShape input{};
     bool input_is_ready = false;  // an earlier Linear prepared the same activations
+    appl_gated gated{};           // where the Linear does the gated activation behind it: in both, what that is
+    bool is_gated(int rows) const { return gated.out.data != nullptr && rows >= appl::kMinGatedRows; }
   };
 
   void bind(const appl_operator& op);
@@ -36,6 +38,7 @@ struct appl_program {
   void check_step(const appl_step& step) const;
   void run_timed(const appl_step& step);
   void execute(const Bound& bound, const appl_step& step);
+  void bind_gated(Bound& bound);
   void execute_linear(const Bound& bound, int rows);
   int max_rows(const appl_span& span) const;
   bool overlaps(const appl_span& a, const appl_span& b) const;

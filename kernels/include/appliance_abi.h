@@ -144,7 +144,7 @@ typedef struct {
 typedef struct {
   appl_span gate, up, out;
   int32_t activation;
-  int32_t reserved;
+  int32_t from_linear; /* the operator before is a Linear without bias that writes gate and up, and nobody else reads these */
 } appl_gated;
 
 typedef struct {

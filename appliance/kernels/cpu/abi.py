@@ -77,7 +77,7 @@ class Pointwise(Structure):
 
 
 class Gated(Structure):
-    _fields_ = [("gate", Span), ("up", Span), ("out", Span), ("activation", c_int32), ("reserved", c_int32)]
+    _fields_ = [("gate", Span), ("up", Span), ("out", Span), ("activation", c_int32), ("from_linear", c_int32)]
 
 
 class Rope(Structure):

@@ -10,6 +10,7 @@ import numpy as np
 from appliance.kernels import operators as ops
 from appliance.kernels.arena import plan_arena
 from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.fusion import gates_of_linears
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory, has_gaps, row_stride
 from appliance.kernels.cpu.records import encode, matrix_names
@@ -165,6 +166,8 @@ class CpuExecutable:
         self, program: ops.StepProgram, layers: "ctypes.Array[abi.KvLayer]", resources: contextlib.ExitStack
     ) -> ctypes.c_void_p:
         records = (abi.Operator * len(program.operators))(*(encode(op, self) for op in program.operators))
+        for position in gates_of_linears(program):
+            records[position].arguments.gated.from_linear = True
         handle = ctypes.c_void_p()
         functions = self._library.functions
         status = functions.appl_program_create(

@@ -1,0 +1,31 @@
+"""Which operators the native sets may do in one."""
+
+from collections import Counter
+from itertools import pairwise
+
+from appliance.kernels.arena import slots_of
+from appliance.kernels.operators import GatedActivation, Linear, Operator, Slot, Span, StepProgram
+
+_USES = 3  # of a slot that a Linear writes and a gated activation reads, a half at a time
+
+
+def gates_of_linears(program: StepProgram) -> list[int]:
+    """Positions of the gated activations whose gate and up are all that the Linear before them writes, and that nobody
+    else reads: that Linear may write what they would, and leave its own output alone."""
+    found = {at: _between(*pair) for at, pair in enumerate(pairwise(program.operators), 1)}
+    pairs = Counter(found.values())
+    uses = Counter(slot for op in program.operators for slot in slots_of(op))
+    uses[program.logits] += 1
+    return [at for at, slot in found.items() if slot is not None and uses[slot] == _USES * pairs[slot]]
+
+
+def _between(before: Operator, op: Operator) -> Slot | None:
+    """The slot that the Linear `before` fills with the gate and up of `op`; None where they are something else."""
+    if not isinstance(op, GatedActivation) or not isinstance(before, Linear):
+        return None
+    if before.bias is not None or before.activation is not None or before.accumulate:
+        return None
+    slot, half = op.gate.slot, op.gate.width
+    halves = Span(slot, 0, half), Span(slot, half, half)
+    fits = (op.gate, op.up) == halves and before.out == Span(slot, 0, slot.width) and slot.width == 2 * half
+    return slot if fits else None
