@@ -50,7 +50,8 @@ constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 // all but unpacked.
 int min_tall_rows(const appl_weight& weight) {
   const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
-  if (APPL_VNNI) return is_unpacked ? std::numeric_limits<int>::max() : kMaxTileRows + 1;
+  if (APPL_VNNI && is_unpacked) return std::numeric_limits<int>::max();
+  if (APPL_VNNI) return (weight.sub_group_size != 0 ? kMaxTileRows : kStreamRows) + 1;
   return is_unpacked ? kStreamRows + 1 : 3;
 }
 
