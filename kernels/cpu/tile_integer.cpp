@@ -8,6 +8,7 @@
 //   int8      vpmaddwd on weights widened to 16 bits.
 // All tiles, tall ones too, round alike: a group is summed in integers, times the input's scale, and then fused with the weight's
 // scale and the sum so far. So what a row gets does not depend on how many others there are.
+#include <algorithm>
 #include <type_traits>
 
 #include "integer_products.h"
@@ -39,31 +40,61 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   using Results = Accumulators<Rows, kVectors>;
   using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
+  static constexpr bool kIsPacedByMemory = Rows <= 2;
+  static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
+
+  // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. Computed before the products, which
+  // would wait for them.
+  class Zeros {
+   public:
+    explicit Zeros(const TileArgs& t) : t_(t) {
+      if constexpr (kIsPacedByMemory) return;
+      for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) compute(group, size_t(group) * t.side_stride);
+    }
+    const int32_t* at(size_t side) {
+      if constexpr (kIsPacedByMemory) compute(0, side);
+      else ++group_;
+      return value_[group_];
+    }
+
+   private:
+    void compute(int group, size_t side) { store(value_[group], to_ints(load(t_.sum + side) * -t_.zero_point)); }
+    const TileArgs& t_;
+    int group_ = kIsPacedByMemory ? 0 : -1;
+    alignas(64) int32_t value_[kIsPacedByMemory ? 1 : block_columns(Form::kInt8) / 16][kWidth];
+  };
 
  public:
   static void run(const TileArgs& t) {
     Results c;
     c.start(t);
     Prefetch prefetch(t);
+    Zeros zeros(t);
     const uint8_t* a = t.a;
     for_groups(t, [&](const uint8_t* b, const uint8_t* header, size_t side, int columns) {
       prefetch.header(header);
       Sums sums;
-      start(t, side, sums);
-      for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
+      start(zeros.at(side), sums);
+      const auto unit = [&] [[gnu::always_inline]] {
         prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
         for (int s = 0; s < Type::kSteps; ++s) add_step(t, a + s * 4, b, s, sums, NoFactors{});
+        a += Type::kSteps * 4;
+        b += kUnitBytes;
+      };
+      int k = 0;
+      for (; k + kUnrolled <= columns; k += kUnrolled) {
+#pragma GCC unroll kUnrolledSteps
+        for (int i = 0; i < kUnrolled / Type::kColumns; ++i) unit();
       }
+      for (; k < columns; k += Type::kColumns) unit();
       scale(t, header, side, sums, c);
     });
     c.finish(t);
   }
 
  private:
-  [[gnu::always_inline]] static void start(const TileArgs& t, size_t side, Sums& sums) {
-    alignas(64) int32_t zero[kWidth];
-    store(zero, to_ints(load(t.sum + side) * -t.zero_point));
+  [[gnu::always_inline]] static void start(const int32_t* zero, Sums& sums) {
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 16
