@@ -7,7 +7,7 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.gaps import WINDOW, LateGaps
-from appliance.engine.core.pace import FIRST_TOKENS, LATE_S, MIN_TOKENS, Backlog, Decodes, Pace
+from appliance.engine.core.pace import FIRST_TOKENS, MIN_TOKENS, PAUSE_S, PAUSE_STEP, Backlog, Decodes, Pace
 from appliance.engine.core.scheduler import Scheduler
 
 from .simulator import Harness, generate
@@ -20,6 +20,9 @@ def machine(decodes: int, prompt_tokens: int) -> float:
 
 def read(count: int) -> Decodes:
     return Decodes(count, count)
+
+
+EIGHT = read(8)
 
 
 def test_nothing_is_bounded_without_a_target() -> None:
@@ -99,16 +102,14 @@ def test_a_step_that_nobody_reads_may_be_longer_and_one_reader_ends_that() -> No
     unread, one = pace.prompt_tokens(Decodes(8, 0)), pace.prompt_tokens(Decodes(8, 1))
     assert machine(8, unread or 0) == pytest.approx(0.8, rel=0.05)
     assert one == pace.prompt_tokens(read(8))
-    assert pace.prompt_tokens(Decodes(8, 0), Backlog(9, 9000)) == unread, "there is no gap to be late"
 
 
 def test_steps_that_nobody_reads_use_up_no_late_gaps() -> None:
     pace = known(Pace(0.2, 0.04))
-    late = pace.prompt_tokens(read(8), Backlog(9, 9000))
     for _ in range(1000):
         pace.learn(Decodes(8, 0), 0, machine(8, 0))
         pace.learn(Decodes(8, 0), 190, machine(8, 190))
-    assert pace.prompt_tokens(read(8), Backlog(9, 9000)) == late
+    assert pace.pause(read(8), Backlog(9, 9000, 100)) is not None
 
 
 def test_late_gaps_are_a_share_of_all() -> None:
@@ -142,25 +143,52 @@ def known(pace: Pace, decodes: int = 8) -> Pace:
     return pace
 
 
-def test_a_step_may_be_late_for_prompts_that_wait() -> None:
-    pace = known(Pace(0.2, 0.04))
-    in_time = pace.prompt_tokens(read(8))
+def test_decodes_wait_for_prompts_that_are_many() -> None:
+    in_time = known(Pace(0.2, 0.04)).prompt_tokens(read(8))
     assert in_time is not None
-    late = pace.prompt_tokens(read(8), Backlog(4, 1000))
-    assert machine(8, late or 0) == pytest.approx(LATE_S, rel=0.05)
-    assert pace.prompt_tokens(read(8), Backlog(1, 2 * in_time)) == in_time, "little is left to do"
-    assert pace.prompt_tokens(read(64), Backlog(4, 9000)) == pace.prompt_tokens(read(64)), "many readers, few prompts"
-    assert known(Pace(0.2)).prompt_tokens(read(8), Backlog(4, 9000)) == in_time, "nothing may be late"
+
+    def first_pause(backlog: Backlog, decodes: Decodes = EIGHT, share: float = 0.04) -> int | None:
+        return known(Pace(0.2, share)).pause(decodes, backlog)
+
+    token_s = machine(0, 101) - machine(0, 100)
+    assert first_pause(Backlog(4, 1000, 250)) == pytest.approx(250, abs=1), "to the end of the first prompt"
+    assert (first_pause(Backlog(40, 1000, 25)) or 0) * token_s == pytest.approx(PAUSE_STEP * 0.2, rel=0.1)
+    assert (first_pause(Backlog(4, 9000, 9000)) or 0) * token_s == pytest.approx(PAUSE_S, rel=0.05)
+    assert first_pause(Backlog(1, 2 * in_time, in_time)) is None, "little is left to do"
+    assert first_pause(Backlog(4, 9000, 1000), read(64)) is None, "many readers, few prompts"
+    assert first_pause(Backlog(4, 9000, 1000), Decodes(8, 0)) is None, "nobody would be held up"
+    assert first_pause(Backlog(4, 9000, 1000), share=0.0) is None, "nothing may be late"
+    assert Pace(0.2, 0.04).pause(read(8), Backlog(4, 9000, 1000)) is None, "nothing is known"
+    assert Pace(None).pause(read(8), Backlog(4, 9000, 1000)) is None
 
 
-def test_late_steps_end_when_their_share_is_used_up() -> None:
+def test_a_pause_ends_with_the_prompts_and_in_time() -> None:
+    pace, paused_s = known(Pace(0.2, 0.04)), 0.0
+    while (tokens := pace.pause(read(8), Backlog(9, 9000, 100))) is not None:
+        paused_s += machine(0, tokens)
+        pace.learn(Decodes(0, 0), tokens, machine(0, tokens))
+    assert PAUSE_S - 0.4 <= paused_s + machine(8, 0) <= 1.1 * PAUSE_S
+    assert pace.pause(read(8), Backlog(9, 9000, 100)) is None, "the decodes come first"
+    pace.learn(read(8), 0, machine(8, 0))
+    assert pace.pause(read(8), Backlog(9, 9000, 100)) is not None
+    assert pace.pause(read(8), Backlog(0, 0)) is None
+
+
+def test_pauses_end_when_their_share_is_used_up() -> None:
     pace = known(Pace(0.2, 0.04))
-    steps = []
-    for _ in range(200):
-        tokens = pace.prompt_tokens(read(8), Backlog(9, 9000)) or 0
-        steps.append(machine(8, tokens))
-        pace.learn(read(8), tokens, steps[-1])
-    num_late = sum(seconds > 0.25 for seconds in steps)
+    gaps, paused_s = [], 0.0
+    while len(gaps) < 200:
+        tokens = pace.pause(read(8), Backlog(9, 9000, 300))
+        if tokens is None:
+            tokens = pace.prompt_tokens(read(8)) or 0
+            seconds = machine(8, tokens)
+            pace.learn(read(8), tokens, seconds)
+            gaps.append(paused_s + seconds)
+            paused_s = 0.0
+        else:
+            pace.learn(Decodes(0, 0), tokens, machine(0, tokens))
+            paused_s += machine(0, tokens)
+    num_late = sum(seconds > 0.25 for seconds in gaps)
     assert 0.04 * WINDOW / 8 - 1 <= num_late <= 0.04 * (WINDOW + 1600) / 8 + 1
     assert num_late * 8 / (1600 + WINDOW) <= 0.045
 
@@ -234,21 +262,62 @@ def test_without_a_target_a_step_takes_what_fits() -> None:
     assert run.steps[-1].num_tokens == 512
 
 
-def test_a_burst_is_prefilled_in_long_steps_and_most_gaps_stay_short() -> None:
+class Clock:
+    """Gaps between the tokens of each sequence, and when the first came, on a simulated machine."""
+
+    def __init__(self, run: Harness) -> None:
+        self.run, self.now = run, 0.0
+        self.first: dict[str, float] = {}
+        self.gaps: list[float] = []
+        self._last: dict[str, float] = {}
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def step(self) -> bool:
+        if not self.run.step():
+            return False
+        plan = self.run.steps[-1]
+        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        seconds = machine(decodes, plan.num_tokens - decodes)
+        self.run.scheduler.learn(plan, seconds)
+        self.now += seconds
+        for key, outputs in self.run.outputs.items():
+            if len(outputs) > self._seen.get(key, 0):
+                self._seen[key] = len(outputs)
+                if key[0] in self._last:
+                    self.gaps.append(self.now - self._last[key[0]])
+                self._last[key[0]] = self.now
+                self.first.setdefault(key[0], self.now)
+        return True
+
+
+def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
     config = SchedulerConfig(
         max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
         max_num_sampled=16, target_step_s=0.2, late_share=0.04,
     )  # fmt: skip
-    run = Harness(Scheduler(config))
+    clock = Clock(Harness(Scheduler(config)))
     for number in range(16):
-        run.scheduler.add(b"", generate(f"r{number}", [number] * 300, 128))
-    gaps: list[float] = []
-    while run.step():
-        plan = run.steps[-1]
-        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        seconds = machine(decodes, plan.num_tokens - decodes)
-        run.scheduler.learn(plan, seconds)
-        gaps += [seconds] * decodes
-    gaps.sort()
-    assert gaps[int(0.95 * len(gaps))] <= 0.25
-    assert 2.0 <= gaps[-1] <= 1.1 * LATE_S
+        clock.run.scheduler.add(b"", generate(f"r{number}", [number] * 300, 128))
+    while clock.step():
+        pass
+    clock.gaps.sort()
+    assert clock.gaps[int(0.95 * len(clock.gaps))] <= 0.25
+    assert 2.0 <= clock.gaps[-1] <= 1.1 * PAUSE_S
+    firsts = list(clock.first.values())
+    assert firsts == sorted(firsts)
+    assert len(set(firsts)) >= 12, "a prompt's first token goes out when it ends, not with the whole pause"
+
+
+def test_a_pause_in_which_no_prompt_can_run_lets_decodes_go_on() -> None:
+    """The cache holds two of the sequences: the third waits until one ends, whatever the pace says of pauses."""
+    config = SchedulerConfig(
+        max_model_len=512, block_size=16, num_blocks=20, max_num_seqs=8, max_num_batched_tokens=256,
+        max_num_sampled=8, target_step_s=0.2, late_share=1.0,
+    )  # fmt: skip
+    clock = Clock(Harness(Scheduler(config)))
+    for number in range(6):
+        clock.run.scheduler.add(b"", generate(f"r{number}", [number] * 120, 24))
+    while clock.step():
+        pass
+    assert len(clock.first) == 6
+    assert all(len(clock.run.tokens(f"r{number}")) == 24 for number in range(6))

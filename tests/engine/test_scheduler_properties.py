@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_struct
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
@@ -36,6 +37,8 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         window=draw(st.sampled_from([None, None, 1, 3, 9, 20])),
         expected_output=draw(st.sampled_from([0, 4, 128])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
+        target_step_s=draw(st.sampled_from([None, 0.02, 0.2])),
+        late_share=draw(st.sampled_from([0.0, 0.04, 1.0])),
     )
 
 
@@ -50,6 +53,7 @@ def requests(draw: st.DrawFn, priorities: bool) -> list[tuple[int, GenerateReque
             priority=draw(st.integers(-2, 2)) if priorities else 0, salt=draw(st.sampled_from([None, None, "s"])),
             eos=(50,), prompt_logprobs=draw(st.sampled_from([None, None, None, 1])),
         )  # fmt: skip
+        request = replace_struct(request, is_streamed=draw(st.booleans()))
         abort = draw(st.one_of(st.none(), st.none(), st.integers(0, 40)))
         traffic.append((draw(st.integers(0, 20)), request, abort))
     return sorted(traffic, key=lambda entry: entry[0])
@@ -73,7 +77,9 @@ def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int
         dead = [(b"", request.request_id) for _, request, abort in traffic if abort == step]
         harness.gather(harness.scheduler.abort(dead))
         harness.scheduler.check_invariants()
-        harness.step()
+        if harness.step():
+            plan = harness.steps[-1]
+            harness.scheduler.learn(plan, 0.01 * len(plan.chunks) + 0.004 * plan.num_tokens)
         step += 1
         assert step < 5_000, "no progress"
     return harness

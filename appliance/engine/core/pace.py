@@ -17,10 +17,11 @@ UNREAD = 4.0  # times the target: a step that nobody reads, which holds up only 
 MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
 MIN_TOKENS = 16  # prompt tokens a step: fewer cost nearly as much
 FIRST_TOKENS = 64  # of the first step with a prompt, before anything is known
-LATE_S = 2.5  # of a step that is late by choice: a pause, not an end
-LATE = 1.25  # a step is late when it takes so many times what it should
-READERS_A_PROMPT = 8  # a late step has at least one prompt waiting for so many readers that it holds up
-SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a late one
+PAUSE_S = 2.5  # that readers wait at most, by choice, while prompts run
+PAUSE_STEP = 2.0  # times the target: a step of a pause, or longer until a prompt ends: then its first token goes out
+LATE = 1.25  # a gap is late when it takes so many times what it should
+READERS_A_PROMPT = 8  # a pause has at least one prompt waiting for so many readers that it holds up
+SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a pause
 
 
 class Decodes(NamedTuple):
@@ -31,13 +32,11 @@ class Decodes(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Prompts that run or wait, and how many tokens of them could run now."""
+    """Prompts that run or wait, how many tokens of them could run now, and how many of these are the first one's."""
 
     num_prompts: int
     num_tokens: int
-
-
-NO_BACKLOG = Backlog(0, 0)
+    num_first: int = 0
 
 
 class Pace:
@@ -49,6 +48,8 @@ class Pace:
         self._late_gaps = LateGaps(late_share)
         self._decode_s: dict[int, tuple[float, float]] = {}  # by size: (number of decodes, seconds)
         self._token_s: float | None = None
+        self._is_pausing = False
+        self._paused_s = 0.0  # since the last step with decodes
 
     def learn(self, decodes: Decodes, num_prompt_tokens: int, seconds: float) -> None:
         """Takes in how long a step took."""
@@ -59,21 +60,32 @@ class Pace:
         elif num_prompt_tokens >= MIN_TOKENS:
             rest = max(0.0, seconds - self.decode_seconds(decodes.num))
             self._token_s = _follow(self._token_s, rest / num_prompt_tokens)
+        if self._is_pausing:
+            self._paused_s += seconds
+            return
         if self._target_s is not None and decodes.num_read:
             should_s = self.decode_seconds(decodes.num) + self._prompt_seconds(decodes)
-            self._late_gaps.count(decodes.num_read, late=seconds > LATE * should_s)
+            self._late_gaps.count(decodes.num_read, late=self._paused_s + seconds > LATE * should_s)
+        self._paused_s = 0.0
 
-    def prompt_tokens(self, decodes: Decodes, backlog: Backlog = NO_BACKLOG) -> int | None:
+    def prompt_tokens(self, decodes: Decodes) -> int | None:
         """What a step with these decodes may take of prompts; None when that is not bounded."""
         if self._target_s is None:
             return None
-        if self._token_s is None:
-            return FIRST_TOKENS
-        tokens = max(MIN_TOKENS, int(self._prompt_seconds(decodes) / max(self._token_s, 1e-9)))
-        if self._may_be_late(decodes.num_read, tokens, backlog):
-            late_s = LATE_S - self.decode_seconds(decodes.num)
-            tokens = max(tokens, int(late_s / max(self._token_s, 1e-9)))
-        return tokens
+        return self._tokens_in(self._prompt_seconds(decodes))
+
+    def pause(self, decodes: Decodes, backlog: Backlog) -> int | None:
+        """How many prompt tokens the next step takes when it leaves these decodes out; None when it should not."""
+        self._is_pausing = self._may_go_on(decodes, backlog) if self._is_pausing else self._may_pause(decodes, backlog)
+        if not self._is_pausing:
+            return None
+        assert self._target_s is not None
+        most = self._tokens_in(self._left_s(decodes))
+        return min(max(self._tokens_in(PAUSE_STEP * self._target_s), backlog.num_first), most)
+
+    def end_pause(self) -> None:
+        """No prompt can run: whoever waits for the pause's end waits no longer."""
+        self._is_pausing = False
 
     def prompt_rate(self, decodes: Decodes, most: int) -> float:
         """Prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 when nothing is known."""
@@ -100,11 +112,28 @@ class Pace:
         target_s = self._target_s if decodes.num_read else UNREAD * self._target_s
         return max(target_s - decode_s, MIN_SHARE * max(target_s, decode_s))
 
-    def _may_be_late(self, num_readers: int, tokens_in_time: int, backlog: Backlog) -> bool:
+    def _tokens_in(self, seconds: float) -> int:
+        if self._token_s is None:
+            return FIRST_TOKENS
+        return max(MIN_TOKENS, int(seconds / max(self._token_s, 1e-9)))
+
+    def _may_pause(self, decodes: Decodes, backlog: Backlog) -> bool:
         """Whether readers should wait for prompts: these are many beside them, and gaps may still be late."""
-        if not 0 < num_readers <= READERS_A_PROMPT * backlog.num_prompts:
+        if not 0 < decodes.num_read <= READERS_A_PROMPT * backlog.num_prompts:
             return False
-        return backlog.num_tokens > SHORT_STEPS * tokens_in_time and self._late_gaps.allow(num_readers)
+        if self._target_s is None or self._token_s is None or self._paused_s:
+            return False
+        in_time = self._tokens_in(self._prompt_seconds(decodes))
+        return backlog.num_tokens > SHORT_STEPS * in_time and self._late_gaps.allow(decodes.num_read)
+
+    def _may_go_on(self, decodes: Decodes, backlog: Backlog) -> bool:
+        """Until no prompt is left, or another step would not leave the decodes time to end within PAUSE_S."""
+        assert self._target_s is not None
+        return backlog.num_prompts > 0 and self._left_s(decodes) >= PAUSE_STEP * self._target_s / 2
+
+    def _left_s(self, decodes: Decodes) -> float:
+        """Of the pause, before the step that ends it."""
+        return max(0.0, PAUSE_S - self._paused_s - self.decode_seconds(decodes.num))
 
 
 def _follow(average: float | None, value: float) -> float:

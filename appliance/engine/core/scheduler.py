@@ -106,16 +106,47 @@ class Scheduler:
         """The next step; None when nothing is open."""
         if self.config.policy == "priority":
             self._admission.make_way()
-        step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
-        prefills = self._schedule_decodes(step)
-        self._keep_pace(step, prefills)
-        self._schedule_prefills(step, prefills)
-        self._register(step)
-        self._admission.admit(step, prefills)
+        step = self._pause() or self._step()
         if not step.chunks:
             return None
         self._count(step)
         return step.plan(self._num_steps, self._books.take_freed_rows())
+
+    def _step(self) -> StepDraft:
+        """All decodes, and as many tokens of prompts as let the step end in time for who reads what they decode."""
+        step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
+        prefills = self._schedule_decodes(step)
+        if self.config.chunked_prefill:
+            room = self._pace.prompt_tokens(Decodes(len(step.chunks), step.num_read))
+            step.budget = step.budget if room is None else min(step.budget, room)
+        self._schedule_prompts(step, prefills)
+        return step
+
+    def _pause(self) -> StepDraft | None:
+        """Prompts alone, while decodes wait; None when decodes should run, or no prompt can."""
+        prefills = [sequence for sequence in self._books.running if not sequence.is_stored]
+        if not self.config.chunked_prefill or not (prefills or self._books.num_waiting):
+            self._pace.end_pause()
+            return None
+        room = self._pace.pause(self._decodes(), self._backlog(prefills))
+        if room is None:
+            return None
+        step = StepDraft(min(room, self.config.max_num_batched_tokens), self.config.max_num_sampled)
+        self._schedule_prompts(step, prefills)
+        if step.chunks:
+            return step
+        self._pace.end_pause()
+        return None
+
+    def _decodes(self) -> Decodes:
+        stored = [sequence for sequence in self._books.running if sequence.is_stored]
+        return Decodes(len(stored), sum(sequence.request.message.is_streamed for sequence in stored))
+
+    def _schedule_prompts(self, step: StepDraft, prefills: list[Sequence]) -> None:
+        """Goes on with prompts that run already, and begins others."""
+        self._schedule_prefills(step, prefills)
+        self._register(step)
+        self._admission.admit(step, prefills)
 
     def _count(self, step: StepDraft) -> None:
         self._num_read = step.num_read
@@ -163,19 +194,15 @@ class Scheduler:
             step.num_read += sequence.request.message.is_streamed
         return prefills
 
-    def _keep_pace(self, step: StepDraft, prefills: list[Sequence]) -> None:
-        """Leaves prompts as many tokens as let the step end in time for who reads what the others decode."""
-        if self.config.chunked_prefill:
-            room = self._pace.prompt_tokens(Decodes(len(step.chunks), step.num_read), self._backlog(prefills))
-            step.budget = step.budget if room is None else min(step.budget, room)
-
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
         """Of the waiting ones the first counts with its tokens: more would have to be looked for."""
-        num_tokens = sum(len(sequence.tokens) - sequence.num_computed for sequence in prefills)
+        waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
+        num_prompts = len(prefills)
         head = self._books.head() if self._books.free_rows else None
-        if head is None:
-            return Backlog(len(prefills), num_tokens)
-        return Backlog(len(prefills) + self._books.num_waiting, num_tokens + len(head.tokens))
+        if head is not None:
+            waiting.append(len(head.tokens))
+            num_prompts += self._books.num_waiting
+        return Backlog(num_prompts, sum(waiting), waiting[0] if waiting else 0)
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
