@@ -44,7 +44,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
 
   // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. Computed before the products, which
-  // would wait for them.
+  // would wait for them; of one or two rows group by group, as these wait for memory and gain nothing.
   class Zeros {
    public:
     explicit Zeros(const TileArgs& t) : t_(t) {

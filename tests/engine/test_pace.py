@@ -108,7 +108,7 @@ def test_steps_that_nobody_reads_use_up_no_late_gaps() -> None:
     pace = known(Pace(0.2, 0.04))
     for _ in range(1000):
         pace.learn(Decodes(8, 0), 0, machine(8, 0))
-        pace.learn(Decodes(8, 0), 190, machine(8, 190))
+        pace.learn(Decodes(8, 0), 190, 5.0)  # late, if somebody read it
     assert pace.pause(read(8), Backlog(9, 9000, 100)) is not None
 
 
@@ -171,7 +171,7 @@ def test_a_pause_ends_with_the_prompts_and_in_time() -> None:
     assert pace.pause(read(8), Backlog(9, 9000, 100)) is None, "the decodes come first"
     pace.learn(read(8), 0, machine(8, 0))
     assert pace.pause(read(8), Backlog(9, 9000, 100)) is not None
-    assert pace.pause(read(8), Backlog(0, 0)) is None
+    assert pace.pause(read(8), Backlog(0, 0, 0)) is None
 
 
 def test_pauses_end_when_their_share_is_used_up() -> None:
@@ -193,6 +193,36 @@ def test_pauses_end_when_their_share_is_used_up() -> None:
     assert num_late * 8 / (1600 + WINDOW) <= 0.045
 
 
+class Clock:
+    """Traffic on a simulated machine: how long steps took, the gaps between tokens, and when each first one came."""
+
+    def __init__(self, run: Harness) -> None:
+        self.run, self.now = run, 0.0
+        self.steps: list[float] = []
+        self.first: dict[str, float] = {}
+        self.gaps: list[float] = []
+        self._last: dict[str, float] = {}
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def step(self) -> bool:
+        if not self.run.step():
+            return False
+        plan = self.run.steps[-1]
+        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        seconds = machine(decodes, plan.num_tokens - decodes)
+        self.run.scheduler.learn(plan, seconds)
+        self.steps.append(seconds)
+        self.now += seconds
+        for key, outputs in self.run.outputs.items():
+            if len(outputs) > self._seen.get(key, 0):
+                self._seen[key] = len(outputs)
+                if key[0] in self._last:
+                    self.gaps.append(self.now - self._last[key[0]])
+                self._last[key[0]] = self.now
+                self.first.setdefault(key[0], self.now)
+        return True
+
+
 def test_a_long_prompt_keeps_the_others_flowing() -> None:
     """Traffic on a simulated clock: each step with decodes ends near the target, and the long prompt ends too."""
     config = SchedulerConfig(
@@ -203,22 +233,14 @@ def test_a_long_prompt_keeps_the_others_flowing() -> None:
     draw = random.Random(3)
     for name in "abc":
         run.scheduler.add(b"", generate(name, [draw.randrange(90) for _ in range(40)], 200))
-    times: list[float] = []
-
-    def step() -> None:
-        assert run.step()
-        plan = run.steps[-1]
-        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        times.append(machine(decodes, plan.num_tokens - decodes))
-        run.scheduler.learn(plan, times[-1])
-
+    clock = Clock(run)
     for _ in range(5):
-        step()
+        assert clock.step()
     run.scheduler.add(b"", generate("long", [draw.randrange(90) for _ in range(2000)], 5))
     while ("long", 0) not in run.outputs:
-        step()
-    assert max(times[5:]) <= 0.25
-    assert len(times) < 5 + 2000 / 30
+        assert clock.step()
+    assert max(clock.steps[5:]) <= 0.25
+    assert len(clock.steps) < 5 + 2000 / 30
 
 
 @pytest.mark.parametrize(("streamed", "most_s"), [((False, False), 0.8), ((False, True), 0.2)])
@@ -231,21 +253,13 @@ def test_steps_are_short_for_streams_alone(streamed: tuple[bool, bool], most_s: 
     run = Harness(Scheduler(config))
     for name, is_streamed in zip("ab", streamed, strict=True):
         run.scheduler.add(b"", msgspec.structs.replace(generate(name, [3] * 40, 200), is_streamed=is_streamed))
-    times: list[float] = []
-
-    def step() -> None:
-        assert run.step()
-        plan = run.steps[-1]
-        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        times.append(machine(decodes, plan.num_tokens - decodes))
-        run.scheduler.learn(plan, times[-1])
-
+    clock = Clock(run)
     for _ in range(8):
-        step()
+        assert clock.step()
     run.scheduler.add(b"", msgspec.structs.replace(generate("c", [5] * 3000, 5), is_streamed=False))
     for _ in range(8):
-        step()
-    assert max(times[8:]) == pytest.approx(most_s, rel=0.15)
+        assert clock.step()
+    assert max(clock.steps[8:]) == pytest.approx(most_s, rel=0.15)
 
 
 def test_without_a_target_a_step_takes_what_fits() -> None:
@@ -262,34 +276,6 @@ def test_without_a_target_a_step_takes_what_fits() -> None:
     assert run.steps[-1].num_tokens == 512
 
 
-class Clock:
-    """Gaps between the tokens of each sequence, and when the first came, on a simulated machine."""
-
-    def __init__(self, run: Harness) -> None:
-        self.run, self.now = run, 0.0
-        self.first: dict[str, float] = {}
-        self.gaps: list[float] = []
-        self._last: dict[str, float] = {}
-        self._seen: dict[tuple[str, int], int] = {}
-
-    def step(self) -> bool:
-        if not self.run.step():
-            return False
-        plan = self.run.steps[-1]
-        decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        seconds = machine(decodes, plan.num_tokens - decodes)
-        self.run.scheduler.learn(plan, seconds)
-        self.now += seconds
-        for key, outputs in self.run.outputs.items():
-            if len(outputs) > self._seen.get(key, 0):
-                self._seen[key] = len(outputs)
-                if key[0] in self._last:
-                    self.gaps.append(self.now - self._last[key[0]])
-                self._last[key[0]] = self.now
-                self.first.setdefault(key[0], self.now)
-        return True
-
-
 def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
     config = SchedulerConfig(
         max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
@@ -303,8 +289,8 @@ def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
     clock.gaps.sort()
     assert clock.gaps[int(0.95 * len(clock.gaps))] <= 0.25
     assert 2.0 <= clock.gaps[-1] <= 1.1 * PAUSE_S
-    firsts = list(clock.first.values())
-    assert firsts == sorted(firsts)
+    firsts = [clock.first[f"r{number}"] for number in range(16)]
+    assert firsts == sorted(firsts), "nobody passes anybody"
     assert len(set(firsts)) >= 12, "a prompt's first token goes out when it ends, not with the whole pause"
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ class Block:
         make = random_sub_groups(rng, layout, 2 * inner, HIDDEN, 32) if sub_groups else None
         weight = self.graph.weight(make or random_weight(rng, layout, 2 * inner, HIDDEN))
         gate, up = Span(self.both, 0, inner), Span(self.both, inner, inner)
-        self.graph.add(Linear(whole(self.x), weight, whole(self.both)), GatedActivation(gate, up, self.out, "silu"))
+        self.linear = Linear(whole(self.x), weight, whole(self.both))
+        self.gated = GatedActivation(gate, up, self.out, "silu")
+        self.graph.add(self.linear, self.gated)
         self.rows = rows
 
     def bind(self, native: CpuKernelSet, result: Slot) -> CpuExecutable:
@@ -73,18 +76,18 @@ def test_few_rows_and_halves_that_share_a_panel_stay_apart(native: CpuKernelSet,
     assert np.any(between)
 
 
-def operators_of(**changes: object) -> tuple[StepProgram, Slot]:
-    """The Linear of a block with other fields."""
+def program_of(linear: dict[str, Any] | None = None, gated: dict[str, Any] | None = None) -> tuple[StepProgram, Slot]:
+    """A block with other fields, and the slot between."""
     block = Block(Layout.F32, 4)
-    block.graph.operators[1] = replace(block.graph.operators[1], **changes)  # type: ignore[type-var] # a dataclass
+    block.graph.operators[1:] = [replace(block.linear, **linear or {}), replace(block.gated, **gated or {})]
     return block.graph.program(block.out), block.both
 
 
 def test_only_a_plain_linear_whose_output_nobody_else_reads_may_be_fused() -> None:
-    assert gates_of_linears(operators_of()[0]) == [2]
+    assert gates_of_linears(program_of()[0]) == [2]
     for changes in ({"bias": "b"}, {"activation": "relu"}, {"accumulate": True}):
-        assert gates_of_linears(operators_of(**changes)[0]) == []
-    program, both = operators_of()
+        assert gates_of_linears(program_of(changes)[0]) == []
+    program, both = program_of()
     readers: list[Operator] = [
         Add(both, both),
         Linear(Span(both, 0, HIDDEN), "w", whole(both)),
@@ -93,19 +96,16 @@ def test_only_a_plain_linear_whose_output_nobody_else_reads_may_be_fused() -> No
     for reader in readers:
         assert gates_of_linears(replace(program, operators=(*program.operators, reader))) == []
     assert gates_of_linears(replace(program, logits=both)) == []
-    swapped = replace(program.operators[2], gate=program.operators[2].up)  # type: ignore[union-attr, arg-type, type-var]
-    assert gates_of_linears(replace(program, operators=(*program.operators[:2], swapped))) == []
+    assert gates_of_linears(program_of(gated={"gate": Span(both, INNER, INNER)})[0]) == []
 
 
 def test_claims_that_do_not_hold_are_refused(native: CpuKernelSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("appliance.kernels.cpu.kernel_set.gates_of_linears", lambda program: [2])
     block = Block(Layout.F32, 30)
-    gate = block.graph.operators[2]
-    assert isinstance(gate, GatedActivation)
-    block.graph.operators[2] = replace(gate, gate=gate.up)
+    block.graph.operators[2] = replace(block.gated, gate=block.gated.up)
     with pytest.raises(BindError, match="not the halves"):
         block.bind(native, block.out)
-    block.graph.operators[1:3] = [replace(block.graph.operators[1], accumulate=True), gate]  # type: ignore[type-var]
+    block.graph.operators[1:3] = [replace(block.linear, accumulate=True), block.gated]
     with pytest.raises(BindError, match="does more than multiply"):
         block.bind(native, block.out)
     block.graph.operators.insert(2, Add(block.x, block.x))

@@ -9,6 +9,8 @@ from appliance.engine.messages import ErrorKind
 from appliance.server.generation import collect, respond
 from appliance.service.errors import RequestFailedError
 
+UNREACHED: Any = None
+
 
 class NotingClient:
     """Notes how it is asked, and admits nothing."""
@@ -22,12 +24,12 @@ class NotingClient:
 async def test_the_engine_hears_whether_an_answer_is_streamed(is_streamed: bool) -> None:
     state: Any = SimpleNamespace(client=NotingClient(), load=0)
     with pytest.raises(RequestFailedError):
-        await respond(state, SimpleNamespace(), [], SimpleNamespace(), is_streamed=is_streamed)  # type: ignore[arg-type] # not reached
+        await respond(state, UNREACHED, [], UNREACHED, is_streamed=is_streamed)
     assert state.client.is_streamed is is_streamed
 
 
 async def test_what_is_collected_is_read_by_nobody() -> None:
     state: Any = SimpleNamespace(client=NotingClient(), load=0)
     with pytest.raises(RequestFailedError):
-        await collect(state, SimpleNamespace(), [])  # type: ignore[arg-type] # not reached
+        await collect(state, UNREACHED, [])
     assert not state.client.is_streamed

@@ -64,6 +64,14 @@ class Link:
     def close(self) -> None: ...
 
 
+def connected(folder: Path) -> tuple[EngineClient, Link]:
+    client, link = EngineClient(AdmissionLimits(8, None)), Link()
+    client.use_text(load_text_side(plan_in(folder), None))
+    client.attach(link)
+    client.closed_reason = None
+    return client, link
+
+
 async def texts(stream: OutputStream, count: int = 1) -> list[str]:
     found = [""] * count
     async for outputs in stream:
@@ -90,10 +98,7 @@ async def test_stop_string_ends_the_sequence_in_the_engine(engine: InProcessEngi
 
 
 async def test_stop_string_ends_its_sequence_alone(tmp_path: Path) -> None:
-    client, link = EngineClient(AdmissionLimits(8, None)), Link()
-    client.use_text(load_text_side(plan_in(tmp_path), None))
-    client.attach(link)
-    client.closed_reason = None
+    client, link = connected(tmp_path)
     stream = client.generate(request("Stop: ", TextOptions(stop=("STOP",)), n=2))
     (asked,) = link.sent
     assert isinstance(asked, GenerateRequest)
@@ -106,10 +111,7 @@ async def test_stop_string_ends_its_sequence_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_the_engine_hears_who_reads_along(tmp_path: Path, is_streamed: bool) -> None:
-    client, link = EngineClient(AdmissionLimits(8, None)), Link()
-    client.use_text(load_text_side(plan_in(tmp_path), None))
-    client.attach(link)
-    client.closed_reason = None
+    client, link = connected(tmp_path)
     client.generate(request("Say: "), is_streamed=is_streamed).close()
     asked = link.sent[0]
     assert isinstance(asked, GenerateRequest)

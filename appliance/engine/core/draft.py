@@ -9,7 +9,7 @@ class StepDraft:
 
     __slots__ = (
         "block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials",
-        "num_read", "num_tokens", "shares",
+        "num_tokens", "shares",
     )  # fmt: skip
 
     def __init__(self, budget: int, logits: int) -> None:
@@ -19,7 +19,6 @@ class StepDraft:
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
         self.num_long_partials = 0
-        self.num_read = 0  # of its decodes, those that somebody reads as they come
         self.chunks: list[Chunk] = []
         self.new_rows: list[NewRow] = []
         self.block_copies: list[tuple[int, int]] = []

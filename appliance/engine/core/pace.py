@@ -25,7 +25,7 @@ SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a pause
 
 
 class Decodes(NamedTuple):
-    """Of a step: how many tokens it decodes, and how many of these somebody reads as they come."""
+    """Sequences that decode, and how many of them somebody reads as they come."""
 
     num: int
     num_read: int
@@ -36,7 +36,7 @@ class Backlog(NamedTuple):
 
     num_prompts: int
     num_tokens: int
-    num_first: int = 0
+    num_first: int
 
 
 class Pace:

@@ -48,7 +48,7 @@ class Scheduler:
         self._rules = PrefillRules(config)
         self._admission = Admission(self._books, self._rules)
         self._pace = Pace(config.target_step_s, config.late_share)
-        self._num_read = 0  # of the last step's decodes
+        self._decodes = Decodes(0, 0)  # when the last step was scheduled
         self._num_steps = 0
         self._step_tokens = 0
         self._step_sizes = [0] * (len(STEP_TOKEN_BOUNDS) + 1)
@@ -106,6 +106,7 @@ class Scheduler:
         """The next step; None when nothing is open."""
         if self.config.policy == "priority":
             self._admission.make_way()
+        self._decodes = self._count_decodes()
         step = self._pause() or self._step()
         if not step.chunks:
             return None
@@ -117,7 +118,7 @@ class Scheduler:
         step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
         prefills = self._schedule_decodes(step)
         if self.config.chunked_prefill:
-            room = self._pace.prompt_tokens(Decodes(len(step.chunks), step.num_read))
+            room = self._pace.prompt_tokens(self._decodes)
             step.budget = step.budget if room is None else min(step.budget, room)
         self._schedule_prompts(step, prefills)
         return step
@@ -128,7 +129,7 @@ class Scheduler:
         if not self.config.chunked_prefill or not (prefills or self._books.num_waiting):
             self._pace.end_pause()
             return None
-        room = self._pace.pause(self._decodes(), self._backlog(prefills))
+        room = self._pace.pause(self._decodes, self._backlog(prefills))
         if room is None:
             return None
         step = StepDraft(min(room, self.config.max_num_batched_tokens), self.config.max_num_sampled)
@@ -138,7 +139,7 @@ class Scheduler:
         self._pace.end_pause()
         return None
 
-    def _decodes(self) -> Decodes:
+    def _count_decodes(self) -> Decodes:
         stored = [sequence for sequence in self._books.running if sequence.is_stored]
         return Decodes(len(stored), sum(sequence.request.message.is_streamed for sequence in stored))
 
@@ -149,7 +150,6 @@ class Scheduler:
         self._admission.admit(step, prefills)
 
     def _count(self, step: StepDraft) -> None:
-        self._num_read = step.num_read
         self._num_steps += 1
         self._step_tokens += step.num_tokens
         self._step_sizes[bisect_left(STEP_TOKEN_BOUNDS, step.num_tokens)] += 1
@@ -191,7 +191,6 @@ class Scheduler:
                     break
                 new_blocks = self.kv.grow(sequence, end)
             step.append(sequence, length, new_blocks)
-            step.num_read += sequence.request.message.is_streamed
         return prefills
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
@@ -237,7 +236,7 @@ class Scheduler:
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
         num_decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        self._pace.learn(Decodes(num_decodes, self._num_read), plan.num_tokens - num_decodes, seconds)
+        self._pace.learn(Decodes(num_decodes, self._decodes.num_read), plan.num_tokens - num_decodes, seconds)
 
     # A result
 
@@ -308,7 +307,7 @@ class Scheduler:
     # Views
 
     def stats(self, now: float) -> EngineStats:
-        decodes = Decodes(len(self._books.running), self._num_read)
+        decodes = Decodes(len(self._books.running), self._decodes.num_read)
         return EngineStats(
             time=now,
             num_running=len(self._books.running),
