@@ -15,7 +15,7 @@ from tests.server.harness import BOS, EOS, FIRST_BYTE, TEMPLATE, Server, byte_to
 
 NAME = "random"
 CONTEXT = 4096
-_HIDDEN, _INNER, _LAYERS, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 96, 2, 4, 2, 16
+_HIDDEN, _INNER, _HEADS, _KV_HEADS, _HEAD_DIM = 64, 96, 4, 2, 16
 _SPEC = """\
 api_version: appliance/v1
 kind: Deployment
@@ -28,7 +28,7 @@ restart: {{policy: on-failure, max_restarts: 3, backoff: 500ms}}
 """
 
 
-def make_random_model(folder: Path) -> None:
+def make_random_model(folder: Path, context: int = CONTEXT, num_layers: int = 2) -> None:
     """A Llama of 0.1M weights that writes printable ASCII and, as good as never, the end token."""
     tokenizer = byte_tokenizer()
     vocab_size = tokenizer.get_vocab_size()
@@ -36,16 +36,16 @@ def make_random_model(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab_size,
-        "hidden_size": _HIDDEN, "intermediate_size": _INNER, "num_hidden_layers": _LAYERS,
+        "hidden_size": _HIDDEN, "intermediate_size": _INNER, "num_hidden_layers": num_layers,
         "num_attention_heads": _HEADS, "num_key_value_heads": _KV_HEADS, "head_dim": _HEAD_DIM, "hidden_act": "silu",
-        "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "max_position_embeddings": context, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": False,
         "bos_token_id": BOS, "eos_token_id": EOS, "torch_dtype": "float32",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(vocab_size), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(vocab_size, num_layers), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def _weights(vocab_size: int) -> dict[str, np.ndarray]:
+def _weights(vocab_size: int, num_layers: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(7)
 
     def matrix(rows: int, columns: int, scale: float) -> np.ndarray:
@@ -64,7 +64,7 @@ def _weights(vocab_size: int) -> dict[str, np.ndarray]:
         "self_attn.o_proj": (_HIDDEN, query), "mlp.gate_proj": (_INNER, _HIDDEN), "mlp.up_proj": (_INNER, _HIDDEN),
         "mlp.down_proj": (_HIDDEN, _INNER),
     }  # fmt: skip
-    for layer in range(_LAYERS):
+    for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
         for name, (rows, columns) in shapes.items():
             weights[f"{prefix}{name}.weight"] = matrix(rows, columns, 1.5 * columns**-0.5)
