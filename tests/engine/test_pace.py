@@ -156,6 +156,7 @@ def test_decodes_wait_for_prompts_that_are_many() -> None:
     assert (first_pause(Backlog(4, 9000, 9000)) or 0) * token_s == pytest.approx(PAUSE_S, rel=0.05)
     assert first_pause(Backlog(1, 2 * in_time, in_time)) is None, "little is left to do"
     assert first_pause(Backlog(4, 9000, 1000), read(64)) is None, "many readers, few prompts"
+    assert first_pause(Backlog(0, 9000, 1000)) is None, "nobody awaits what they begin with"
     assert first_pause(Backlog(4, 9000, 1000), Decodes(8, 0)) is None, "nobody would be held up"
     assert first_pause(Backlog(4, 9000, 1000), share=0.0) is None, "nothing may be late"
     assert Pace(0.2, 0.04).pause(read(8), Backlog(4, 9000, 1000)) is None, "nothing is known"
@@ -292,6 +293,29 @@ def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
     firsts = [clock.first[f"r{number}"] for number in range(16)]
     assert firsts == sorted(firsts), "nobody passes anybody"
     assert len(set(firsts)) >= 12, "a prompt's first token goes out when it ends, not with the whole pause"
+
+
+@pytest.mark.parametrize(("awaited", "longest_s"), [([], 0.25), ([8], PAUSE_S), ([0, 1], PAUSE_S)])
+def test_readers_pause_for_prompts_that_somebody_awaits(awaited: list[int], longest_s: float) -> None:
+    """Ten prompts come while two streams are read. Of those not in `awaited` nobody reads the answer as it comes."""
+    config = SchedulerConfig(
+        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
+        max_num_sampled=16, target_step_s=0.2, late_share=0.04,
+    )  # fmt: skip
+    clock = Clock(Harness(Scheduler(config)))
+    for name in "ab":
+        clock.run.scheduler.add(b"", generate(name, [ord(name)] * 40, 400))
+    for _ in range(20):
+        assert clock.step()
+    clock.gaps.clear()
+    for number in range(10):
+        message = generate(f"r{number}", [number] * 300, 2)
+        clock.run.scheduler.add(b"", msgspec.structs.replace(message, is_streamed=number in awaited))
+    while clock.step():
+        pass
+    assert max(clock.gaps) <= longest_s * 1.1
+    assert max(clock.gaps) >= longest_s / 2
+    assert clock.run.scheduler.stats(0.0).num_waiting == 0
 
 
 def test_a_pause_in_which_no_prompt_can_run_lets_decodes_go_on() -> None:

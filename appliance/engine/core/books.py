@@ -22,6 +22,7 @@ class Books:
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
         self.free_rows = list(range(config.max_num_seqs - 1, -1, -1))
         self.num_waiting = 0
+        self.num_waiting_streamed = 0
         self.num_preemptions = 0
         self.mean_output = float(config.expected_output)  # tokens of the answers that ended, the newest count most
         self._waiting: list[tuple[tuple[float, ...], int, Sequence]] = []  # a heap; ended sequences leave it late
@@ -40,12 +41,13 @@ class Books:
 
     def pop_head(self) -> Sequence:
         """Takes the sequence that `head` has just returned."""
-        self.num_waiting -= 1
-        return heapq.heappop(self._waiting)[2]
+        sequence = heapq.heappop(self._waiting)[2]
+        self._count_waiting(sequence, -1)
+        return sequence
 
     def wait(self, sequence: Sequence) -> None:
         sequence.status = Status.WAITING
-        self.num_waiting += 1
+        self._count_waiting(sequence, 1)
         heapq.heappush(self._waiting, (sequence.key, sequence.order, sequence))
 
     def take_row(self, sequence: Sequence) -> None:
@@ -72,7 +74,7 @@ class Books:
             self._leave_row(sequence)
             self.kv.release(sequence, trusted=trusted)
         else:
-            self.num_waiting -= 1
+            self._count_waiting(sequence, -1)
         sequence.status = Status.FINISHED
         request = sequence.request
         if all(other.status is Status.FINISHED for other in request.sequences):
@@ -90,6 +92,7 @@ class Books:
         waiting = [sequence for sequence in every if sequence.status is Status.WAITING]
         assert sorted(running, key=lambda s: s.key) == self.running, "running differs, or is out of order"
         assert len(waiting) == self.num_waiting, "waiting count differs"
+        assert sum(s.is_streamed for s in waiting) == self.num_waiting_streamed, "count of streamed ones differs"
         queued = {id(entry[2]) for entry in self._waiting}
         assert all(id(sequence) in queued for sequence in waiting), "a waiting sequence is in no queue"
         assert all(self.by_row[sequence.row] is sequence for sequence in running), "rows differ"
@@ -97,6 +100,10 @@ class Books:
         assert not any(s.block_table for s in every if s.status is not Status.RUNNING), "blocks without a row"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
         self.kv.pool.check_invariants(sequence.block_table[sequence.num_dropped :] for sequence in running)
+
+    def _count_waiting(self, sequence: Sequence, change: int) -> None:
+        self.num_waiting += change
+        self.num_waiting_streamed += change * sequence.is_streamed
 
     def _leave_row(self, sequence: Sequence) -> None:
         self.by_row[sequence.row] = None

@@ -20,7 +20,7 @@ FIRST_TOKENS = 64  # of the first step with a prompt, before anything is known
 PAUSE_S = 2.5  # that readers wait at most, by choice, while prompts run
 PAUSE_STEP = 2.0  # times the target: a step of a pause, or longer until a prompt ends: then its first token goes out
 LATE = 1.25  # a gap is late when it takes so many times what it should
-READERS_A_PROMPT = 8  # a pause has at least one prompt waiting for so many readers that it holds up
+READERS_A_PROMPT = 8  # a pause has at least one awaited prompt for so many readers that it holds up
 SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a pause
 
 
@@ -32,9 +32,10 @@ class Decodes(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Prompts that run or wait, how many tokens of them could run now, and how many of these are the first one's."""
+    """Prompts that run or wait: of how many somebody awaits the first token, how many tokens of all could run now, and
+    how many of these are the first one's."""
 
-    num_prompts: int
+    num_awaited: int
     num_tokens: int
     num_first: int
 
@@ -118,8 +119,8 @@ class Pace:
         return max(MIN_TOKENS, int(seconds / max(self._token_s, 1e-9)))
 
     def _may_pause(self, decodes: Decodes, backlog: Backlog) -> bool:
-        """Whether readers should wait for prompts: these are many beside them, and gaps may still be late."""
-        if not 0 < decodes.num_read <= READERS_A_PROMPT * backlog.num_prompts:
+        """Whether readers should wait for others' first tokens: these are many beside them, and a gap may be late."""
+        if not 0 < decodes.num_read <= READERS_A_PROMPT * backlog.num_awaited:
             return False
         if self._target_s is None or self._token_s is None or self._paused_s:
             return False
@@ -127,9 +128,9 @@ class Pace:
         return backlog.num_tokens > SHORT_STEPS * in_time and self._late_gaps.allow(decodes.num_read)
 
     def _may_go_on(self, decodes: Decodes, backlog: Backlog) -> bool:
-        """Until no prompt is left, or another step would not leave the decodes time to end within PAUSE_S."""
+        """Until no first token is awaited, or another step would not leave the decodes time to end within PAUSE_S."""
         assert self._target_s is not None
-        return backlog.num_prompts > 0 and self._left_s(decodes) >= PAUSE_STEP * self._target_s / 2
+        return backlog.num_awaited > 0 and self._left_s(decodes) >= PAUSE_STEP * self._target_s / 2
 
     def _left_s(self, decodes: Decodes) -> float:
         """Of the pause, before the step that ends it."""

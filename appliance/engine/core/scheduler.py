@@ -141,7 +141,7 @@ class Scheduler:
 
     def _count_decodes(self) -> Decodes:
         stored = [sequence for sequence in self._books.running if sequence.is_stored]
-        return Decodes(len(stored), sum(sequence.request.message.is_streamed for sequence in stored))
+        return Decodes(len(stored), sum(sequence.is_streamed for sequence in stored))
 
     def _schedule_prompts(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already, and begins others."""
@@ -196,12 +196,12 @@ class Scheduler:
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
         """Of the waiting ones the first counts with its tokens: more would have to be looked for."""
         waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
-        num_prompts = len(prefills)
+        num_awaited = sum(sequence.is_streamed for sequence in prefills)
         head = self._books.head() if self._books.free_rows else None
         if head is not None:
             waiting.append(len(head.tokens))
-            num_prompts += self._books.num_waiting
-        return Backlog(num_prompts, sum(waiting), waiting[0] if waiting else 0)
+            num_awaited += self._books.num_waiting_streamed
+        return Backlog(num_awaited, sum(waiting), waiting[0] if waiting else 0)
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""

@@ -104,6 +104,11 @@ class Sequence:
     def has_output(self) -> bool:
         return len(self.tokens) > self.num_prompt
 
+    @property
+    def is_streamed(self) -> bool:
+        """Somebody reads its tokens as they come."""
+        return self.request.message.is_streamed
+
     def finish_reason(self) -> tuple[FinishReason, int | None] | None:
         """Why the sequence ends with its last token, and the stop token that ended it; None when it goes on."""
         message = self.request.message
