@@ -10,16 +10,19 @@
 namespace appl {
 namespace {
 
-// An item is up to kRows query rows (tokens times the heads that share a KV head) of one sequence and KV head. It goes
-// over the keys in chunks of kChunk slots, keeping each row's maximum, sum and weighted values (online softmax), and begins
-// anew with each segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has
-// them, whatever else runs and however its prompt was cut, so a row gets the same bits with any neighbours.
+// An item is up to kRows query rows of one sequence: tokens times the heads that share a KV head, of one KV head or, where these
+// are few, of several, which lie side by side in each block. It goes over the keys in chunks of kChunk slots, keeping each row's
+// maximum, sum and weighted values (online softmax), and begins anew with each segment of chunks; the segments' results are
+// folded in order. Chunks and segments lie where the sequence has them, whatever else runs and however its prompt was cut, so a
+// row gets the same bits with any neighbours.
 constexpr int kRows = 48;
 constexpr int kChunk = int(kRowBytes / sizeof(float));
 constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
-constexpr int kBlocksAhead = 4;     // whose keys are asked for
+constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
+constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
 constexpr int kPartialsPerThread = 8;
+constexpr int kItemsPerThread = 16;  // or more, where items have several KV heads
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // What is known of some rows after some keys; `values` are not divided by the sum yet.
@@ -69,8 +72,10 @@ State state_at(float* memory, int rows, int width) {
 }
 
 struct Part {
-  int sequence, kv_head, first_row, rows;  // rows of the sequence's tokens times heads a group
-  int first_block, end_block;              // of the sequence's block table
+  int sequence, kv_head, heads;  // KV heads from kv_head on
+  int first_row, rows;           // of each: of the sequence's tokens times heads a group
+  int first_block, end_block;    // of the sequence's block table
+  int all_rows() const { return heads * rows; }
 };
 
 class Attention {
@@ -83,14 +88,12 @@ class Attention {
         chunk_blocks_(kChunk / g_.slots) {
     const int most = divided(divided(g_.max_model_len, g_.block_size), chunk_blocks_);
     segment_blocks_ = chunk_blocks_ * std::max(kSegmentChunks, divided(most, kMaxSegments));
-    int segments = 1;
-    for (int s = 0; s < step.num_seqs; ++s) {
-      num_items_ += items_of(s);
-      rows_ = std::max(rows_, std::min(kRows, tokens_of(s) * group_));
-      segments = std::max(segments, divided(divided(step.seq_lens[s], g_.block_size), segment_blocks_));
-    }
-    const size_t floats = size_t(num_items_) * size_t(segments) * state_floats(rows_, g_.width);
-    if (num_items_ < 2 * threads && floats <= partials_floats(threads, g_.width)) splits_ = segments;
+    divide(std::numeric_limits<int64_t>::max(), threads);
+    const int64_t least_items = int64_t{kItemsPerThread} * threads;
+    if (splits_ > 1 && num_parts() >= least_items) return;
+    int64_t work = 0;
+    for (int s = 0; s < step.num_seqs; ++s) work += work_of(s) * g_.num_kv_heads;
+    divide(work / least_items, threads);
   }
 
   int64_t num_parts() const { return num_items_ * splits_; }
@@ -101,16 +104,22 @@ class Attention {
     return state_at(partials + size_t(index) * partial_floats(), rows_, g_.width);
   }
 
-  Part item(int64_t index) const {
-    int s = 0;
-    while (index >= items_of(s)) index -= items_of(s++);
-    const int tiles = int(items_of(s)) / g_.num_kv_heads;
-    const int all_rows = tokens_of(s) * group_;
+  // A sequence and the index of its first item, for who asks for items in order.
+  struct Cursor {
+    int sequence = 0;
+    int64_t first = 0;
+  };
+  Part item(int64_t index, Cursor& at) const {
+    for (int64_t count; index >= at.first + (count = items_of(at.sequence)); ++at.sequence) at.first += count;
+    const int s = at.sequence;
+    index -= at.first;
+    const int tiles = tiles_of(s);
     Part part{};
     part.sequence = s;
-    part.kv_head = int(index) / tiles;
+    part.heads = heads_of(s);
+    part.kv_head = int(index) / tiles * part.heads;
     part.first_row = int(index) % tiles * kRows;
-    part.rows = std::min(kRows, all_rows - part.first_row);
+    part.rows = std::min(kRows, tokens_of(s) * group_ - part.first_row);
     const int first_key = op_.window > 0 ? std::max(0, position(part, 0) - op_.window + 1) : 0;
     part.first_block = first_key / g_.block_size;
     part.end_block = position(part, part.rows - 1) / g_.block_size + 1;
@@ -122,9 +131,9 @@ class Attention {
     int64_t index;
     Part part;
   };
-  Turn turn(int64_t index) const {
+  Turn turn(int64_t index, Cursor& at) const {
     if (index >= num_parts()) return {index, Part{}};
-    return {index, splits_ == 1 ? item(index) : segment(item(index / splits_), int(index % splits_))};
+    return {index, splits_ == 1 ? item(index, at) : segment(item(index / splits_, at), int(index % splits_))};
   }
 
   // The item's results, divided by the sums. Returns claim(), called in time to ask for the next turn's keys.
@@ -141,7 +150,7 @@ class Attention {
         return segment(next.part, first_segment(next.part));
       };
       compute(segment(whole, i), scratch, scratch.segment, following);
-      for (int row = 0; row < whole.rows; ++row) fold(scratch.total, scratch.segment, row, g_.width);
+      for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
     write(whole, scratch.total);
     return next;
@@ -162,20 +171,46 @@ class Attention {
     return next;
   }
 
-  void join(int64_t index, float* partials, const State& total) const {
-    const Part whole = item(index);
+  void join(int64_t index, float* partials, const State& total, Cursor& at) const {
+    const Part whole = item(index, at);
     clear(whole, total);
     for (int i = 0; i < splits_; ++i) {
       const State state = partial(partials, index * splits_ + i);
-      for (int row = 0; row < whole.rows; ++row) fold(total, state, row, g_.width);
+      for (int row = 0; row < whole.all_rows(); ++row) fold(total, state, row, g_.width);
     }
     write(whole, total);
   }
 
  private:
   int tokens_of(int s) const { return step_.query_start[s + 1] - step_.query_start[s]; }
-  int64_t items_of(int s) const { return int64_t((tokens_of(s) * group_ + kRows - 1) / kRows) * g_.num_kv_heads; }
   static int divided(int a, int b) { return (a + b - 1) / b; }
+  int tiles_of(int s) const { return divided(tokens_of(s) * group_, kRows); }
+  int64_t items_of(int s) const { return int64_t(tiles_of(s)) * (g_.num_kv_heads / heads_of(s)); }
+
+  int64_t work_of(int s) const { return int64_t(tokens_of(s)) * step_.seq_lens[s]; }  // of a head
+
+  // KV heads an item of the sequence.
+  int heads_of(int s) const {
+    const int most = kRows / std::max(1, tokens_of(s) * group_);
+    int heads = int(std::min<int64_t>(most_work_ / std::max<int64_t>(1, work_of(s)), std::min(most, g_.num_kv_heads)));
+    while (heads > 1 && g_.num_kv_heads % heads != 0) --heads;
+    return std::max(1, heads);
+  }
+
+  // Into items of several heads up to so much work.
+  void divide(int64_t most_work, int threads) {
+    most_work_ = most_work;
+    num_items_ = 0;
+    rows_ = splits_ = 1;
+    int segments = 1;
+    for (int s = 0; s < step_.num_seqs; ++s) {
+      num_items_ += items_of(s);
+      rows_ = std::max(rows_, std::min(kRows, tokens_of(s) * group_) * heads_of(s));
+      segments = std::max(segments, divided(divided(step_.seq_lens[s], g_.block_size), segment_blocks_));
+    }
+    const size_t floats = size_t(num_items_) * size_t(segments) * state_floats(rows_, g_.width);
+    if (num_items_ < 2 * threads && floats <= partials_floats(threads, g_.width)) splits_ = segments;
+  }
 
   int first_segment(const Part& item) const { return item.first_block / segment_blocks_; }
 
@@ -186,9 +221,9 @@ class Attention {
   }
 
   void clear(const Part& part, const State& state) const {
-    std::fill_n(state.maximum, part.rows, kMinusInfinity);
-    std::fill_n(state.sum, part.rows, 0.0f);
-    std::fill_n(state.values, size_t(part.rows) * size_t(g_.width), 0.0f);
+    std::fill_n(state.maximum, part.all_rows(), kMinusInfinity);
+    std::fill_n(state.sum, part.all_rows(), 0.0f);
+    std::fill_n(state.values, size_t(part.all_rows()) * size_t(g_.width), 0.0f);
   }
 
   // Blocks of a chunk.
@@ -205,25 +240,31 @@ class Attention {
   template <class Following>
   void compute(const Part& part, Scratch& scratch, const State& state, Following&& following) const {
     clear(part, state);
-    const int asked = std::min(part.first_block + kBlocksAhead, part.end_block);
-    for (int block = part.first_block + scratch.asked; block < asked; ++block) ask_for(part, block);
     for (Blocks chunk = chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = chunk.first / chunk_blocks_ * chunk_blocks_, skip = chunk.first - first, count = chunk.end - first;
+      for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked);
       score(part, first, skip, count, scratch);
-      for (int row = 0; row < part.rows; ++row) normalize(part, row, first, count, scratch, state);
+      for_rows(part, [&](int index, int, int row) { normalize(index, position(part, row), first, count, scratch, state); });
       after = chunk_at(part, chunk.end);
       const Part next = after.count() > 0 ? part : following();
       const Blocks later = after.count() > 0 ? after : chunk_at(next, next.first_block);
-      add_values(part, first, skip, count, next, later, scratch, state);
-      scratch.asked = std::min(chunk.count(), later.count());
+      scratch.asked = add_values(part, first, skip, count, next, later, scratch, state);
     }
   }
 
   void write(const Part& part, const State& state) const {
-    for (int row = 0; row < part.rows; ++row) {
-      const float* values = state.values + size_t(row) * size_t(g_.width);
-      const float inverse = 1.0f / state.sum[row];
-      map(out_row(part, row), g_.head_dim, [inverse](Floats v) { return v * inverse; }, values);
+    for_rows(part, [&](int index, int head, int row) {
+      const float* values = state.values + size_t(index) * size_t(g_.width);
+      const float inverse = 1.0f / state.sum[index];
+      map(out_row(part, head, row), g_.head_dim, [inverse](Floats v) { return v * inverse; }, values);
+    });
+  }
+
+  // Calls body(index, head, row): the part's rows lie KV head by KV head, and `row` counts those of one.
+  template <class Body>
+  static void for_rows(const Part& part, Body&& body) {
+    for (int head = 0, index = 0; head < part.heads; ++head) {
+      for (int row = 0; row < part.rows; ++row, ++index) body(index, head, row);
     }
   }
 
@@ -233,26 +274,26 @@ class Attention {
   size_t token(const Part& part, int row) const {
     return size_t(step_.query_start[part.sequence] + (part.first_row + row) / group_);
   }
-  size_t head_column(const Part& part, int row) const {
-    return size_t(part.kv_head * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
+  size_t head_column(const Part& part, int head, int row) const {
+    return size_t((part.kv_head + head) * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
   }
-  float* out_row(const Part& part, int row) const {
-    return op_.out.data + token(part, row) * size_t(op_.out.stride) + head_column(part, row);
+  float* out_row(const Part& part, int head, int row) const {
+    return op_.out.data + token(part, row) * size_t(op_.out.stride) + head_column(part, head, row);
   }
   int block_id(const Part& part, int block) const {
     return step_.block_tables[size_t(part.sequence) * size_t(step_.block_table_stride) + size_t(block)];
   }
-  const uint8_t* head_of(const uint8_t* cache, const Part& part, int block) const {
-    return cache + g_.offset(block_id(part, block), part.kv_head);
+  const uint8_t* head_of(const uint8_t* cache, const Part& part, int block, int head) const {
+    return cache + g_.offset(block_id(part, block), part.kv_head + head);
   }
   int query_blocks() const { return (g_.width + block_columns(form_) - 1) / block_columns(form_); }
 
   void load_queries(const Part& part, Scratch& scratch) const {
     const int columns = block_columns(form_);
-    for (int row = 0; row < part.rows; ++row) {
-      const float* q = op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, row);
+    for_rows(part, [&](int index, int head, int row) {
+      const float* q = op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, head, row);
       for (int block = 0; block < query_blocks(); ++block) {
-        uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
+        uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
         const int first = block * columns, count = std::min(columns, g_.head_dim - first);
         if (count < std::min(columns, g_.width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
         if (form_ == Form::kF32) {
@@ -261,7 +302,7 @@ class Attention {
           for (int j = 0; j < count; ++j) reinterpret_cast<uint16_t*>(to)[j] = float_to_bf16(q[first + j] * op_.scale);
         }
       }
-    }
+    });
   }
 
   // Calls body(first row, rows) for tiles of nearly equal height.
@@ -274,8 +315,8 @@ class Attention {
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
   void ask_for(const Part& part, int block) const {
     constexpr size_t kLine = 64;
-    const uint8_t* at = head_of(layer_.keys, part, block);
-    for (size_t i = 0; i < g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
+    const uint8_t* at = head_of(layer_.keys, part, block, 0);
+    for (size_t i = 0; i < size_t(part.heads) * g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
   }
 
   // Panels of a block, or of two blocks of one panel each: then the distance between the blocks serves as that between panels.
@@ -285,32 +326,44 @@ class Attention {
     Panels at(int panel) const { return {first + size_t(panel) * stride, stride}; }
   };
 
-  // Blocks past the end are the last one.
-  Panels panels_of(const uint8_t* cache, const Part& part, int block, int blocks) const {
-    const auto at = [&](int b) { return head_of(cache, part, std::min(b, part.end_block - 1)); };
+  template <class At>
+  Panels panels_at(int block, int blocks, At&& at) const {
     return {at(block), blocks == 2 ? size_t(at(block + 1) - at(block)) : g_.key_panel_bytes()};
   }
 
-  // Blocks of one panel are scored in pairs.
+  // How many groups of a chunk's values are added one after the other: all heads add a group before they go on to the next, so
+  // that they read whole blocks, soon after these were asked for.
+  int value_groups(const Part& part, int count) const { return part.heads == 1 ? 1 : divided(count, kValueBlocks); }
+
+  // Blocks of one panel are scored in pairs. Meanwhile it asks for keys some blocks ahead, and for values: behind the last keys
+  // for those that are added first, or for all where they are one group.
   // The first `skip` are before every window, and may be another sequence's by now.
   void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
     const int panels = g_.slots / kPanel;
+    const int ahead = scratch.asked, groups = value_groups(part, count - skip);
+    const auto later = [&](int b, int head) {
+      if (b + ahead < count) return head_of(layer_.keys, part, first_block + b + ahead, head);
+      return head_of(layer_.values, part, first_block + (groups > 1 ? b + ahead - count + skip : b), head);
+    };
     TileArgs t = tile_args();
     t.ldc = kChunk;
     for (int b = skip, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
-      const Panels keys = panels_of(layer_.keys, part, first_block + b, blocks);
-      const Panels values = panels_of(layer_.values, part, first_block + b, blocks);  // read after the chunk's scores
-      const bool is_asked = b + kBlocksAhead < skip + scratch.asked;
-      const Panels next = is_asked ? values : panels_of(layer_.keys, part, first_block + b + kBlocksAhead, blocks);
-      for_tiles(part.rows, [&](int row, int rows) {
-        for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
-          width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
-          float* c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
-          t.c = c;
-          score_tile(t, scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width);
-        }
-      });
+      for (int head = 0; head < part.heads; ++head) {
+        const Panels keys = panels_at(b, blocks, [&](int i) { return head_of(layer_.keys, part, first_block + i, head); });
+        const Panels next = panels_at(b, blocks, [&](int i) { return later(i, head); });
+        const Panels values =
+            groups > 1 ? next : panels_at(b, blocks, [&](int i) { return head_of(layer_.values, part, first_block + i, head); });
+        for_tiles(part.rows, [&](int row, int rows) {
+          t.asks = row == 0;
+          row += head * part.rows;
+          for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
+            width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
+            t.c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
+            score_tile(t, scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width);
+          }
+        });
+      }
     }
   }
 
@@ -325,7 +378,6 @@ class Attention {
   void score_tile(TileArgs& t, const Scratch& scratch, int row, int rows, const Panels& keys, const Panels& next,
                   const Panels& values, int width) const {
     t.panel_bytes = keys.stride;
-    t.asks = row == 0;
     t.asked_stride[0] = next.stride;
     t.asked_stride[1] = values.stride;
     const int columns = block_columns(form_);
@@ -346,10 +398,11 @@ class Attention {
     return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
   }
 
-  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far.
-  void normalize(const Part& part, int row, int first_block, int count, Scratch& scratch, const State& state) const {
+  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far. `last` is the
+  // row's own position, the last that it sees.
+  void normalize(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
     float* s = scratch.scores + size_t(row) * kChunk;
-    const int last = position(part, row), first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
+    const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int end = std::min(count * g_.slots, column(last, first_block) + 1);
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(std::max(end, 0)), kWidth));
@@ -407,35 +460,64 @@ class Attention {
     for (int i = 0; i < count * g_.slots; i += kWidth) store(out + i, floats_to_bf16(load(s + i)));
   }
 
-  void add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later,
-                  const Scratch& scratch, const State& state) const {
+  // Returns how many blocks it has asked for of the keys that come next.
+  int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
+                 const State& state) const {
+    const int groups = value_groups(part, count - skip);
+    const auto group = [&](int i) {
+      return Blocks{first_block + skip + (count - skip) * i / groups, first_block + skip + (count - skip) * (i + 1) / groups};
+    };
+    for (int i = 0; i + 1 < groups; ++i) {
+      add_group(part, first_block, group(i), {layer_.values, part, group(i + 1)}, scratch, state);
+    }
+    const Blocks last = group(groups - 1);
+    add_group(part, first_block, last, {layer_.keys, next, later}, scratch, state);
+    return later.count() > 0 ? std::min(last.count() * part.heads / next.heads, later.count()) : 0;
+  }
+
+  // What is asked for while values are added.
+  struct Asked {
+    const uint8_t* cache;
+    const Part& part;
+    Blocks blocks;
+  };
+
+  void add_group(const Part& part, int first_block, Blocks group, const Asked& later, const Scratch& scratch,
+                 const State& state) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
-    for (int b = skip; b < count; ++b) values[b] = head_of(layer_.values, part, first_block + b);
     const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
-    const int panels = g_.width / kPanel;
+    const int panels = g_.width / kPanel, count = group.count();
     TileArgs t = tile_args();
     t.panel_bytes = g_.value_panel_bytes();
     t.columns = t.last_columns = g_.slots;
-    t.more = blocks + skip + 1;
-    t.num_more = count - skip - 1;
+    t.more = blocks + 1;
+    t.num_more = count - 1;
     t.ldc = size_t(g_.width);
     t.add = true;
-    for_tiles(part.rows, [&](int row, int rows) {
-      const bool asks = row == 0 && later.count() > 0;
-      t.asked_segments = asks ? asked + skip : nullptr;
-      for (int panel = 0, width = 0; panel < panels; panel += width) {
-        width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
-        const size_t offset = size_t(panel) * g_.value_panel_bytes();
-        for (int b = skip; b < count; ++b) blocks[b] = values[b] + offset;
-        for (int b = skip; asks && b < count; ++b) {
-          asked[b] = head_of(layer_.keys, next, std::min(later.first + b - skip, later.end - 1)) + offset;
+    for (int head = 0; head < part.heads; ++head) {
+      for (int b = 0; b < count; ++b) values[b] = head_of(layer_.values, part, group.first + b, head);
+      for_tiles(part.rows, [&](int row, int rows) {
+        const bool asks = row == 0 && later.blocks.count() > 0;
+        t.asked_segments = asks ? asked : nullptr;
+        row += head * part.rows;
+        for (int panel = 0, width = 0; panel < panels; panel += width) {
+          width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
+          const size_t offset = size_t(panel) * g_.value_panel_bytes();
+          for (int b = 0; b < count; ++b) blocks[b] = values[b] + offset;
+          for (int b = 0; asks && b < count; ++b) asked[b] = asked_at(later, head * count + b) + offset;
+          t.a = a + size_t(row) * kRowBytes + size_t((group.first - first_block) * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
+          t.b = t.ahead = blocks[0];
+          t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
+          tiles_.tiles[rows - 1][width / 2](t);
         }
-        t.a = a + size_t(row) * kRowBytes + size_t(skip * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
-        t.b = t.ahead = blocks[skip];
-        t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
-        tiles_.tiles[rows - 1][width / 2](t);
-      }
-    });
+      });
+    }
+  }
+
+  // The `index`-th head of what is asked for, in the order of addresses within a block; behind the last block, of that one.
+  const uint8_t* asked_at(const Asked& later, int index) const {
+    const int heads = later.part.heads, block = std::min(later.blocks.first + index / heads, later.blocks.end - 1);
+    return head_of(later.cache, later.part, block, index % heads);
   }
 
   const appl_attention& op_;
@@ -447,9 +529,9 @@ class Attention {
   const TileTable& tiles_;
   const int chunk_blocks_;
   int segment_blocks_;
-  int64_t num_items_ = 0;
-  int rows_ = 1;    // the most of an item
-  int splits_ = 1;  // segments of each item that threads may take on their own; 1: items run whole
+  int64_t most_work_, num_items_;
+  int rows_;        // the most of an item
+  int splits_;      // segments of each item that threads may take on their own; 1: items run whole
 };
 
 }  // namespace
@@ -477,10 +559,11 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
   Chunks parts(attention.num_parts(), 1);
   auto work = [&](int thread) {
     Scratch scratch = scratch_of(thread);
+    Attention::Cursor at;
     const auto claim = [&] {
       int64_t index, end;
       parts.next(index, end);
-      return attention.turn(index);
+      return attention.turn(index, at);
     };
     for (auto turn = claim(); turn.index < attention.num_parts();) {
       turn = attention.splits() == 1 ? attention.run(turn, scratch, claim) : attention.run_segment(turn, scratch, partials, claim);
@@ -489,7 +572,8 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
   pool.run(work);
   if (attention.splits() == 1) return;
   const State total = scratch_of(0).total;
-  for (int64_t item = 0; item < attention.num_items(); ++item) attention.join(item, partials, total);
+  Attention::Cursor at;
+  for (int64_t item = 0; item < attention.num_items(); ++item) attention.join(item, partials, total, at);
 }
 
 }  // namespace appl

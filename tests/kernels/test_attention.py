@@ -113,6 +113,27 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(
             np.testing.assert_array_equal(row, alone[end], f"{cuts}, {beside}, {end}")
 
 
+@pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("case", [(8, 4, 64, 16, None, None), (6, 6, 80, 24, 200, 30.0), (10, 2, 32, 32, None, None)])
+def test_many_decodes_whose_heads_are_read_together(
+    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
+) -> None:
+    """Each of forty sequences gets the bits that it gets alone, where a thread takes single heads or segments."""
+    block_size, num_seqs = case[3], 40
+    cached = np.random.default_rng(5).integers(1, 600, num_seqs).tolist()
+    bounds = limits(600, seqs=num_seqs, model_len=700, kv_dtype=kv_dtype, block_size=block_size, num_blocks=2000)
+    free = np.random.default_rng(6).permutation(2000).tolist()
+    table = [[free.pop() for _ in range(length // block_size + 1)] for length in cached]
+    executable = make(native, case, bounds)
+    for prompt, blocks in zip(tokens(*cached), table, strict=True):
+        executable.run(batch_step([prompt], [0], [blocks], block_size))
+    words = tokens(*[1] * num_seqs)
+    together = executable.run(batch_step(words, cached, table, block_size)).copy()
+    for number in range(num_seqs):
+        alone = executable.run(batch_step([words[number]], [cached[number]], [table[number]], block_size))
+        np.testing.assert_array_equal(together[number], alone[0], f"{number}")
+
+
 def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
     executable = make(native, CASES[0], limits(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
     prompt = tokens(20)
