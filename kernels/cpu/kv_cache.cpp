@@ -141,7 +141,7 @@ void write_run(const appl_kv_write& op, const KvLayer& layer, const TokenRun& ru
 
 template <class Element>
 void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer, const appl_step& step) {
-  constexpr int64_t kTokens = 2 * kPanel;  // a chunk's
+  const int64_t chunk = step.num_tokens == step.num_seqs ? 2 : 2 * kPanel;  // tokens; only those of a prompt follow each other
   const auto write = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end;) {
       if (step.slot_mapping[t] < 0) {
@@ -153,7 +153,7 @@ void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer
       t += run.count;
     }
   };
-  parallel_for(pool, step.num_tokens, op.k.width * 2, write, kTokens);
+  parallel_for(pool, step.num_tokens, op.k.width * 2, write, chunk);
 }
 
 }  // namespace
