@@ -88,9 +88,11 @@ class Attention {
         chunk_blocks_(kChunk / g_.slots) {
     const int most = divided(divided(g_.max_model_len, g_.block_size), chunk_blocks_);
     segment_blocks_ = chunk_blocks_ * std::max(kSegmentChunks, divided(most, kMaxSegments));
-    divide(std::numeric_limits<int64_t>::max(), threads);
     const int64_t least_items = int64_t{kItemsPerThread} * threads;
-    if (splits_ > 1 && num_parts() >= least_items) return;
+    if (step.num_seqs < 2 * threads) {  // of more, items are never split
+      divide(std::numeric_limits<int64_t>::max(), threads);
+      if (splits_ > 1 && num_parts() >= least_items) return;
+    }
     int64_t work = 0;
     for (int s = 0; s < step.num_seqs; ++s) work += work_of(s) * g_.num_kv_heads;
     divide(work / least_items, threads);
@@ -350,10 +352,11 @@ class Attention {
     for (int b = skip, blocks = 1; b < count; b += blocks) {
       blocks = panels == 1 && b + 1 < count ? 2 : 1;
       for (int head = 0; head < part.heads; ++head) {
-        const Panels keys = panels_at(b, blocks, [&](int i) { return head_of(layer_.keys, part, first_block + i, head); });
-        const Panels next = panels_at(b, blocks, [&](int i) { return later(i, head); });
-        const Panels values =
-            groups > 1 ? next : panels_at(b, blocks, [&](int i) { return head_of(layer_.values, part, first_block + i, head); });
+        const auto panels_of = [&](const uint8_t* cache) {
+          return panels_at(b, blocks, [&](int i) { return head_of(cache, part, first_block + i, head); });
+        };
+        const Panels keys = panels_of(layer_.keys), next = panels_at(b, blocks, [&](int i) { return later(i, head); });
+        const Panels values = groups > 1 ? next : panels_of(layer_.values);
         for_tiles(part.rows, [&](int row, int rows) {
           t.asks = row == 0;
           row += head * part.rows;
