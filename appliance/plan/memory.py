@@ -157,7 +157,7 @@ def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, Mem
     )
     workspace = MemoryItem(
         name="workspace",
-        size_bytes=workspace_bytes(geometry, needs.precision, needs.kernels, step),
+        size_bytes=workspace_bytes(geometry, needs.precision, needs.kernels, step, gated=shape["gated"]),
         formula=workspace_formula(needs.kernels, step),
     )
     return activations, workspace

@@ -85,23 +85,31 @@ def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
     return rows * (blocks * ROW_BYTES + groups * (12 + 2 * sums))
 
 
-def workspace_bytes(geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step) -> int:
-    """On a CPU the widest prepared input, and each thread's scratch of attention (kernels/cpu/attention.cpp) or sums of
-    gated Linears, never both at a time; on a GPU the partial results of attention split over a sequence."""
+def workspace_bytes(
+    geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step, *, gated: bool
+) -> int:
+    """On a CPU the widest prepared input, what a gated Linear prepares for the next, and each thread's scratch of
+    attention (kernels/cpu/attention.cpp) or sums of gated Linears, never both at a time; on a GPU the partial results
+    of attention split over a sequence."""
     if kernels.name == "reference":
         return 0
     head_dim = max(group.head_dim for group in geometry.groups)
     if kernels.device != "cpu":
         return step.num_sampled * geometry.num_heads * GPU_SPLITS * (head_dim + 2) * 4
-    columns = max(geometry.hidden_size, geometry.intermediate_size, geometry.num_heads * geometry.head_dim)
     forms = {_input_form(plan, precision, kernels) for plan in precision.weights if plan.role != "other"}
-    prepared = max((prepared_bytes(columns, form, step.num_tokens) for form in forms), default=0)
+
+    def prepared(*columns: int) -> int:
+        sizes = (prepared_bytes(max(columns), form, step.num_tokens) for form in forms)
+        return padded(max(sizes, default=0), 4096)
+
+    of_block, inner = (geometry.hidden_size, geometry.num_heads * geometry.head_dim), geometry.intermediate_size
+    inputs = prepared(*of_block) + prepared(inner) if gated else prepared(*of_block, inner)
     width = padded(head_dim, kernels.panel)
     queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
     state = ATTENTION_ROWS * (width + 2) * 4
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
-    return padded(prepared, 4096) + step.num_threads * max(scratch + partials, GATED_SUMS_BYTES)
+    return inputs + step.num_threads * max(scratch + partials, GATED_SUMS_BYTES)
 
 
 def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:

@@ -84,24 +84,18 @@ void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
   });
 }
 
-void run_rms_norm(appl_pool& pool, const appl_norm& op, int rows) {
+void norm_row(int32_t kind, const appl_norm& op, int64_t row, float* out) {
+  const float* x = residual_sum(op, row);
   const int width = op.x.width;
-  for_rows(pool, rows, width, [&](int64_t row) {
-    const float* x = residual_sum(op, row);
-    scale_by(x, op.weight, rms_factor(x, width, op.eps), width, row_of(op.out, row));
-  });
+  if (kind == APPL_OP_RMS_NORM) return scale_by(x, op.weight, rms_factor(x, width, op.eps), width, out);
+  const float mean = sum_of(x, width, [](Floats v) { return v; }) / float(width);
+  map(out, width, [mean](Floats v) { return v - mean; }, x);
+  scale_by(out, op.weight, rms_factor(out, width, op.eps), width, out);
+  if (op.bias != nullptr) map(out, width, [](Floats v, Floats b) { return v + b; }, out, op.bias);
 }
 
-void run_layer_norm(appl_pool& pool, const appl_norm& op, int rows) {
-  const int width = op.x.width;
-  for_rows(pool, rows, width, [&](int64_t row) {
-    const float* x = residual_sum(op, row);
-    float* out = row_of(op.out, row);
-    const float mean = sum_of(x, width, [](Floats v) { return v; }) / float(width);
-    map(out, width, [mean](Floats v) { return v - mean; }, x);
-    scale_by(out, op.weight, rms_factor(out, width, op.eps), width, out);
-    if (op.bias != nullptr) map(out, width, [](Floats v, Floats b) { return v + b; }, out, op.bias);
-  });
+void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows) {
+  for_rows(pool, rows, op.x.width, [&](int64_t row) { norm_row(kind, op, row, row_of(op.out, row)); });
 }
 
 void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows) {

@@ -7,8 +7,8 @@
 namespace appl {
 
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step);
-void run_rms_norm(appl_pool& pool, const appl_norm& op, int rows);
-void run_layer_norm(appl_pool& pool, const appl_norm& op, int rows);
+void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows);
+void norm_row(int32_t kind, const appl_norm& op, int64_t row, float* out);
 void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows);
 void run_activation(appl_pool& pool, const appl_pointwise& op, int rows);
 void run_gated_activation(appl_pool& pool, const appl_gated& op, int rows);

@@ -55,6 +55,16 @@ int min_tall_rows(const appl_weight& weight) {
   return is_unpacked ? kStreamRows + 1 : 3;
 }
 
+// Whether that is so for any number of rows.
+bool may_be_tall(const appl_weight& weight, const PreparedShape& input) {
+  return kHasTallTiles && input.group_size != 0 && !has_matrix_form(weight, true) &&
+         appl::is_tall(weight.layout, input.group_size, weight.num_groups == 1) &&
+         min_tall_rows(weight) != std::numeric_limits<int>::max();
+}
+
+// Panels of each half that are computed side by side: what `next` rounds together is in one place.
+int gated_panels(const PreparedShape& next) { return std::max(kGatedPanels, next.group_size / kPanel); }
+
 // Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
 // to 1.3 times as long; tiles of int4 and int8 read fewer lines at a time and do not mind).
 bool panels_collide(const appl_weight& weight) {
@@ -70,8 +80,7 @@ class Division {
         panels_(call.gated_sums != nullptr ? call.weight->num_panels / 2 : call.weight->num_panels) {
     const bool quantizes = call.input.shape.group_size != 0;
     is_matrix_ = has_matrix_form(*call.weight, quantizes);
-    is_tall_ = kHasTallTiles && quantizes && !is_matrix_ && rows_ >= min_tall_rows(*call.weight) &&
-               appl::is_tall(call.weight->layout, call.input.shape.group_size, call.weight->num_groups == 1);
+    is_tall_ = rows_ >= min_tall_rows(*call.weight) && may_be_tall(*call.weight, call.input.shape);
     max_stream_tiles_ = quantizes && kHasTallTiles ? kStreamRows / kMaxTileRows : 2;
     const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->sub_group_size != 0) : kMaxTileRows;
     const int block_tiles = kBlockRows / most_rows;
@@ -79,12 +88,14 @@ class Division {
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
-    const int tile_rows = (rows_ + num_tiles_ - 1) / num_tiles_;
+    const int tile_rows = rows_per_tile();
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
-    const int64_t wanted =
-        call.gated_sums != nullptr ? kGatedPanels : streams() ? int64_t(262144 / call.weight->panel_bytes) : 8;
+    const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
+                           : call.gated_sums != nullptr ? kGatedPanels
+                           : streams()                  ? int64_t(262144 / call.weight->panel_bytes)
+                                                        : 8;
     const int64_t fair = panels_ / (2 * threads);
     const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
@@ -110,6 +121,7 @@ class Division {
     return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), chunk * panels_per_chunk_,
             end_panel, end_panel};
   }
+  int rows_per_tile() const { return (rows_ + num_tiles_ - 1) / num_tiles_; }
   // Rows are spread evenly over the tiles: sizes differ by one at most.
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
@@ -149,21 +161,33 @@ class Run {
     return size_t(division_.tile_start(item.first_tile)) * size_t(call_.out_stride) + size_t(item.first_panel) * kPanel;
   }
 
-  // Both halves of the item's panels, and what they make while their sums are in the caches.
-  void gated(Division::Item item, float* sums) const {
+  // As many of the item's tiles at a time as there is room for their sums.
+  void gated(const Division::Item& item, float* sums) const {
     const int width = (item.end_panel - item.first_panel) * kPanel;
-    const Division::Item gate = item;
-    item.next_panel = item.first_panel + division_.panels();
-    run(item, {sums, 2 * size_t(width)});
-    item.first_panel += division_.panels();
-    item.end_panel += division_.panels();
-    item.next_panel = gate.end_panel;
-    run(item, {sums + width, 2 * size_t(width)});
-    float* out = call_.out + offset(gate);
+    const int most = std::max(1, int(kGatedSumFloats) / (2 * width * division_.rows_per_tile()));
+    for (Division::Item part = item; part.first_tile < item.end_tile; part.first_tile = part.end_tile) {
+      part.end_tile = std::min(part.first_tile + most, item.end_tile);
+      part.next_panel = part.end_tile < item.end_tile ? item.first_panel : item.next_panel;
+      gated_tiles(part, width, sums);
+    }
+  }
+
+  // Both halves of the item's panels, and what they make while their sums are in the caches.
+  void gated_tiles(const Division::Item& item, int width, float* sums) const {
+    Division::Item half = item;
+    half.next_panel = item.first_panel + division_.panels();
+    run(half, {sums, 2 * size_t(width)});
+    half.first_panel += division_.panels();
+    half.end_panel += division_.panels();
+    half.next_panel = item.next_panel;
+    run(half, {sums + width, 2 * size_t(width)});
+    const int column = item.first_panel * kPanel;
     with_activation(call_.activation, [&](auto f) {
+      alignas(64) float results[kMaxActivationGroup];
       for (int row = division_.tile_start(item.first_tile); row < division_.tile_start(item.end_tile); ++row) {
+        float* const out = call_.next != nullptr ? results : call_.out + size_t(row) * size_t(call_.out_stride) + column;
         map(out, width, [&](Floats g, Floats up) { return f(g) * up; }, sums, sums + width);
-        out += call_.out_stride;
+        if (call_.next != nullptr) prepare_columns(*call_.next, results, row, column, width);
         sums += 2 * width;
       }
     });
@@ -388,6 +412,17 @@ PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
 }
 
 bool has_halves(const appl_weight& w) { return w.rows % (2 * kPanel) == 0; }
+
+int min_rows_for_next(const appl_weight& w, const PreparedShape& input, const PreparedShape& next, int threads) {
+  constexpr int kNever = std::numeric_limits<int>::max();
+  constexpr int kMinWideRows = 128;  // fewer are read from the caches anyway, and are shared out better in narrow items
+  const int panels = gated_panels(next);
+  const bool is_wide = panels > kGatedPanels;
+  const bool has_whole_groups = next.group_size == 0 || (kMaxActivationGroup % next.group_size == 0 && next.columns % next.group_size == 0);
+  if (!has_whole_groups || w.num_panels / 2 < 2 * threads * panels) return kNever;
+  if (is_wide && may_be_tall(w, input)) return kNever;  // a block would be unpacked for few rows
+  return is_wide ? kMinWideRows : kMinGatedRows;
+}
 
 bool reads_in_place(const appl_weight& w, const PreparedShape& shape, int rows) {
   return rows == 1 && shape.form == Form::kF32 && w.padded_columns == w.columns;

@@ -22,10 +22,12 @@ struct LinearCall {
   bool accumulate;     // out += activation(x @ weight.T + bias)
 
   // Or out = activation(x @ gate.T) * (x @ up.T), of the weight's upper and lower half, half as wide; there is no bias then.
-  // Each thread keeps sums in kGatedSumFloats of its own.
+  // Each thread keeps sums in kGatedSumFloats of its own. With `next`, the results go there instead, as the input of another Linear.
   float* gated_sums = nullptr;
+  const Prepared* next = nullptr;
 };
 
+constexpr int kMinNormedRows = 2;  // one may be read in place
 constexpr int kMinGatedRows = 25;  // fewer lie in the caches until somebody reads them
 constexpr int kBlockRows = 504;    // that share a block of input in the second-level cache
 constexpr int kGatedPanels = 4;    // of each half, whose sums stay in the second-level cache
@@ -33,6 +35,9 @@ constexpr size_t kGatedSumFloats = size_t{kBlockRows} * 2 * kGatedPanels * kPane
 
 // True where the halves can be computed side by side.
 bool has_halves(const appl_weight& weight);
+
+// From how many rows on these, of an `input`, pay to be written as `next`; INT_MAX where they cannot be.
+int min_rows_for_next(const appl_weight& weight, const PreparedShape& input, const PreparedShape& next, int threads);
 
 // True where a single row can be read in place.
 bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);

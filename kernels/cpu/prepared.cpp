@@ -11,17 +11,10 @@ namespace {
 using Bytes = int8_t __attribute__((vector_size(kWidth)));
 using Shorts = int16_t __attribute__((vector_size(kWidth * 2)));
 
-void copy_floats(const float* x, int count, uint8_t* to) {
-  std::memcpy(to, x, size_t(count) * 4);
-  std::memset(to + size_t(count) * 4, 0, kRowBytes - size_t(count) * 4);
-}
-
-void copy_bf16(const float* x, int count, uint8_t* to) {
-  uint16_t* out = reinterpret_cast<uint16_t*>(to);
+void copy_bf16(const float* x, int count, uint16_t* out) {
   int k = 0;
   for (; k + kWidth <= count; k += kWidth) store(out + k, floats_to_bf16(load(x + k)));
   for (; k < count; ++k) out[k] = float_to_bf16(x[k]);
-  std::memset(out + k, 0, kRowBytes - size_t(k) * 2);
 }
 
 // Rounds to nearest even by adding 1.5 * 2^23; |x| < 2^22.
@@ -109,38 +102,22 @@ void sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
 }
 
 template <class Value>
-void quantize_row(const Prepared& p, const float* x, int row) {
+void quantize_columns(const Prepared& p, const float* x, int row, int first, int count, Value* q) {
   const PreparedShape& shape = p.shape;
-  const int per_block = block_columns(shape.form);
-  for (int group = 0; group < shape.num_groups(); ++group) {
-    const int first = group * shape.group_size, count = std::min(shape.group_size, shape.columns - first);
-    uint8_t* block = p.data + size_t(first / per_block) * size_t(p.rows) * kRowBytes + size_t(row) * kRowBytes;
-    Value* const q = reinterpret_cast<Value*>(block) + first % per_block;
-    const Group result = quantize_group(x + first, count, q);
-    const size_t at = size_t(group) * size_t(p.rows) + size_t(row);
-    const int parts = shape.num_sub_groups();
-    sum_sub_groups(q, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
+  const int parts = shape.num_sub_groups(), size = shape.group_size;
+  size_t at = size_t(first / size) * size_t(p.rows) + size_t(row);
+  for (int done = 0; done < count; done += size, at += size_t(p.rows)) {
+    const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
+    sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
     p.scale[at] = result.scale;
     p.sum[at] = result.sum;
     p.scaled_sum[at] = result.sum * result.scale;
   }
 }
 
-void prepare_row(const Prepared& p, const float* x, int row) {
-  if (p.shape.form == Form::kInt8) return quantize_row<int8_t>(p, x, row);
-  if (p.shape.form == Form::kInt16) return quantize_row<int16_t>(p, x, row);
-  const int per_block = block_columns(p.shape.form);
-  for (int block = 0; block < p.shape.num_blocks(); ++block) {
-    uint8_t* to = p.data + (size_t(block) * size_t(p.rows) + size_t(row)) * kRowBytes;
-    const int first = block * per_block, count = std::min(per_block, p.shape.columns - first);
-    if (p.shape.form == Form::kF32) copy_floats(x + first, count, to);
-    else copy_bf16(x + first, count, to);
-  }
-}
-
 }  // namespace
 
-Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, int rows, int stride, uint8_t* memory) {
+Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory) {
   Prepared p;
   p.shape = shape;
   p.rows = rows;
@@ -150,10 +127,27 @@ Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, in
   p.scaled_sum = p.scale + side;
   p.sum = p.scaled_sum + side;
   p.sub_sum = reinterpret_cast<int16_t*>(p.sum + side);
-  parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) prepare_row(p, x + size_t(row) * size_t(stride), int(row));
-  });
   return p;
+}
+
+void prepare_columns(const Prepared& p, const float* x, int row, int first, int count) {
+  const Form form = p.shape.form;
+  const int per_block = block_columns(form), begin = first % per_block * column_bytes(form);
+  uint8_t* const block = p.data + (size_t(first / per_block) * size_t(p.rows) + size_t(row)) * kRowBytes;
+  uint8_t* const to = block + begin;
+  if (form == Form::kInt8) return quantize_columns(p, x, row, first, count, reinterpret_cast<int8_t*>(to));
+  if (form == Form::kInt16) return quantize_columns(p, x, row, first, count, reinterpret_cast<int16_t*>(to));
+  if (form == Form::kBf16) copy_bf16(x, count, reinterpret_cast<uint16_t*>(to));
+  else std::memcpy(to, x, size_t(count) * sizeof(float));
+  const size_t end = size_t(begin + count * column_bytes(form));
+  if (first + count == p.shape.columns) std::memset(block + end, 0, kRowBytes - end);
+}
+
+void prepare_row(const Prepared& p, const float* x, int row) {
+  const int columns = p.shape.columns, per_block = block_columns(p.shape.form);
+  for (int first = 0; first < columns; first += per_block) {
+    prepare_columns(p, x + first, row, first, std::min(per_block, columns - first));
+  }
 }
 
 }  // namespace appl

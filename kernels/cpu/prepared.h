@@ -50,7 +50,23 @@ struct Prepared {
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }
 };
 
-// Converts x (rows of `stride` floats) into `memory`, which has shape.bytes(rows) bytes.
-Prepared prepare(appl_pool& pool, const PreparedShape& shape, const float* x, int rows, int stride, uint8_t* memory);
+// Room for so many rows in `memory`, which has shape.bytes(rows) bytes.
+Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory);
+
+// Converts a row of shape.columns floats.
+void prepare_row(const Prepared& prepared, const float* x, int row);
+
+// Converts `count` floats of a row: its columns from `first` on, which are whole groups and in one block.
+void prepare_columns(const Prepared& prepared, const float* x, int row, int first, int count);
+
+// Converts the rows that row_of(row, thread) finds, or makes: each is read before the next.
+template <class RowOf>
+Prepared prepare(appl_pool& pool, const PreparedShape& shape, int rows, uint8_t* memory, RowOf&& row_of) {
+  const Prepared prepared = prepared_at(shape, rows, memory);
+  parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t row = begin; row < end; ++row) prepare_row(prepared, row_of(row, thread), int(row));
+  });
+  return prepared;
+}
 
 }  // namespace appl

@@ -13,6 +13,10 @@ using appl::require;
 
 namespace {
 
+bool is_same(const appl_span& a, const appl_span& b) {
+  return a.data == b.data && a.stride == b.stride && a.width == b.width && a.extent == b.extent;
+}
+
 void check_limits(const appl_limits& limits) {
   require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0,
           "a limit is not positive");
@@ -38,9 +42,10 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   operators_.reserve(size_t(num_operators));
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
+  next_bytes_ = appl::round_up(next_bytes_, 4096);
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width) : 0;
-  const size_t gated = size_t(pool.num_threads()) * appl::kGatedSumFloats * sizeof(float);
-  workspace_ = appl::Memory(prepared_bytes_ + std::max(attention, gated));  // never both at a time
+  const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
+  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max(attention, linear));  // the last two never at a time
 }
 
 int appl_program::max_rows(const appl_span& span) const {
@@ -67,11 +72,39 @@ void appl_program::bind(const appl_operator& op) {
 void appl_program::bind_linear(Bound& bound) {
   const appl_linear& op = bound.op.as.linear;
   bound.input = appl::input_shape(*op.weight, limits_.quantize_activations != 0);
-  prepared_bytes_ = std::max(prepared_bytes_, bound.input.bytes(max_rows(op.x)));
   bound.input_is_ready = prepared_span_.data == op.x.data && prepared_span_.stride == op.x.stride &&
                          prepared_span_.extent == op.x.extent && prepared_shape_ == bound.input;
   prepared_span_ = op.x;
   prepared_shape_ = bound.input;
+  if (bound.input_is_ready) return;
+  if (!operators_.empty()) {
+    bind_norm(bound);
+    bind_next(bound);
+  }
+  size_t& bytes = bound.is_next ? next_bytes_ : prepared_bytes_;
+  bytes = std::max(bytes, bound.input.bytes(max_rows(op.x)));
+}
+
+// A norm just before its Linear is left to that: a row goes from the one to the other in the first-level cache.
+void appl_program::bind_norm(Bound& linear) {
+  Bound& before = operators_.back();
+  if (before.op.kind != APPL_OP_RMS_NORM && before.op.kind != APPL_OP_LAYER_NORM) return;
+  const appl_norm& norm = before.op.as.norm;
+  if (!is_same(norm.out, linear.op.as.linear.x)) return;
+  before.norm = linear.norm = before.op;
+  normed_bytes_ = std::max(normed_bytes_, appl::round_up(size_t(norm.out.width) * sizeof(float), 64));
+}
+
+// A gated activation that its Linear does is prepared by that for the Linear behind, where nobody else reads it.
+void appl_program::bind_next(Bound& linear) {
+  const appl_gated& gated = operators_.back().gated;
+  if (operators_.back().op.kind != APPL_OP_GATED_ACTIVATION || gated.for_linear == 0 || gated.out.data == nullptr) return;
+  if (!is_same(gated.out, linear.op.as.linear.x)) return;
+  Bound& before = *(operators_.end() - 2);
+  before.next = linear.input;
+  before.min_rows_for_next = linear.min_rows_prepared =
+      appl::min_rows_for_next(*before.op.as.linear.weight, before.input, linear.input, pool_.num_threads());
+  linear.is_next = true;
 }
 
 // The Linear before computes gate and up of many rows, and has them in its caches: it does the rest, too.
@@ -140,6 +173,25 @@ void appl_program::run_timed(const appl_step& step) {
   }
 }
 
+void appl_program::prepare(const Bound& linear, int rows) {
+  if (rows >= linear.min_rows_prepared) {
+    prepared_ = next_;
+    return;
+  }
+  uint8_t* const memory = linear.is_next ? next_memory() : prepared_memory();
+  const appl_span& x = linear.op.as.linear.x;
+  const auto row_of = [&x](int64_t row, int) { return x.data + size_t(row) * size_t(x.stride); };
+  const auto normed_row = [&](int64_t row, int thread) {
+    const appl_norm& norm = linear.norm.as.norm;
+    float* const own = scratch<float>() + size_t(thread) * normed_bytes_ / sizeof(float);
+    float* const out = norm.for_linear != 0 ? own : row_of(row, thread);
+    appl::norm_row(linear.norm.kind, norm, row, out);
+    return out;
+  };
+  prepared_ = linear.is_normed(rows) ? appl::prepare(pool_, linear.input, rows, memory, normed_row)
+                                     : appl::prepare(pool_, linear.input, rows, memory, row_of);
+}
+
 void appl_program::execute_linear(const Bound& bound, int rows) {
   const appl_linear& op = bound.op.as.linear;
   if (rows == 0) return;
@@ -148,15 +200,17 @@ void appl_program::execute_linear(const Bound& bound, int rows) {
     call.out = bound.gated.out.data;
     call.out_stride = bound.gated.out.stride;
     call.activation = bound.gated.activation;
-    call.gated_sums = reinterpret_cast<float*>(workspace_.as<uint8_t>() + prepared_bytes_);
+    call.gated_sums = scratch<float>();
+    if (rows >= bound.min_rows_for_next) {
+      next_ = appl::prepared_at(bound.next, rows, next_memory());
+      call.next = &next_;
+    }
   }
   if (appl::reads_in_place(*op.weight, bound.input, rows)) {
     call.direct = op.x.data;
     call.input.shape = bound.input;
   } else {
-    if (!bound.input_is_ready) {
-      prepared_ = appl::prepare(pool_, bound.input, op.x.data, rows, op.x.stride, workspace_.as<uint8_t>());
-    }
+    if (!bound.input_is_ready) prepare(bound, rows);
     call.input = prepared_;
   }
   appl::run_linear(pool_, call);
@@ -169,8 +223,10 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
   };
   switch (bound.op.kind) {
     case APPL_OP_EMBED: return appl::run_embed(pool_, as.embed, step);
-    case APPL_OP_RMS_NORM: return appl::run_rms_norm(pool_, as.norm, rows(as.norm.x));
-    case APPL_OP_LAYER_NORM: return appl::run_layer_norm(pool_, as.norm, rows(as.norm.x));
+    case APPL_OP_RMS_NORM:
+    case APPL_OP_LAYER_NORM:
+      if (bound.is_normed(rows(as.norm.x))) return;
+      return appl::run_norm(pool_, bound.op.kind, as.norm, rows(as.norm.x));
     case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
     case APPL_OP_LINEAR: return execute_linear(bound, rows(as.linear.x));
     case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
@@ -181,7 +237,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
     case APPL_OP_PAGED_ATTENTION:
       return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step,
-                                 workspace_.as<uint8_t>() + prepared_bytes_);
+                                 scratch<uint8_t>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));

@@ -1,6 +1,7 @@
 // A program: its operators with bound memory, checked once, run a step at a time.
 #pragma once
 
+#include <climits>
 #include <vector>
 
 #include "appliance_abi.h"
@@ -28,35 +29,51 @@ struct appl_program {
     appl_operator op;
     appl::PreparedShape input{};
     bool input_is_ready = false;  // an earlier Linear prepared the same activations
+    appl_operator norm{};         // where the Linear norms its input as it prepares it: in both, what that is
+    bool is_normed(int rows) const { return norm.as.norm.weight != nullptr && rows >= appl::kMinNormedRows; }
     appl_gated gated{};           // where the Linear does the gated activation behind it: in both, what that is
     bool is_gated(int rows) const { return gated.out.data != nullptr && rows >= appl::kMinGatedRows; }
+    appl::PreparedShape next{};   // the form in which that goes to the Linear behind, from so many rows on
+    int min_rows_for_next = INT_MAX;
+    bool is_next = false;         // the Linear behind: its input has memory of its own, and comes so from so many rows on
+    int min_rows_prepared = INT_MAX;
   };
 
   void bind(const appl_operator& op);
   void bind_linear(Bound& bound);
+  void bind_norm(Bound& linear);
+  void bind_next(Bound& linear);
   void forget_overwritten(const appl_operator& op);
   void check_step(const appl_step& step) const;
   void run_timed(const appl_step& step);
   void execute(const Bound& bound, const appl_step& step);
   void bind_gated(Bound& bound);
+  void prepare(const Bound& linear, int rows);
   void execute_linear(const Bound& bound, int rows);
   int max_rows(const appl_span& span) const;
   bool overlaps(const appl_span& a, const appl_span& b) const;
+
+  // The workspace: inputs of Linears, those of Linears behind gated activations, and what an operator may use while it runs.
+  uint8_t* prepared_memory() const { return workspace_.as<uint8_t>(); }
+  uint8_t* next_memory() const { return prepared_memory() + prepared_bytes_; }
+  template <class T>
+  T* scratch() const { return reinterpret_cast<T*>(next_memory() + next_bytes_); }
 
   appl_pool& pool_;
   const appl_limits limits_;
   std::vector<appl::KvLayer> layers_;
   std::vector<Bound> operators_;
   appl::Memory workspace_;
-  size_t prepared_bytes_ = 0;
+  size_t prepared_bytes_ = 0, next_bytes_ = 0;
+  size_t normed_bytes_ = 0;  // of a row
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
 
-  // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it.
-  const Bound* prepared_for_ = nullptr;
+  // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it. What a gated Linear has
+  // prepared for the next.
   appl_span prepared_span_{};
   appl::PreparedShape prepared_shape_{};
-  appl::Prepared prepared_;
+  appl::Prepared prepared_, next_;
 };
 
 namespace appl {

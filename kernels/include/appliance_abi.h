@@ -116,7 +116,7 @@ typedef struct { /* RMS and layer norm */
   const float* weight;
   const float* bias;
   float eps;
-  int32_t reserved;
+  int32_t for_linear; /* nobody reads `out` but the Linear behind: it need not be written */
 } appl_norm;
 
 typedef struct {
@@ -145,6 +145,8 @@ typedef struct {
   appl_span gate, up, out;
   int32_t activation;
   int32_t from_linear; /* the operator before is a Linear without bias that writes gate and up, and nobody else reads these */
+  int32_t for_linear;  /* as in appl_norm */
+  int32_t reserved;
 } appl_gated;
 
 typedef struct {

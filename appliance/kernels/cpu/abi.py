@@ -46,7 +46,7 @@ class Norm(Structure):
         ("weight", c_void_p),
         ("bias", c_void_p),
         ("eps", c_float),
-        ("reserved", c_int32),
+        ("for_linear", c_int32),
     ]
 
 
@@ -77,7 +77,10 @@ class Pointwise(Structure):
 
 
 class Gated(Structure):
-    _fields_ = [("gate", Span), ("up", Span), ("out", Span), ("activation", c_int32), ("from_linear", c_int32)]
+    _fields_ = [
+        *((name, Span) for name in ("gate", "up", "out")),
+        *((name, c_int32) for name in ("activation", "from_linear", "for_linear", "reserved")),
+    ]
 
 
 class Rope(Structure):

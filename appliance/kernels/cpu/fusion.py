@@ -4,7 +4,16 @@ from collections import Counter
 from itertools import pairwise
 
 from appliance.kernels.arena import slots_of
-from appliance.kernels.operators import GatedActivation, Linear, Operator, Slot, Span, StepProgram
+from appliance.kernels.operators import (
+    GatedActivation,
+    LayerNorm,
+    Linear,
+    Operator,
+    RmsNorm,
+    Slot,
+    Span,
+    StepProgram,
+)  # fmt: skip
 
 _USES = 3  # of a slot that a Linear writes and a gated activation reads, a half at a time
 
@@ -17,6 +26,28 @@ def gates_of_linears(program: StepProgram) -> list[int]:
     uses = Counter(slot for op in program.operators for slot in slots_of(op))
     uses[program.logits] += 1
     return [at for at, slot in found.items() if slot is not None and uses[slot] == _USES * pairs[slot]]
+
+
+def inputs_of_linears(program: StepProgram) -> list[int]:
+    """Positions of the norms and gated activations whose output the Linear behind them reads, and nobody else: it need
+    not be written as these would."""
+    return [at for at in range(len(program.operators) - 1) if _has_one_reader(program, at)]
+
+
+def _has_one_reader(program: StepProgram, at: int) -> bool:
+    op, reader = program.operators[at : at + 2]
+    if not isinstance(op, RmsNorm | LayerNorm | GatedActivation) or not isinstance(reader, Linear):
+        return False
+    slot = op.out
+    if not _overwrites(op, slot) or reader.x != Span(slot, 0, slot.width) or slots_of(reader).count(slot) > 1:
+        return False
+    after = next((op for op in program.operators[at + 2 :] if slot in slots_of(op)), None)
+    return slot != program.logits if after is None else _overwrites(after, slot)
+
+
+def _overwrites(op: Operator, slot: Slot) -> bool:
+    """Whether it writes the whole of the slot, and reads nothing of it."""
+    return isinstance(op, RmsNorm | LayerNorm | GatedActivation) and op.out == slot and slots_of(op).count(slot) == 1
 
 
 def _between(before: Operator, op: Operator) -> Slot | None:

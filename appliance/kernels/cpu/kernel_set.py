@@ -10,7 +10,7 @@ import numpy as np
 from appliance.kernels import operators as ops
 from appliance.kernels.arena import plan_arena
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.fusion import gates_of_linears
+from appliance.kernels.cpu.fusion import gates_of_linears, inputs_of_linears
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory, has_gaps, row_stride
 from appliance.kernels.cpu.records import encode, matrix_names
@@ -168,6 +168,10 @@ class CpuExecutable:
         records = (abi.Operator * len(program.operators))(*(encode(op, self) for op in program.operators))
         for position in gates_of_linears(program):
             records[position].arguments.gated.from_linear = True
+        for position in inputs_of_linears(program):
+            is_gated = isinstance(program.operators[position], ops.GatedActivation)
+            arguments = records[position].arguments
+            (arguments.gated if is_gated else arguments.norm).for_linear = True
         handle = ctypes.c_void_p()
         functions = self._library.functions
         status = functions.appl_program_create(
