@@ -75,9 +75,11 @@ def _table() -> CanonicalWeight:
 
 
 def _weight(layout: Layout) -> CanonicalWeight:
-    """Codes that every layout can hold; what they are does not change how long they take."""
+    """Codes that every layout can hold; what they are does not change how long they take, but for subnormal numbers."""
     columns = _WIDTH // 2 if layout is Layout.INT4 else _WIDTH
     codes = np.random.default_rng(1).integers(0, 16, (_WIDTH, columns)).astype(_TYPES.get(layout, np.uint8))
+    if layout is Layout.BF16:
+        codes += 0x3F80  # the bits of 1 to 1.12
     group = _GROUPS.get(layout)
     if group is None:
         return CanonicalWeight(layout, _WIDTH, _WIDTH, codes)
