@@ -19,6 +19,7 @@ constexpr int kRows = 48;
 constexpr int kChunk = int(kRowBytes / sizeof(float));
 constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
+constexpr int kManyRows = 16;       // whose queries and output are not in the caches
 constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
 constexpr int kPartialsPerThread = 8;
@@ -151,7 +152,7 @@ class Attention {
         next = claim();
         return segment(next.part, first_segment(next.part));
       };
-      compute(segment(whole, i), scratch, scratch.segment, following);
+      compute(segment(whole, i), scratch, scratch.segment, following, i == last);
       for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
     write(whole, scratch.total);
@@ -169,7 +170,7 @@ class Attention {
     }
     Turn next{};
     load_queries(part, scratch);
-    compute(part, scratch, state, [&] { return (next = claim()).part; });
+    compute(part, scratch, state, [&] { return (next = claim()).part; }, false);
     return next;
   }
 
@@ -238,20 +239,37 @@ class Attention {
   }
 
   // All chunks of `part`. While it adds a chunk's values it asks for the keys that are read next: those of the next chunk, or of the
-  // first of following(), which is called at the last.
+  // first of following(), which is called at the last. Then a part of many rows also asks for the queries of that, and for the rows of
+  // output that are written before.
   template <class Following>
-  void compute(const Part& part, Scratch& scratch, const State& state, Following&& following) const {
+  void compute(const Part& part, Scratch& scratch, const State& state, Following&& following, bool is_written_next) const {
     clear(part, state);
     for (Blocks chunk = chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = chunk.first / chunk_blocks_ * chunk_blocks_, skip = chunk.first - first, count = chunk.end - first;
       for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked);
       score(part, first, skip, count, scratch);
-      for_rows(part, [&](int index, int, int row) { normalize(index, position(part, row), first, count, scratch, state); });
       after = chunk_at(part, chunk.end);
-      const Part next = after.count() > 0 ? part : following();
-      const Blocks later = after.count() > 0 ? after : chunk_at(next, next.first_block);
+      const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
+      const Part next = is_last ? following() : part;
+      const bool has_queries = asks && !is_same_rows(next, part);
+      for_rows(part, [&](int index, int head, int row) {
+        normalize(index, position(part, row), first, count, scratch, state);
+        if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
+        if (asks && is_written_next) ask_for_row<1>(out_row(part, head, row));
+      });
+      const Blocks later = is_last ? chunk_at(next, next.first_block) : after;
       scratch.asked = add_values(part, first, skip, count, next, later, scratch, state);
     }
+  }
+
+  static bool is_same_rows(const Part& a, const Part& b) {
+    return a.sequence == b.sequence && a.kv_head == b.kv_head && a.first_row == b.first_row;
+  }
+
+  template <int IsWritten>
+  void ask_for_row(const float* row) const {
+    constexpr int kLineFloats = 16;
+    for (int i = 0; i < g_.head_dim; i += kLineFloats) __builtin_prefetch(row + i, IsWritten, 2);
   }
 
   void write(const Part& part, const State& state) const {
@@ -279,6 +297,9 @@ class Attention {
   size_t head_column(const Part& part, int head, int row) const {
     return size_t((part.kv_head + head) * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
   }
+  const float* query_row(const Part& part, int head, int row) const {
+    return op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, head, row);
+  }
   float* out_row(const Part& part, int head, int row) const {
     return op_.out.data + token(part, row) * size_t(op_.out.stride) + head_column(part, head, row);
   }
@@ -293,7 +314,7 @@ class Attention {
   void load_queries(const Part& part, Scratch& scratch) const {
     const int columns = block_columns(form_);
     for_rows(part, [&](int index, int head, int row) {
-      const float* q = op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, head, row);
+      const float* q = query_row(part, head, row);
       for (int block = 0; block < query_blocks(); ++block) {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
         const int first = block * columns, count = std::min(columns, g_.head_dim - first);
