@@ -97,7 +97,7 @@ class Division {
                            : streams()                  ? int64_t(262144 / call.weight->panel_bytes)
                                                         : 8;
     const int64_t fair = panels_ / (2 * threads);
-    const int64_t chunk = std::max<int64_t>(1, std::min(wanted, fair));
+    const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
     num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
   }
