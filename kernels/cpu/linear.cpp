@@ -62,6 +62,15 @@ bool may_be_tall(const appl_weight& weight, const PreparedShape& input) {
          min_tall_rows(weight) != std::numeric_limits<int>::max();
 }
 
+// Rows that share a block of input in the second level. Each chunk of panels reads the input of all columns: f32 would not stay there,
+// for which narrow vectors compute too slowly to mind.
+int block_rows(const PreparedShape& input) {
+  if (input.group_size != 0 || kWidth < 16) return kBlockRows;
+  constexpr size_t kInputBytes = 512 << 10;
+  constexpr int kLeastRows = 96;  // for fewer, weights would be read too often
+  return std::clamp(int(kInputBytes / (size_t(input.num_blocks()) * kRowBytes)), kLeastRows, kBlockRows);
+}
+
 // Panels of each half that are computed side by side: what `next` rounds together is in one place.
 int gated_panels(const PreparedShape& next) { return std::max(kGatedPanels, next.group_size / kPanel); }
 
@@ -83,7 +92,7 @@ class Division {
     is_tall_ = rows_ >= min_tall_rows(*call.weight) && may_be_tall(*call.weight, call.input.shape);
     max_stream_tiles_ = quantizes && kHasTallTiles ? kStreamRows / kMaxTileRows : 2;
     const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->sub_group_size != 0) : kMaxTileRows;
-    const int block_tiles = kBlockRows / most_rows;
+    const int block_tiles = std::max(1, block_rows(call.input.shape) / most_rows);
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
     tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;

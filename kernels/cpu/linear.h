@@ -29,7 +29,7 @@ struct LinearCall {
 
 constexpr int kMinNormedRows = 2;  // one may be read in place
 constexpr int kMinGatedRows = 25;  // fewer lie in the caches until somebody reads them
-constexpr int kBlockRows = 504;    // that share a block of input in the second-level cache
+constexpr int kBlockRows = 504;    // at most, that share a block of input
 constexpr int kGatedPanels = 4;    // of each half, whose sums stay in the second-level cache
 constexpr size_t kGatedSumFloats = size_t{kBlockRows} * 2 * kGatedPanels * kPanel;
 
