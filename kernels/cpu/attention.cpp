@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "activation.h"
+#include "attention_state.h"
 #include "memory.h"
 #include "tile.h"
 
@@ -24,12 +25,6 @@ constexpr int kValueBlocks = 4;     // added at a time, where an item has severa
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
 constexpr int kPartialsPerThread = 8;
 constexpr int kItemsPerThread = 16;  // or more, where items have several KV heads
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// What is known of some rows after some keys; `values` are not divided by the sum yet.
-struct State {
-  float *maximum, *sum, *values;  // [rows], [rows], [rows][width]
-};
 
 // A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
 struct Scratch {
@@ -43,34 +38,10 @@ struct Scratch {
 size_t query_bytes(int width) {
   return size_t(kRows) * kRowBytes * size_t((width + block_columns(Form::kF32) - 1) / block_columns(Form::kF32));
 }
-size_t state_floats(int rows, int width) { return size_t(rows) * size_t(width + 2); }
 size_t scratch_bytes(int width) {
   return round_up(query_bytes(width) + 2 * kRows * kRowBytes + 2 * state_floats(kRows, width) * sizeof(float), 4096);
 }
 size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThread * threads) * state_floats(kRows, width); }
-
-State state_at(float* memory, int rows, int width) {
-  float* values = memory;  // first, for its alignment
-  return {values + size_t(rows) * size_t(width), values + size_t(rows) * size_t(width + 1), values};
-}
-
-// Row `row` of `total` after the keys of `more`, too. One function, so that all who fold round alike.
-[[gnu::noinline]] void fold(const State& total, const State& more, int row, int width) {
-  const float newer = more.maximum[row], older = total.maximum[row];
-  if (newer == kMinusInfinity) return;
-  float* to = total.values + size_t(row) * size_t(width);
-  const float* from = more.values + size_t(row) * size_t(width);
-  const float maximum = std::max(newer, older);
-  if (older == kMinusInfinity) {
-    std::copy_n(from, width, to);
-    total.sum[row] = more.sum[row];
-  } else {
-    const float a = std::exp(older - maximum), b = std::exp(newer - maximum);
-    map(to, width, [a, b](Floats v, Floats w) { return a * v + b * w; }, to, from);
-    total.sum[row] = a * total.sum[row] + b * more.sum[row];
-  }
-  total.maximum[row] = maximum;
-}
 
 struct Part {
   int sequence, kv_head, heads;  // KV heads from kv_head on
