@@ -427,8 +427,10 @@ int min_rows_for_next(const appl_weight& w, const PreparedShape& input, const Pr
   constexpr int kMinWideRows = 128;  // fewer are read from the caches anyway, and are shared out better in narrow items
   const int panels = gated_panels(next);
   const bool is_wide = panels > kGatedPanels;
-  const bool has_whole_groups = next.group_size == 0 || (kMaxActivationGroup % next.group_size == 0 && next.columns % next.group_size == 0);
-  if (!has_whole_groups || w.num_panels / 2 < 2 * threads * panels) return kNever;
+  const int group = std::max(1, next.group_size);
+  const bool has_whole_groups = kMaxActivationGroup % group == 0 && next.columns % group == 0;
+  const bool is_shared_out = w.num_panels / 2 >= 2 * threads * panels;
+  if (!has_whole_groups || !is_shared_out) return kNever;
   if (is_wide && may_be_tall(w, input)) return kNever;  // a block would be unpacked for few rows
   return is_wide ? kMinWideRows : kMinGatedRows;
 }

@@ -72,8 +72,7 @@ void appl_program::bind(const appl_operator& op) {
 void appl_program::bind_linear(Bound& bound) {
   const appl_linear& op = bound.op.as.linear;
   bound.input = appl::input_shape(*op.weight, limits_.quantize_activations != 0);
-  bound.input_is_ready = prepared_span_.data == op.x.data && prepared_span_.stride == op.x.stride &&
-                         prepared_span_.extent == op.x.extent && prepared_shape_ == bound.input;
+  bound.input_is_ready = is_same(prepared_span_, op.x) && prepared_shape_ == bound.input;
   prepared_span_ = op.x;
   prepared_shape_ = bound.input;
   if (bound.input_is_ready) return;

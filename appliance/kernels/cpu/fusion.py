@@ -13,7 +13,7 @@ from appliance.kernels.operators import (
     Slot,
     Span,
     StepProgram,
-)  # fmt: skip
+)
 
 _USES = 3  # of a slot that a Linear writes and a gated activation reads, a half at a time
 
