@@ -73,8 +73,25 @@ inline Words splat_word(uint32_t x) { return x - Words{}; }
 inline Ints splat_int(int32_t x) { return x - Ints{}; }
 inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
 inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }
+
+// a where it is more (less) than b, so b where either is not a number. Spelled out: the compiler makes a comparison and a blend of
+// the choice below, not the one instruction that does just that.
+#if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
+inline Floats vmax(Floats a, Floats b) {
+  Floats result;
+  asm("vmaxps %2, %1, %0" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+}
+inline Floats vmin(Floats a, Floats b) {
+  Floats result;
+  asm("vminps %2, %1, %0" : "=v"(result) : "v"(a), "v"(b));
+  return result;
+}
+#else
 inline Floats vmax(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats vmin(Floats a, Floats b) { return a < b ? a : b; }
+#endif
+
 inline Floats vabs(Floats a) { return bit_cast<Floats>(bit_cast<Words>(a) & 0x7fffffffu); }
 
 // sum + a * b. The instruction is spelled out because the compiler, left to itself, picks the form that overwrites a
