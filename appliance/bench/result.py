@@ -12,6 +12,7 @@ from appliance.bench.record import RequestRecord, RoundFigures
 from appliance.bench.roofline import Roofline
 from appliance.bench.scenario import Scenario
 from appliance.engine.profile import EngineProfile
+from appliance.hardware import MeasuredFacts
 
 RESULT_VERSION = 1
 
@@ -60,6 +61,8 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
     profile: EngineProfile | None = None  # of all rounds
     rooflines: tuple[Roofline, ...] = ()
+    measured: MeasuredFacts | None = None  # of a roofline: what `doctor` measured,
+    given: MeasuredFacts | None = None  # and what the machine gave around the run
 
 
 def spread_of(rounds: Sequence[RoundFigures]) -> dict[str, Spread]:

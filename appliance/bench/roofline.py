@@ -2,6 +2,7 @@
 
 An operator's floor is the longer of reading its bytes at the measured bandwidth and computing its operations at the
 measured peak of its arithmetic (Williams et al. 2009, "Roofline"). Operators follow one another, so floors add up.
+The floor is of the machine at its best; what it gave around the run makes a second one, which a busy neighbour raises.
 """
 
 import msgspec
@@ -23,7 +24,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the steps of one kind, a step on average. Without measured figures every floor is 0."""
+    """Of the steps of one kind, a step on average. Without measured figures every floor is 0.
+
+    given_floor_s: at the rates that the machine gave around the run.
+    """
 
     kind: str
     steps: int
@@ -31,10 +35,15 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     floor_s: float
     parts: tuple[Part, ...]  # the slowest first; together they are the step
+    given_floor_s: float = 0.0
 
     @property
     def achieved(self) -> float:
         return self.floor_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def achieved_of_given(self) -> float:
+        return self.given_floor_s / self.seconds if self.seconds else 0.0
 
 
 def measured_or_refuse(facts: HardwareFacts) -> MeasuredFacts:
@@ -46,13 +55,15 @@ def measured_or_refuse(facts: HardwareFacts) -> MeasuredFacts:
     return facts.measured
 
 
-def rooflines(profile: EngineProfile, measured: MeasuredFacts | None) -> tuple[Roofline, ...]:
-    """One a kind of step, those that took longest first."""
-    found = [_of_kind(kind, steps, measured) for kind, steps in profile.kinds.items()]
+def rooflines(
+    profile: EngineProfile, measured: MeasuredFacts | None, given: MeasuredFacts | None = None
+) -> tuple[Roofline, ...]:
+    """One a kind of step, those that took longest first. given: what the machine gave around the run."""
+    found = [_of_kind(kind, steps, measured, given) for kind, steps in profile.kinds.items()]
     return tuple(sorted(found, key=lambda each: -each.seconds * each.steps))
 
 
-def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None) -> Roofline:
+def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None, given: MeasuredFacts | None) -> Roofline:
     operators = [_operator(each, steps.steps, measured) for each in steps.operators]
     in_operators = sum(part.seconds for part in operators)
     around = [
@@ -67,6 +78,7 @@ def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None) -> 
         seconds=sum(part.seconds for part in parts),
         floor_s=sum(part.floor_s for part in parts),
         parts=tuple(parts),
+        given_floor_s=sum(_operator(each, steps.steps, given).floor_s for each in steps.operators),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from appliance import __version__
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
+from appliance.bench.machine import mean_rates, rates_now
 from appliance.bench.online import Tick, run_online
 from appliance.bench.record import RequestRecord, summarize
 from appliance.bench.remote_profile import start_profile, stop_profile
@@ -65,9 +66,9 @@ def bench_server(
     of a server without debug routes, and for a roofline of a machine that was not measured."""
     if depth == "figures":
         return _result(scenario, subject, facts, run_online(scenario, target, vocab_size, tick))
-    measured = measured_or_refuse(facts) if depth == "roofline" else None
+    rates = _Rates.of(facts) if depth == "roofline" else None
     records = run_online(scenario, target, vocab_size, tick, lambda: start_profile(target))
-    return _profiled(_result(scenario, subject, facts, records), stop_profile(target), measured)
+    return _profiled(_result(scenario, subject, facts, records), stop_profile(target), rates)
 
 
 def bench_in_process(
@@ -85,17 +86,38 @@ def bench_in_process(
     from appliance.engine.inproc import InprocEngine  # noqa: PLC0415 - as above
     from appliance.service.text_side import load_text_side  # noqa: PLC0415 - as above
 
-    measured = measured_or_refuse(facts) if depth == "roofline" else None
+    rates = _Rates.of(facts) if depth == "roofline" else None
     eos_token_ids = () if scenario.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine.from_plan(plan) as engine:
         if depth == "figures":
             return _result(scenario, subject, facts, run_offline(scenario, engine, eos_token_ids, vocab_size, tick))
         rounds, profile = run_profiled(scenario, engine, eos_token_ids, vocab_size, tick)
-    return _profiled(_result(scenario, subject, facts, rounds), profile, measured)
+    return _profiled(_result(scenario, subject, facts, rounds), profile, rates)
 
 
-def _profiled(result: BenchResult, profile: EngineProfile, measured: MeasuredFacts | None) -> BenchResult:
-    return msgspec.structs.replace(result, profile=profile, rooflines=rooflines(profile, measured))
+class _Rates(msgspec.Struct, frozen=True):
+    """The machine's rates at its best, and as they are before a run."""
+
+    facts: HardwareFacts
+    measured: MeasuredFacts
+    before: MeasuredFacts
+
+    @classmethod
+    def of(cls, facts: HardwareFacts) -> "_Rates":
+        """Raises ApplianceError when this machine was not measured."""
+        return cls(facts, measured_or_refuse(facts), rates_now(facts))
+
+    def given(self) -> MeasuredFacts:
+        """Around the run, which has just ended."""
+        return mean_rates(self.before, rates_now(self.facts))
+
+
+def _profiled(result: BenchResult, profile: EngineProfile, rates: _Rates | None) -> BenchResult:
+    if rates is None:
+        return msgspec.structs.replace(result, profile=profile, rooflines=rooflines(profile, None))
+    measured, given = rates.measured, rates.given()
+    found = rooflines(profile, measured, given)
+    return msgspec.structs.replace(result, profile=profile, rooflines=found, measured=measured, given=given)
 
 
 def _result(

@@ -3,6 +3,7 @@
 from appliance.bench.result import FIGURES, BenchResult, Spread
 from appliance.bench.roofline import Roofline
 from appliance.engine.profile import EngineProfile
+from appliance.hardware import MeasuredFacts
 
 _MILLISECONDS = ("ttft", "itl", "tpot", "e2el")
 _UNITS = {
@@ -46,15 +47,38 @@ def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, floa
     return "\n".join(lines)
 
 
-def render_profile(found: tuple[Roofline, ...], profile: EngineProfile) -> str:
-    """Steps by kind, and who was on a CPU: the engine's threads, and the server where there is one."""
+def render_profile(
+    found: tuple[Roofline, ...],
+    profile: EngineProfile,
+    measured: MeasuredFacts | None = None,
+    given: MeasuredFacts | None = None,
+) -> str:
+    """Steps by kind; who was on a CPU: the engine's threads, and the server where there is one; and the machine's
+    rates, where they were looked at."""
     on_cpu = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in profile.threads.items())
-    return "\n\n".join([*map(_roofline, found), f"  on a CPU, of {profile.seconds:.2f} s: {on_cpu}"])
+    parts = [*map(_roofline, found), f"  on a CPU, of {profile.seconds:.2f} s: {on_cpu}"]
+    if measured is not None and given is not None:
+        parts.append(f"  the machine gave, around the run, of what doctor measured: {_rates(measured, given)}")
+    return "\n\n".join(parts)
+
+
+def _rates(measured: MeasuredFacts, given: MeasuredFacts) -> str:
+    rows = (
+        ("read", "GB/s", given.read_bandwidth, measured.read_bandwidth),
+        ("f32", "Gop/s", given.f32_peak, measured.f32_peak),
+        ("bf16", "Gop/s", given.bf16_peak, measured.bf16_peak),
+        ("int8", "Gop/s", given.int8_peak, measured.int8_peak),
+    )
+    return ", ".join(
+        f"{name} {now / 1e9:.1f} of {best / 1e9:.1f} {unit}" for name, unit, now, best in rows if now and best
+    )
 
 
 def _roofline(found: Roofline) -> str:
     """Parts below a thousandth of the step share a line."""
     floor = f"; floor {found.floor_s * 1e3:.3f} ms, reached {found.achieved:.0%}" if found.floor_s else ""
+    if found.given_floor_s:
+        floor += f" ({found.achieved_of_given:.0%} of what the machine gave)"
     lines = [
         f"  {found.kind}: {found.steps} steps of {found.tokens:.1f} tokens, {found.seconds * 1e3:.3f} ms each{floor}",
         f"    {'part':<42}{'ms':>10}{'share':>8}{'floor':>10}{'reached':>9}",

@@ -58,7 +58,7 @@ def run(options: BenchOptions) -> int:
         result = _measure(scenario, options, prepared)
         print(render(result), end="\n\n")
         if result.profile is not None:
-            print(render_profile(result.rooflines, result.profile), end="\n\n")
+            print(render_profile(result.rooflines, result.profile, result.measured, result.given), end="\n\n")
         results.append(result)
     _write(results, options, _output_folder(options, plan))
     return int(ExitCode.OK)

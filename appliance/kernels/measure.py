@@ -12,17 +12,22 @@ from appliance.kernels.rates import kernel_rates
 
 READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the machines planned for
 PROBE_SECONDS = 0.5
+GLANCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Measurements:
-    """Bytes a second, and operations a second (a multiply and an add are two), of all threads and of one."""
+class Rates:
+    """Bytes a second, and operations a second (a multiply and an add are two), of so many threads together."""
 
     num_threads: int
     read_bandwidth: float
     f32_peak: float
     bf16_peak: float
     int8_peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements(Rates):
     kernel_rates: Mapping[str, float]  # see kernels.rates
 
 
@@ -42,6 +47,25 @@ def measure(
         )
 
 
+def glance(
+    level: str, num_threads: int, seconds: float = GLANCE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
+) -> Rates:
+    """What the machine gives at this moment: the mean of all passes, where `measure` keeps the best.
+
+    On a shared machine the two differ by what its neighbours take. Takes about four times `seconds`, and as long as it
+    takes to fill the buffer. Raises KernelSetError where the level cannot run.
+    """
+    library = load_level(level)
+    with thread_pool(library, num_threads) as pool:
+        return Rates(
+            num_threads=num_threads,
+            read_bandwidth=_read_rates(library, pool, seconds, buffer_bytes).mean,
+            f32_peak=_product_rates(library, pool, "f32", seconds).mean,
+            bf16_peak=_product_rates(library, pool, "bf16", seconds).mean,
+            int8_peak=_product_rates(library, pool, "int8", seconds).mean,
+        )
+
+
 @contextlib.contextmanager
 def thread_pool(library: Library, num_threads: int) -> Iterator[ctypes.c_void_p]:
     with contextlib.ExitStack() as resources:
@@ -52,16 +76,24 @@ def read_bandwidth(
     library: Library, pool: ctypes.c_void_p, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> float:
     """Bytes a second read from memory by all threads: the best pass over a large buffer."""
-    result = ctypes.c_double()
-    status = library.functions.appl_measure_read(pool, buffer_bytes, seconds, ctypes.byref(result))
-    library.check(status, "measuring read bandwidth")
-    return result.value
+    return _read_rates(library, pool, seconds, buffer_bytes).best
 
 
 def peak(library: Library, pool: ctypes.c_void_p, layout: str, seconds: float = PROBE_SECONDS) -> float:
     """Operations a second of the products that a Linear over weights of `layout` is made of, in registers: f32, bf16
     and int8 where the level has such products, else what it widens them to."""
-    result = ctypes.c_double()
-    status = library.functions.appl_measure_peak(pool, abi.LAYOUTS[layout], seconds, ctypes.byref(result))
+    return _product_rates(library, pool, layout, seconds).best
+
+
+def _read_rates(library: Library, pool: ctypes.c_void_p, seconds: float, buffer_bytes: int) -> abi.Rates:
+    rates = abi.Rates()
+    status = library.functions.appl_measure_read(pool, buffer_bytes, seconds, ctypes.byref(rates))
+    library.check(status, "measuring read bandwidth")
+    return rates
+
+
+def _product_rates(library: Library, pool: ctypes.c_void_p, layout: str, seconds: float) -> abi.Rates:
+    rates = abi.Rates()
+    status = library.functions.appl_measure_peak(pool, abi.LAYOUTS[layout], seconds, ctypes.byref(rates))
     library.check(status, f"measuring the {layout} peak")
-    return result.value
+    return rates

@@ -9,10 +9,12 @@ shared machine then hurts one round of one side, not one side. `${NAME}` in a co
 machine.
 
 Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
-after the first token, and the peak of samples a second while the workloads run.
+after the first token, and the peak of samples a second while the workloads run. The rows `machine` say what bandwidth
+and peaks were there before each side's workloads: on a shared machine a side may have had more of it than another.
 
 --roofline runs the first side once more behind the rounds, profiled: for each kind of step, how much of this machine's
-floor (`appliance doctor --measure`) it reached. That side must serve its debug routes.
+floor (`appliance doctor --measure`) it reached, and how much of what the machine gave around the run. That side must
+serve its debug routes.
 """
 
 import argparse
@@ -33,13 +35,16 @@ from string import Template
 import httpx
 import yaml
 
+from appliance.bench.machine import rates_now
 from appliance.bench.result import FIGURES, load
 from appliance.bench.text import unit_of
+from appliance.hardware import probe_machine
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 MIB = 1 << 20
 PROCESS_UNITS = {"start_s": "s", "idle_mib": "MiB", "peak_mib": "MiB"}
+MACHINE_UNITS = {"read_bandwidth": "GB/s", "f32_peak": "Gop/s", "int8_peak": "Gop/s"}
 OURS_FIRST = "the first side of a contest is the one whose ratios are printed"
 
 
@@ -182,6 +187,9 @@ def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Sa
         samples.add("start", "idle_mib", tree_pss(pid) / MIB)
         watch = MemoryWatch(pid)
         watch.start()
+        rates = rates_now(probe_machine())
+        for figure in MACHINE_UNITS:
+            samples.add("machine", figure, getattr(rates, figure) / 1e9)
         for workload in contest.workloads:
             output = folder / f"{workload.file_name}-{side.label}-{number}.json"
             bench(side, workload, output)
@@ -192,14 +200,16 @@ def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Sa
 
 def profile(side: Side, contest: Contest, folder: Path) -> str:
     """Markdown: how near the steps of every workload came to this machine's floor."""
-    lines = ["| workload | steps | tokens a step | ms a step | floor, ms | reached |", "|---|---|---|---|---|---|"]
+    heads = ("workload", "steps", "tokens a step", "ms a step", "floor, ms", "reached", "of what the machine gave")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     with running(side, folder / f"{side.label}.log"):
         for workload in contest.workloads:
             output = folder / f"{workload.file_name}-{side.label}-roofline.json"
             bench(side, workload, output, "--roofline")
             for kind in load(output).rooflines:
-                times = f"{kind.seconds * 1e3:.2f} | {kind.floor_s * 1e3:.2f} | {kind.achieved:.0%}"
-                lines.append(f"| {workload.name} | {kind.steps} {kind.kind} | {kind.tokens:.1f} | {times} |")
+                times = f"{kind.seconds * 1e3:.2f} | {kind.floor_s * 1e3:.2f}"
+                shares = f"{kind.achieved:.0%} | {kind.achieved_of_given:.0%}"
+                lines.append(f"| {workload.name} | {kind.steps} {kind.kind} | {kind.tokens:.1f} | {times} | {shares} |")
     return "\n".join(lines)
 
 
@@ -236,13 +246,15 @@ def table(contest: Contest, found: dict[str, Samples]) -> str:
 
 
 def _rows(contest: Contest) -> Iterator[tuple[str, str, bool]]:
-    yield from (("start", figure, False) for figure in ("start_s", "idle_mib", "peak_mib"))
+    yield from (("start", figure, False) for figure in PROCESS_UNITS)
+    yield from (("machine", figure, True) for figure in MACHINE_UNITS)
     for workload in contest.workloads:
         yield from ((workload.name, figure, higher) for figure, higher in FIGURES)
 
 
 def _cell(figure: str, values: Sequence[float]) -> str:
-    unit, factor = (PROCESS_UNITS[figure], 1.0) if figure in PROCESS_UNITS else unit_of(figure)
+    known = PROCESS_UNITS | MACHINE_UNITS
+    unit, factor = (known[figure], 1.0) if figure in known else unit_of(figure)
     low, middle, high = (factor * value for value in (min(values), statistics.median(values), max(values)))
     return f"{middle:.4g} {unit} ({low:.4g}-{high:.4g}, n={len(values)})"
 

@@ -32,29 +32,33 @@ float read_all(const uint8_t* data, size_t bytes) {
   return appl::reduce_add(sums[0] + sums[1] + sums[2] + sums[3]);
 }
 
-// The best rate of repeated calls of `body`, which does `amount` of something, within `seconds`.
+// The rates of repeated calls of `body`, which does `amount` of something, within `seconds`.
 template <class Body>
-double best_rate(double seconds, double amount, Body&& body) {
+appl_rates rates_of(double seconds, double amount, Body&& body) {
   double best = 0;
+  int calls = 0;
   const auto start = Clock::now();
   do {
     const auto begin = Clock::now();
     body();
+    ++calls;
     best = std::max(best, amount / seconds_since(begin));
   } while (seconds_since(start) < seconds);
-  return best;
+  return {best, amount * calls / seconds_since(start)};
 }
 
-double measure_read(appl_pool& pool, uint64_t bytes, double seconds) {
+appl_rates measure_read(appl_pool& pool, uint64_t bytes, double seconds) {
   const appl::Memory memory{size_t(bytes)};
   std::fill_n(memory.as<uint8_t>(), bytes, uint8_t{1});
   constexpr int64_t kPiece = 1 << 20;
   std::atomic<int> sink{0};
-  return best_rate(seconds, double(bytes), [&] {
+  const auto read = [&] {
     appl::parallel_for(pool, int64_t(bytes) / kPiece, kPiece, [&](int64_t begin, int64_t end) {
       sink += int(read_all(memory.as<uint8_t>() + begin * kPiece, size_t((end - begin) * kPiece)));
     }, 4);
-  });
+  };
+  read();  // the first also waits for what was filled to reach memory
+  return rates_of(seconds, double(bytes), read);
 }
 
 // Products of one kind in registers: `add` gives sum + a * b, which is kOperations of arithmetic.
@@ -121,9 +125,9 @@ int multiply_in_registers() {
 
 // The rate of all threads at pieces of work that each do `amount`.
 template <class Piece>
-double measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& piece) {
+appl_rates measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& piece) {
   const int64_t count = int64_t{kPiecesPerThread} * pool.num_threads();
-  return best_rate(seconds, amount * double(count), [&] {
+  return rates_of(seconds, amount * double(count), [&] {
     appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, [&](int64_t begin, int64_t end) {
       for (; begin < end; ++begin) piece();
     }, 1);
@@ -131,7 +135,7 @@ double measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& pi
 }
 
 template <class Products>
-double measure_products(appl_pool& pool, double seconds) {
+appl_rates measure_products(appl_pool& pool, double seconds) {
   std::atomic<int> sink{0};
   return measure_pieces(pool, seconds, Products::kOperations * kSums * kRepeats, [&] {
     sink += multiply_in_registers<Products>();
@@ -139,11 +143,11 @@ double measure_products(appl_pool& pool, double seconds) {
 }
 
 // The same of the matrix unit.
-double measure_unit(appl_pool& pool, double (&multiply)(int), double seconds) {
+appl_rates measure_unit(appl_pool& pool, double (&multiply)(int), double seconds) {
   return measure_pieces(pool, seconds, multiply(1) * kRepeats, [&] { multiply(kRepeats); });
 }
 
-double measure_peak(appl_pool& pool, int32_t layout, double seconds) {
+appl_rates measure_peak(appl_pool& pool, int32_t layout, double seconds) {
   if (appl::kHasMatrixUnit && layout == APPL_BF16) return measure_unit(pool, appl::multiply_bf16_in_matrix_unit, seconds);
   if (appl::kHasMatrixUnit && layout == APPL_INT8) return measure_unit(pool, appl::multiply_bytes_in_matrix_unit, seconds);
   switch (layout) {
@@ -158,13 +162,13 @@ double measure_peak(appl_pool& pool, int32_t layout, double seconds) {
 
 }  // namespace
 
-int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, double* bytes_per_second) {
+int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, appl_rates* bytes_per_second) {
   return appl::guarded([&] {
     appl::require(buffer_bytes >= (uint64_t{1} << 22), "the buffer is too small to measure memory");
     *bytes_per_second = measure_read(*pool, buffer_bytes, seconds);
   });
 }
 
-int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, double* operations_per_second) {
+int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, appl_rates* operations_per_second) {
   return appl::guarded([&] { *operations_per_second = measure_peak(*pool, layout, seconds); });
 }

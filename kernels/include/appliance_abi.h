@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 2
+#define APPL_ABI_VERSION 3
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -284,10 +284,14 @@ APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_
 
 APPL_EXPORT int32_t appl_sample(appl_pool* pool, const appl_sampling* sampling);
 
-/* Probes. Bytes a second over a buffer; operations (2 a multiply-add) a second of the products that
+/* Probes, repeated for so many seconds. Bytes a second over a buffer; operations (2 a multiply-add) a second of the products that
  * the level's tiles of a layout are made of, in registers. */
-APPL_EXPORT int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, double* bytes_per_second);
-APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, double* operations_per_second);
+typedef struct appl_rates {
+  double best; /* of one repetition: what the machine can */
+  double mean; /* of all: what it gave */
+} appl_rates;
+APPL_EXPORT int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, appl_rates* bytes_per_second);
+APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, appl_rates* operations_per_second);
 
 #ifdef __cplusplus
 }

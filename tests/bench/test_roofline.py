@@ -22,6 +22,7 @@ OPERATORS = (
 STEPS = StepsProfile(
     steps=2, tokens=8, sampled=8, phases={"schedule": 0.002, "model": 0.09, "sample": 0.008}, operators=OPERATORS
 )
+GIVEN = MeasuredFacts(read_bandwidth=10e9, f32_peak=50e9, int8_peak=400e9)  # a neighbour took half of the f32 products
 PROFILE = EngineProfile(seconds=0.2, kinds={"decode": STEPS}, threads={"MainThread": 0.1})
 
 
@@ -43,6 +44,16 @@ def test_parts_are_the_whole_step() -> None:
     assert {"python: schedule", "python: sample", "python: the call, and between operators"} < {
         part.name for part in found.parts
     }
+
+
+def test_a_second_floor_is_of_what_the_machine_gave() -> None:
+    (found,) = rooflines(PROFILE, MEASURED, GIVEN)
+    assert found.floor_s == pytest.approx(0.02)
+    assert found.given_floor_s == pytest.approx(0.03)  # attention's doubled
+    assert found.achieved_of_given == pytest.approx(0.6)
+    text = render_profile((found,), PROFILE, MEASURED, GIVEN)
+    assert "floor 20.000 ms, reached 40% (60% of what the machine gave)" in text
+    assert "of what doctor measured: read 10.0 of 10.0 GB/s, f32 50.0 of 100.0 Gop/s, int8 400.0 of 400.0 Gop/s" in text
 
 
 def test_text_has_every_part_and_the_share() -> None:

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -219,6 +219,14 @@ class Sampling(Structure):
     ]
 
 
+class Rates(Structure):
+    """Of a probe's repetitions."""
+
+    _fields_ = [("best", c_double), ("mean", c_double)]
+    best: float
+    mean: float
+
+
 _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_abi_version": (c_int32, ()),
     "appl_level": (c_char_p, ()),
@@ -247,8 +255,8 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_program_time_operators": (None, (c_void_p, c_void_p)),
     "appl_program_copy_blocks": (c_int32, (c_void_p, c_void_p, c_int32)),
     "appl_sample": (c_int32, (c_void_p, POINTER(Sampling))),
-    "appl_measure_read": (c_int32, (c_void_p, c_uint64, c_double, POINTER(c_double))),
-    "appl_measure_peak": (c_int32, (c_void_p, c_int32, c_double, POINTER(c_double))),
+    "appl_measure_read": (c_int32, (c_void_p, c_uint64, c_double, POINTER(Rates))),
+    "appl_measure_peak": (c_int32, (c_void_p, c_int32, c_double, POINTER(Rates))),
 }
 
 

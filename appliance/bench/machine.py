@@ -1,0 +1,48 @@
+"""What this machine gives while something is measured on it, beside the best that it was ever measured to give."""
+
+from appliance.base.errors import ApplianceError
+from appliance.hardware import HardwareFacts, MeasuredFacts, load_profiles, select_profile
+from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.errors import KernelSetError
+from appliance.kernels.measure import glance
+
+
+def rates_now(facts: HardwareFacts) -> MeasuredFacts:
+    """Of all cores, at this moment, by the first kernel set of the profile that runs here; under two seconds.
+
+    Raises ApplianceError where none does.
+    """
+    rates = glance(_usable_level(facts), facts.cpu.num_cores)
+    return MeasuredFacts(
+        read_bandwidth=rates.read_bandwidth,
+        f32_peak=rates.f32_peak,
+        bf16_peak=rates.bf16_peak,
+        int8_peak=rates.int8_peak,
+    )
+
+
+def mean_rates(first: MeasuredFacts, second: MeasuredFacts) -> MeasuredFacts:
+    """Of two moments that `rates_now` looked at."""
+
+    def mean(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (a + b) / 2
+
+    return MeasuredFacts(
+        read_bandwidth=(first.read_bandwidth + second.read_bandwidth) / 2,
+        f32_peak=mean(first.f32_peak, second.f32_peak),
+        bf16_peak=mean(first.bf16_peak, second.bf16_peak),
+        int8_peak=mean(first.int8_peak, second.int8_peak),
+    )
+
+
+def _usable_level(facts: HardwareFacts) -> str:
+    names = select_profile(facts, load_profiles()).profile.kernel_sets
+    for name in names:
+        if not name.startswith("cpu-"):
+            continue
+        try:
+            load_kernel_set(name)
+        except KernelSetError:
+            continue
+        return name.removeprefix("cpu-")
+    raise ApplianceError(f"no kernel set of {', '.join(names)} can measure this machine")
