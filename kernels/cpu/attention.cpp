@@ -390,6 +390,7 @@ class Attention {
 
   // Column of the chunk that starts at first_block where the key at `position` is.
   int column(int position, int first_block) const {
+    if (g_.slots == g_.block_size) return position - first_block * g_.slots;  // for each row: divisions would be felt
     return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
   }
 
@@ -399,30 +400,38 @@ class Attention {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
-    const int end = std::min(count * g_.slots, column(last, first_block) + 1);
-    const int low = begin / kWidth * kWidth, high = int(round_up(size_t(std::max(end, 0)), kWidth));
+    const int all = count * g_.slots, end = std::min(all, column(last, first_block) + 1);
     if (begin >= end) {
-      std::fill_n(s, count * g_.slots, 0.0f);
+      std::fill_n(s, all, 0.0f);
       return store_probabilities(s, row, count, scratch);
     }
-    std::fill(s, s + begin, kMinusInfinity);
-    std::fill(s + end, s + count * g_.slots, kMinusInfinity);
+    const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
+    if (begin > low) keep_lanes(s + low, begin - low, kWidth);
+    keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
     const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
     const float correction = std::exp(state.maximum[row] - maximum);
-    std::fill(s, s + low, 0.0f);
+    for (int i = 0; i < low; i += kWidth) store(s + i, Floats{});
     Floats sum{};
     for_vectors(s, low, high, [&](Floats v) {
       const Floats p = vexp(v - maximum);
       sum += p;
       return p;
     });
-    std::fill(s + high, s + count * g_.slots, 0.0f);
+    for (int i = high; i < all; i += kWidth) store(s + i, Floats{});
     state.sum[row] = state.sum[row] * correction + reduce_add(sum);
     state.maximum[row] = maximum;
     float* values = state.values + size_t(row) * size_t(g_.width);
     if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
     store_probabilities(s, row, count, scratch);
+  }
+
+  // Of a vector of scores those in [first, end), without a branch that could not be foreseen; the others become minus infinity.
+  static void keep_lanes(float* s, int first, int end) {
+    Ints lane;
+    for (int i = 0; i < kWidth; ++i) lane[i] = i;
+    const Ints keeps = Ints(lane >= first) & Ints(lane < end);
+    store(s, keeps != 0 ? load(s) : splat(kMinusInfinity));
   }
 
   void mask_padding(float* s, int count) const {
