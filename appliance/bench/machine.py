@@ -4,15 +4,15 @@ from appliance.base.errors import ApplianceError
 from appliance.hardware import HardwareFacts, MeasuredFacts, load_profiles, select_profile
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.errors import KernelSetError
-from appliance.kernels.measure import glance
+from appliance.kernels.measure import READ_BUFFER_BYTES, glance
 
 
 def rates_now(facts: HardwareFacts) -> MeasuredFacts:
-    """Of all cores, at this moment, by the first kernel set of the profile that runs here; under two seconds.
+    """Of all cores, at this moment, by the first kernel set of the profile that runs here; some seconds.
 
     Raises ApplianceError where none does.
     """
-    rates = glance(_usable_level(facts), facts.cpu.num_cores)
+    rates = glance(_usable_level(facts), facts.cpu.num_cores, buffer_bytes=_buffer_bytes(facts))
     return MeasuredFacts(
         read_bandwidth=rates.read_bandwidth,
         f32_peak=rates.f32_peak,
@@ -33,6 +33,11 @@ def mean_rates(first: MeasuredFacts, second: MeasuredFacts) -> MeasuredFacts:
         bf16_peak=mean(first.bf16_peak, second.bf16_peak),
         int8_peak=mean(first.int8_peak, second.int8_peak),
     )
+
+
+def _buffer_bytes(facts: HardwareFacts) -> int:
+    """More than the caches hold, and no more than that: the server that is measured needs the memory."""
+    return min(READ_BUFFER_BYTES, max(4 * facts.cpu.l3_bytes, 256 << 20))
 
 
 def _usable_level(facts: HardwareFacts) -> str:
