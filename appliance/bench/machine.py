@@ -12,13 +12,7 @@ def rates_now(facts: HardwareFacts) -> MeasuredFacts:
 
     Raises ApplianceError where none does.
     """
-    rates = glance(_usable_level(facts), facts.cpu.num_cores, buffer_bytes=_buffer_bytes(facts))
-    return MeasuredFacts(
-        read_bandwidth=rates.read_bandwidth,
-        f32_peak=rates.f32_peak,
-        bf16_peak=rates.bf16_peak,
-        int8_peak=rates.int8_peak,
-    )
+    return glance(_usable_level(facts), facts.cpu.num_cores, buffer_bytes=_buffer_bytes(facts))
 
 
 def mean_rates(first: MeasuredFacts, second: MeasuredFacts) -> MeasuredFacts:

@@ -5,6 +5,7 @@ import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from appliance.hardware.facts import MeasuredFacts
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
@@ -16,7 +17,7 @@ GLANCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class Measurements:
     """Bytes a second, and operations a second (a multiply and an add are two), of so many threads together."""
 
     num_threads: int
@@ -24,10 +25,6 @@ class Rates:
     f32_peak: float
     bf16_peak: float
     int8_peak: float
-
-
-@dataclass(frozen=True, slots=True)
-class Measurements(Rates):
     kernel_rates: Mapping[str, float]  # see kernels.rates
 
 
@@ -49,7 +46,7 @@ def measure(
 
 def glance(
     level: str, num_threads: int, seconds: float = GLANCE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
-) -> Rates:
+) -> MeasuredFacts:
     """What the machine gives at this moment: the mean of all passes, where `measure` keeps the best.
 
     On a shared machine the two differ by what its neighbours take. Takes about four times `seconds`, and as long as it
@@ -57,8 +54,7 @@ def glance(
     """
     library = load_level(level)
     with thread_pool(library, num_threads) as pool:
-        return Rates(
-            num_threads=num_threads,
+        return MeasuredFacts(
             read_bandwidth=_read_rates(library, pool, seconds, buffer_bytes).mean,
             f32_peak=_product_rates(library, pool, "f32", seconds).mean,
             bf16_peak=_product_rates(library, pool, "bf16", seconds).mean,
