@@ -34,6 +34,7 @@ class ExecutionLimits:
     kv_dtype: str  # "f32", "bf16", "f16"
     num_threads: int
     quantize_activations: bool  # for integer weights, int8 in groups of min(group_size, 256) columns; else f32
+    screen_logits: bool = False  # keep an int8 copy of a dense output head, for steps that ask for the largest logit
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class StepInputs:
 
     token_ids, positions, slot_mapping: [T]; query_start: [S + 1]; seq_lens: [S], tokens in the cache after this step;
     block_tables: [S, max_blocks]; sampled_rows: [R], indices into the T tokens.
+    only_largest: of each row's logits nobody asks for more than which is the largest; the others may then be any lower
+    numbers.
     """
 
     token_ids: np.ndarray
@@ -51,6 +54,7 @@ class StepInputs:
     seq_lens: np.ndarray
     block_tables: np.ndarray
     sampled_rows: np.ndarray
+    only_largest: bool = False
 
 
 class Executable(Protocol):
@@ -74,7 +78,7 @@ class Executable(Protocol):
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
-        """Allocated bytes by purpose: weights, kv_cache, activations, workspace."""
+        """Allocated bytes by purpose: weights, logit_screen (where there is one), kv_cache, activations, workspace."""
 
     def close(self) -> None:
         """Frees everything; later calls raise."""

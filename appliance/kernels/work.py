@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ class OperatorWork:
     visit_operations: int = 0  # a pair of a query and a key that it sees
     extent: Extent = Extent.TOKENS
     window: int | None = None
+    screened: "OperatorWork | None" = None  # in steps that ask only for each row's largest logit, where that is less
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class StepCounts:
     query_lens: np.ndarray  # [S]
     seq_lens: np.ndarray  # [S], in the cache after the step
     positions: np.ndarray  # [T]
+    only_largest: bool = False  # of each row's logits
+
+    def work_of(self, work: OperatorWork) -> OperatorWork:
+        """What the operator has to do in this step."""
+        return work.screened if self.only_largest and work.screened is not None else work
 
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query of their sequence sees."""
@@ -61,9 +67,15 @@ class StepCounts:
 
 
 def program_work(
-    program: StepProgram, weight_bytes: Callable[[str], int], kv_element_bytes: int, *, int8_inputs: bool
+    program: StepProgram,
+    weight_bytes: Callable[[str], int],
+    kv_element_bytes: int,
+    *,
+    int8_inputs: bool,
+    screen_bytes: int = 0,
 ) -> tuple[OperatorWork, ...]:
-    """weight_bytes: of a matrix as it lies in memory, by name. int8_inputs: weights of 8 bits and less meet int8."""
+    """weight_bytes: of a matrix as it lies in memory, by name. int8_inputs: weights of 8 bits and less meet int8.
+    screen_bytes: of the int8 copy of what the last operator multiplies with; 0 where there is none."""
 
     def work(op: Operator) -> OperatorWork:
         match op:
@@ -88,7 +100,12 @@ def program_work(
             case _:
                 return OperatorWork(_snake(type(op).__name__))
 
-    return tuple(work(op) for op in program.operators)
+    found = [work(op) for op in program.operators]
+    if screen_bytes:
+        last = found[-1]
+        screened = replace(last, label=f"{last.label}, screened", unit="int8", weight_bytes=screen_bytes)
+        found[-1] = replace(last, screened=screened)
+    return tuple(found)
 
 
 def _unit(bits: float, int8_inputs: bool) -> Unit:

@@ -6,6 +6,7 @@
 
 #include "matrix.h"
 #include "program.h"
+#include "screen.h"
 #include "status.h"
 
 namespace {
@@ -47,6 +48,12 @@ int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_
 int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows) {
   return appl::guarded([&] { appl::fill(*weight, first_row, *rows); });
 }
+
+int32_t appl_screen_create(appl_pool* pool, const appl_weight* weight, appl_screen** screen) {
+  return appl::guarded([&] { *screen = appl::make_screen(*pool, *weight); });
+}
+void appl_screen_destroy(appl_screen* screen) { delete screen; }
+uint64_t appl_screen_bytes(const appl_screen* screen) { return screen->bytes(); }
 
 int32_t appl_packed_version(void) { return APPL_PACKED_VERSION; }
 void appl_weight_form(const appl_weight* weight, appl_packed_form* form) { *form = appl::form_of(*weight); }

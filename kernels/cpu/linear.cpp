@@ -160,6 +160,17 @@ class Run {
     if (division_.is_matrix()) release_matrix_unit();
   }
 
+  // All rows, which fit a tile, of one panel.
+  void panel(int panel, int next) const {
+    sum(0, call_.input.rows, panel, 1, call_.out, size_t(call_.out_stride), [&](TileArgs& t, int block) {
+      t.near = kPrefetchBytes;
+      t.panel_end = w_.panel(panel + 1);
+      t.ahead = w_.panel(next) + size_t(block) * block_bytes();
+      t.ahead_step = kLine;
+    });
+    if (division_.is_matrix()) release_matrix_unit();
+  }
+
  private:
   // Where an item's sums are: its first row's of its first panel, and the floats from row to row.
   struct Sums {
@@ -306,20 +317,28 @@ class Run {
     const int row = division_.tile_start(tile), rows = division_.tile_start(tile + 1) - row;
     constexpr size_t kStride = kMaxTilePanels * kPanel;
     float c[kMostTileRows * kStride];
-    for (int block = 0; block < num_blocks_; ++block) {
-      TileArgs t = arguments(row, panel, block);
+    sum(row, rows, panel, width, c, kStride, [&](TileArgs& t, int block) {
       const size_t share = look_ahead(item, panel, width, block, t);
       t.ahead += size_t(tile - item.first_tile) * share;
-      t.c = c;
-      t.ldc = kStride;
-      t.add = block > 0;
-      run_tile(rows, width, t);
-    }
+    });
     const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
     finish(c, kStride, rows, first, live);
     for (int m = 0; m < rows; ++m) {
       float* out = call_.out + size_t(row + m) * size_t(call_.out_stride) + first;
       for (int n = 0; n < live; ++n) out[n] = (call_.accumulate ? out[n] : 0.0f) + c[size_t(m) * kStride + size_t(n)];
+    }
+  }
+
+  // One tile over all columns. look(arguments, block) says what is read ahead.
+  template <class Look>
+  void sum(int row, int rows, int panel, int width, float* c, size_t ldc, Look&& look) const {
+    for (int block = 0; block < num_blocks_; ++block) {
+      TileArgs t = arguments(row, panel, block);
+      look(t, block);
+      t.c = c;
+      t.ldc = ldc;
+      t.add = block > 0;
+      run_tile(rows, width, t);
     }
   }
 
@@ -447,6 +466,12 @@ void run_linear(appl_pool& pool, const LinearCall& call) {
   parallel_for(pool, division.num_items(), work / division.num_items(), [&](int64_t begin, int64_t end, int thread) {
     for (int64_t index = begin; index < end; ++index) run.item(index, thread);
   }, 1);
+}
+
+void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums) {
+  const LinearCall call{&weight, input, nullptr, sums, kPanel, nullptr, APPL_ACTIVATION_NONE, false};
+  const Division division(call, 1);
+  Run(call, division).panel(panel, next);
 }
 
 }  // namespace appl

@@ -4,6 +4,7 @@
 #include "appliance_abi.h"
 #include "pool.h"
 #include "prepared.h"
+#include "tile.h"
 #include "weight.h"
 
 namespace appl {
@@ -43,5 +44,10 @@ int min_rows_for_next(const appl_weight& weight, const PreparedShape& input, con
 bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);
 
 void run_linear(appl_pool& pool, const LinearCall& call);
+
+// The same of few rows, kMaxPanelRows at most, and one panel, on the calling thread: sums [rows][kPanel]. `next`: the panel that
+// is read behind it.
+constexpr int kMaxPanelRows = kMaxTileRows;
+void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums);
 
 }  // namespace appl

@@ -17,9 +17,6 @@ void copy_bf16(const float* x, int count, uint16_t* out) {
   for (; k < count; ++k) out[k] = float_to_bf16(x[k]);
 }
 
-// Rounds to nearest even by adding 1.5 * 2^23; |x| < 2^22.
-Ints round_to_ints(Floats x) { return bit_cast<Ints>(x + 12582912.0f) - 0x4b400000; }
-
 struct Group {
   float scale;
   float sum;
@@ -92,6 +89,25 @@ Group quantize_group(const float* x, int count, Value* out) {
   return {largest / 127.0f, float(total)};
 }
 
+// Adds the squares of one group as `form` has it, and of how far rounding as above is off.
+void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lost) {
+  const float largest = magnitude(x, count), scale = largest / 127.0f;
+  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  const auto add = [&](Floats v) {
+    const Floats rounded = to_floats(round_to_ints(v * inverse)) * scale;
+    if (form == Form::kBf16) v = bf16_to_floats(floats_to_bf16(v));
+    const Floats rest = v - rounded;
+    whole += v * v;
+    lost += rest * rest;
+  };
+  int k = 0;
+  for (; k + kWidth <= count; k += kWidth) add(load(x + k));
+  if (k == count) return;
+  float last[kWidth] = {};
+  std::copy(x + k, x + count, last);
+  add(load(last));
+}
+
 template <class Value>
 void sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
   for (int i = 0; i < count; ++i, q += size) {
@@ -141,6 +157,14 @@ void prepare_columns(const Prepared& p, const float* x, int row, int first, int 
   else std::memcpy(to, x, size_t(count) * sizeof(float));
   const size_t end = size_t(begin + count * column_bytes(form));
   if (first + count == p.shape.columns) std::memset(block + end, 0, kRowBytes - end);
+}
+
+RowNorms row_norms(const PreparedShape& shape, Form form, const float* x) {
+  Floats whole{}, lost{};
+  for (int first = 0; first < shape.columns; first += shape.group_size) {
+    add_squares(x + first, std::min(shape.group_size, shape.columns - first), form, whole, lost);
+  }
+  return {std::sqrt(reduce_add(whole)), std::sqrt(reduce_add(lost))};
 }
 
 void prepare_row(const Prepared& p, const float* x, int row) {

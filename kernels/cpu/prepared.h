@@ -59,6 +59,12 @@ void prepare_row(const Prepared& prepared, const float* x, int row);
 // Converts `count` floats of a row: its columns from `first` on, which are whole groups and in one block.
 void prepare_columns(const Prepared& prepared, const float* x, int row, int first, int count);
 
+// Euclidean norms of a row of shape.columns floats as `form` has them, and of what its rounding to int8 is off from these.
+struct RowNorms {
+  float whole, lost;
+};
+RowNorms row_norms(const PreparedShape& shape, Form form, const float* x);
+
 // Converts the rows that row_of(row, thread) finds, or makes: each is read before the next.
 template <class RowOf>
 Prepared prepare(appl_pool& pool, const PreparedShape& shape, int rows, uint8_t* memory, RowOf&& row_of) {

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "screen.h"
 #include "status.h"
 
 using appl::require;
@@ -45,7 +46,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   next_bytes_ = appl::round_up(next_bytes_, 4096);
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
-  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max(attention, linear));  // the last two never at a time
+  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_}));  // never two at a time
 }
 
 int appl_program::max_rows(const appl_span& span) const {
@@ -63,6 +64,7 @@ void appl_program::bind(const appl_operator& op) {
   Bound bound{op};
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
+  if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
   if (op.kind == APPL_OP_GATED_ACTIVATION && op.as.gated.from_linear != 0) bind_gated(bound);
   forget_overwritten(op);
   operators_.push_back(bound);
@@ -82,6 +84,16 @@ void appl_program::bind_linear(Bound& bound) {
   }
   size_t& bytes = bound.is_next ? next_bytes_ : prepared_bytes_;
   bytes = std::max(bytes, bound.input.bytes(max_rows(op.x)));
+}
+
+// Screened, it prepares its input in two forms of its own: nobody shares them.
+void appl_program::bind_screen(Bound& linear) {
+  const appl_linear& op = linear.op.as.linear;
+  const int rows = max_rows(op.x);
+  linear.rounded = appl::screen_shape(*op.screen);
+  prepared_bytes_ = std::max(prepared_bytes_, appl::round_up(linear.input.bytes(rows), 64) + linear.rounded.bytes(rows));
+  screen_bytes_ = std::max(screen_bytes_, appl::screen_scratch_bytes(*op.weight, linear.input, rows, pool_.num_threads()));
+  prepared_span_ = {};
 }
 
 // A norm just before its Linear is left to that: a row goes from the one to the other in the first-level cache.
@@ -215,6 +227,18 @@ void appl_program::execute_linear(const Bound& bound, int rows) {
   appl::run_linear(pool_, call);
 }
 
+void appl_program::execute_screened(const Bound& bound, int rows) {
+  const appl_linear& op = bound.op.as.linear;
+  if (rows == 0) return;
+  if (bound.is_normed(rows)) appl::run_norm(pool_, bound.norm.kind, bound.norm.as.norm, rows);
+  const auto row_of = [&op](int64_t row, int) { return op.x.data + size_t(row) * size_t(op.x.stride); };
+  uint8_t* const memory = prepared_memory();
+  uint8_t* const behind = memory + appl::round_up(bound.input.bytes(rows), 64);
+  const appl::Prepared input = appl::prepare(pool_, bound.input, rows, memory, row_of);
+  const appl::Prepared rounded = appl::prepare(pool_, bound.rounded, rows, behind, row_of);
+  appl::run_screened(pool_, {op.weight, op.screen, op.x, input, rounded, op.out.data, op.out.stride, scratch<uint8_t>()});
+}
+
 void appl_program::execute(const Bound& bound, const appl_step& step) {
   const auto& as = bound.op.as;
   const auto rows = [&step](const appl_span& span) {
@@ -227,7 +251,9 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       if (bound.is_normed(rows(as.norm.x))) return;
       return appl::run_norm(pool_, bound.op.kind, as.norm, rows(as.norm.x));
     case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
-    case APPL_OP_LINEAR: return execute_linear(bound, rows(as.linear.x));
+    case APPL_OP_LINEAR:
+      if (as.linear.screen != nullptr && step.only_largest != 0) return execute_screened(bound, rows(as.linear.x));
+      return execute_linear(bound, rows(as.linear.x));
     case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
     case APPL_OP_GATED_ACTIVATION:
       if (bound.is_gated(rows(as.gated.gate))) return;

@@ -37,10 +37,12 @@ struct appl_program {
     int min_rows_for_next = INT_MAX;
     bool is_next = false;         // the Linear behind: its input has memory of its own, and comes so from so many rows on
     int min_rows_prepared = INT_MAX;
+    appl::PreparedShape rounded{};  // where it has a screen: the form in which that reads the input
   };
 
   void bind(const appl_operator& op);
   void bind_linear(Bound& bound);
+  void bind_screen(Bound& linear);
   void bind_norm(Bound& linear);
   void bind_next(Bound& linear);
   void forget_overwritten(const appl_operator& op);
@@ -50,6 +52,7 @@ struct appl_program {
   void bind_gated(Bound& bound);
   void prepare(const Bound& linear, int rows);
   void execute_linear(const Bound& bound, int rows);
+  void execute_screened(const Bound& bound, int rows);
   int max_rows(const appl_span& span) const;
   bool overlaps(const appl_span& a, const appl_span& b) const;
 
@@ -66,6 +69,7 @@ struct appl_program {
   appl::Memory workspace_;
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;  // of a row
+  size_t screen_bytes_ = 0;  // of scratch
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
 

@@ -1,4 +1,5 @@
 #include "program.h"
+#include "screen.h"
 #include "status.h"
 
 namespace appl {
@@ -52,6 +53,10 @@ void check_linear(const appl_linear& op) {
   require(op.x.width == op.weight->columns, "linear: the input's width differs from the weight's columns");
   require(op.out.width == op.weight->rows, "linear: the output's width differs from the weight's rows");
   check_activation(op.activation);
+  if (op.screen == nullptr) return;
+  require(op.screen->codes->rows == op.weight->rows && op.screen->codes->columns == op.weight->columns,
+          "linear: the screen is of another weight");
+  require(op.bias == nullptr && op.activation == APPL_ACTIVATION_NONE && op.accumulate == 0, "linear: what has a screen only multiplies");
 }
 
 void check_rope(const appl_rope& op, const appl_limits& limits) {

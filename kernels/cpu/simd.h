@@ -74,6 +74,9 @@ inline Ints splat_int(int32_t x) { return x - Ints{}; }
 inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
 inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }
 
+// Rounds to nearest even by adding 1.5 * 2^23; |x| < 2^22.
+inline Ints round_to_ints(Floats x) { return bit_cast<Ints>(x + 12582912.0f) - 0x4b400000; }
+
 // a where it is more (less) than b, so b where either is not a number. Spelled out: the compiler makes a comparison and a blend of
 // the choice below, not the one instruction that does just that.
 #if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 3
+#define APPL_ABI_VERSION 4
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -65,6 +65,7 @@ typedef enum {
 
 typedef struct appl_pool appl_pool;
 typedef struct appl_weight appl_weight;
+typedef struct appl_screen appl_screen;
 typedef struct appl_program appl_program;
 
 /* A weight as its checkpoint translator left it, row-major; see appliance.kernels.layout.CanonicalWeight. */
@@ -133,6 +134,7 @@ typedef struct {
   const float* bias;
   int32_t activation;
   int32_t accumulate;
+  const appl_screen* screen; /* of the weight, for steps with only_largest; NULL for none */
 } appl_linear;
 
 typedef struct {
@@ -217,6 +219,8 @@ typedef struct {
 /* One step; see appliance.kernels.interface.StepInputs. block_tables has rows of block_table_stride. */
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
+  int32_t only_largest; /* of the logits of each row: the others may be any that are less */
+  int32_t reserved;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
 } appl_step;
 
@@ -257,6 +261,11 @@ APPL_EXPORT uint64_t appl_weight_bytes(const appl_weight* weight);
 APPL_EXPORT int32_t appl_weight_form_of(const appl_matrix* rows, int32_t num_rows, appl_packed_form* form);
 APPL_EXPORT int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_weight** weight);
 APPL_EXPORT int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows);
+
+/* An int8 copy of a dense weight, in the pool's memory, which tells where its largest products with an input may be. */
+APPL_EXPORT int32_t appl_screen_create(appl_pool* pool, const appl_weight* weight, appl_screen** screen);
+APPL_EXPORT void appl_screen_destroy(appl_screen* screen);
+APPL_EXPORT uint64_t appl_screen_bytes(const appl_screen* screen);
 
 /* What is in a file and comes back: form and panels of a weight, and a weight over such panels, which are borrowed, only
  * read, and aligned to 64 bytes. Panels of another packed version mean something else. */

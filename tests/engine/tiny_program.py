@@ -69,6 +69,8 @@ def tiny_executable(
     max_len: int = MAX_LEN,
     kernel_set: str = "reference",
     window: int | None = None,
+    *,
+    screen_logits: bool = False,
 ) -> Executable:
     generator = np.random.default_rng(3)
     weights = {
@@ -89,5 +91,6 @@ def tiny_executable(
         kv_dtype="f32",
         num_threads=1,
         quantize_activations=False,
+        screen_logits=screen_logits,
     )
     return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)

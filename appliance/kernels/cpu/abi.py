@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -69,6 +69,7 @@ class Linear(Structure):
         ("bias", c_void_p),
         ("activation", c_int32),
         ("accumulate", c_int32),
+        ("screen", c_void_p),
     ]
 
 
@@ -168,6 +169,7 @@ STEP_ARRAYS = (
 class Step(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("num_tokens", "num_seqs", "num_sampled", "block_table_stride")),
+        *((name, c_int32) for name in ("only_largest", "reserved")),
         *((name, c_void_p) for name in STEP_ARRAYS),
     ]
 
@@ -239,6 +241,9 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_weight_form_of": (c_int32, (POINTER(Matrix), c_int32, POINTER(PackedForm))),
     "appl_weight_reserve": (c_int32, (c_void_p, POINTER(PackedForm), POINTER(c_void_p))),
     "appl_weight_fill": (c_int32, (c_void_p, c_int32, POINTER(Matrix))),
+    "appl_screen_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
+    "appl_screen_destroy": (None, (c_void_p,)),
+    "appl_screen_bytes": (c_uint64, (c_void_p,)),
     "appl_packed_version": (c_int32, ()),
     "appl_weight_form": (None, (c_void_p, POINTER(PackedForm))),
     "appl_weight_panels": (c_void_p, (c_void_p,)),

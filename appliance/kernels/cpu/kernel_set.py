@@ -15,6 +15,7 @@ from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory, has_gaps, row_stride
 from appliance.kernels.cpu.records import encode, matrix_names
 from appliance.kernels.cpu.sampler import NativeSampler
+from appliance.kernels.cpu.screen import create_screen
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
@@ -66,6 +67,8 @@ class CpuExecutable:
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
         self._weights.load(weights, program, limits.num_threads, cache)
+        screens = limits.screen_logits
+        self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
         rows = {ops.Extent.TOKENS: limits.max_num_batched_tokens, ops.Extent.SAMPLED: limits.max_num_sampled}
         arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
         self._arena = MappedMemory(arena.size_bytes)
@@ -100,6 +103,7 @@ class CpuExecutable:
         step.num_tokens = inputs.token_ids.shape[0]
         step.num_seqs = inputs.seq_lens.shape[0]
         step.num_sampled = inputs.sampled_rows.shape[0]
+        step.only_largest = inputs.only_largest
         step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
         _check_step(inputs)
         step.token_ids = inputs.token_ids.ctypes.data
@@ -135,12 +139,15 @@ class CpuExecutable:
             lambda name: int(size_of(self.matrix(name))),
             kv_element_bytes,
             int8_inputs=self._limits.quantize_activations,
+            screen_bytes=0 if self._screen is None else self._screen.size_bytes,
         )
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
+        screen = {} if self._screen is None else {"logit_screen": self._screen.size_bytes}
         return {
             "weights": self._weights.size_bytes,
+            **screen,
             "kv_cache": self._kv_cache.size_bytes,
             "activations": self._arena.size_bytes,
             "workspace": int(self._library.functions.appl_program_workspace_bytes(self._program)),
@@ -172,6 +179,8 @@ class CpuExecutable:
             is_gated = isinstance(program.operators[position], ops.GatedActivation)
             arguments = records[position].arguments
             (arguments.gated if is_gated else arguments.norm).for_linear = True
+        if self._screen is not None:
+            records[-1].arguments.linear.screen = self._screen.handle
         handle = ctypes.c_void_p()
         functions = self._library.functions
         status = functions.appl_program_create(

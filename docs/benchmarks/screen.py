@@ -1,0 +1,141 @@
+"""What screened logits gain on a model's own continuations of a text, and whether the tokens stay the same.
+
+    python docs/benchmarks/screen.py SPEC [--set PATH=VALUE ...] [--rows 1,16,64] [--steps 48] [--prompt 128]
+
+Sequences continue pieces of the reference manual that ships inside Python, greedily. Each step in which all
+of them decode runs twice, with all logits and screened, in alternating order; the output head is timed alone.
+`computed` is the share of the logits that came out exact.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import msgspec
+import numpy as np
+
+from appliance.base.environ import cache_dir
+from appliance.engine.backend import load_backend
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.messages import GenerateRequest, SamplingParams
+from appliance.engine.runner import Runner
+from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.plan.prepare import prepare
+from appliance.plan.types import EnginePlan
+from appliance.service.text_side import load_text_side
+
+
+@dataclass(slots=True)
+class Found:
+    seconds: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})  # of the head, by screened
+    computed: list[float] = field(default_factory=list)
+    rows: int = 0
+    differing: int = 0  # rows whose token is another
+
+
+class Twice:
+    """An executable that runs decode steps with and without the screen."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.found = Found()
+        self.rows = 0  # of the steps that are looked at
+        self._executable = executable
+        self._seconds = np.zeros(len(executable.operator_work()))
+        executable.time_operators(self._seconds)
+
+    def run(self, inputs: StepInputs) -> np.ndarray:
+        if not inputs.only_largest or not len(inputs.token_ids) == len(inputs.sampled_rows) == self.rows:
+            return self._executable.run(inputs)
+        order = (False, True) if len(self.found.computed) % 2 else (True, False)
+        logits = {screened: self._timed(inputs, screened) for screened in order}
+        self.found.computed.append(float((logits[False] == logits[True]).mean()))
+        self.found.differing += int((logits[False].argmax(1) != logits[True].argmax(1)).sum())
+        self.found.rows += len(inputs.sampled_rows)
+        return logits[False]
+
+    def _timed(self, inputs: StepInputs, screened: bool) -> np.ndarray:
+        self._seconds[:] = 0
+        inputs.only_largest = screened
+        logits = self._executable.run(inputs).copy()
+        self.found.seconds[screened].append(float(self._seconds[-1]))
+        return logits
+
+    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+        return self._executable.sample(logits, batch)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self._executable.copy_blocks(pairs)
+
+    def time_operators(self, seconds: np.ndarray | None) -> None: ...
+
+    def operator_work(self) -> tuple[()]:
+        return ()
+
+    @property
+    def memory_bytes(self) -> Mapping[str, int]:
+        return self._executable.memory_bytes
+
+    def close(self) -> None:
+        self._executable.close()
+
+
+def prompts(plan: EnginePlan, count: int, size: int) -> list[list[int]]:
+    tokenizer = load_text_side(plan, cache_dir()).tokenizer
+    assert tokenizer is not None
+    token_ids = tokenizer.encode("\n\n".join(topics[name] for name in sorted(topics)), add_special_tokens=False)
+    step = (len(token_ids) - size) // count
+    return [token_ids[start : start + size] for start in range(0, count * step, step)]
+
+
+def measure(twice: Twice, config: SchedulerConfig, vocab_size: int, texts: list[list[int]], steps: int) -> Found:
+    twice.found, twice.rows = Found(), len(texts)
+    scheduler, runner = Scheduler(config), Runner(twice, config, vocab_size)
+    sampling = SamplingParams(max_tokens=steps, temperature=0.0)
+    for number, text in enumerate(texts):
+        scheduler.add(b"", GenerateRequest(request_id=f"r{number}", prompt_token_ids=text, sampling=sampling))
+    while (plan := scheduler.schedule()) is not None:
+        scheduler.commit(plan, runner.run(plan))
+    return twice.found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
+    parser.add_argument("--rows", default="1,16,64")
+    parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--prompt", type=int, default=128)
+    given = parser.parse_args()
+    plan = prepare(given.spec, tuple(given.overrides)).plan
+    if not plan.kernels.screen_logits:
+        raise SystemExit("the plan screens no logits; `appliance plan --explain` says why")
+    unhurried = msgspec.structs.replace(plan.scheduler, target_step_s=None)  # nobody waits: all decode together
+    config = SchedulerConfig.from_plan(msgspec.structs.replace(plan, scheduler=unhurried))
+    backend = load_backend(plan, config, lambda *_: None)
+    twice = Twice(backend.executable)
+    say("| sequences | head, ms | screened, ms | ratio | computed: median | mean | most | other tokens |")
+    say("|---|---|---|---|---|---|---|---|")
+    for rows in map(int, given.rows.split(",")):
+        say(row_of(rows, measure(twice, config, backend.vocab_size, prompts(plan, rows, given.prompt), given.steps)))
+
+
+def row_of(rows: int, found: Found) -> str:
+    whole, screened = (1e3 * statistics.median(found.seconds[each]) for each in (False, True))
+    shares = statistics.median(found.computed), statistics.mean(found.computed), max(found.computed)
+    cells = [rows, f"{whole:.2f}", f"{screened:.2f}", f"{whole / screened:.2f}", *(f"{share:.2%}" for share in shares)]
+    return "| " + " | ".join(map(str, cells)) + f" | {found.differing} of {found.rows} |"
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

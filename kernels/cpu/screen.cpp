@@ -1,0 +1,228 @@
+// With a weight's row w = c + e (codes times scale, and what rounding lost), and an input x = y + f likewise, w.x - c.y = e.x + c.f, which
+// Cauchy and Schwarz bound by |e| |x| + |c| |f|. An output is left approximate where its upper bound is below another's lower bound.
+#include "screen.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "simd.h"
+#include "status.h"
+
+namespace appl {
+namespace {
+
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of what is rounded: scales have inverses, squares add up
+constexpr int kWordPanels = 32;  // a bit each
+
+// Norms are summed in f32: they are less than that many times what they come out as.
+float norm_error(int columns) { return 1 + float(columns + kPanel) * 0x1p-22f; }
+
+int words_of(const appl_weight& weight) { return (weight.num_panels + kWordPanels - 1) / kWordPanels; }
+
+// A thread's memory: upper bounds of words, or the rows of a panel.
+size_t own_bytes(const appl_weight& weight, const PreparedShape& input) {
+  return round_up(std::max(size_t(words_of(weight)) * sizeof(float), input.bytes(kMaxPanelRows)), 64);
+}
+
+// Sixteen rows' worth of column k: lanes first .. first + kWidth of a panel.
+Floats column_of(const appl_weight& w, const uint8_t* panel, int k, int first) {
+  const size_t at = size_t(k) * kPanel + size_t(first);
+  if (w.layout == APPL_F32) return load(panel + at * sizeof(float));
+  if (w.layout == APPL_F16) return f16_to_floats(load<Halves>(panel + at * sizeof(uint16_t)));
+  const Words pairs = load<Words>(panel + (size_t(k / 2) * kPanel + size_t(first)) * sizeof(uint32_t));
+  return bit_cast<Floats>(k % 2 == 0 ? pairs << 16 : pairs & 0xffff0000u);
+}
+
+// Rounds some rows of a panel, a lane each. Writes codes as int8 is packed; sets the norms of scale * codes and of the rest.
+void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen) {
+  const uint8_t* const from = w.panel(panel);
+  uint8_t* const to = screen.codes->data + size_t(panel) * screen.codes->panel_bytes;
+  Ints bits{};  // of the largest magnitude: what is infinite or not a number is above all others
+  for (int k = 0; k < w.columns; ++k) {
+    const Ints next = bit_cast<Ints>(column_of(w, from, k, first)) & 0x7fffffff;
+    bits = next > bits ? next : bits;
+  }
+  const Floats largest = bit_cast<Floats>(bits), none{};
+  const Ints is_usable = bits < bit_cast<int32_t>(kMostWeight), is_rounded = is_usable & (bits > bit_cast<int32_t>(kLeastWeight));
+  const Floats scale = is_rounded ? largest / 127.0f : none, inverse = is_rounded ? 127.0f / largest : none;
+  store(to + size_t(first) * sizeof(float), scale);
+  Floats kept{}, rest{};
+  for (int k = 0; k < screen.codes->padded_columns; k += 4) {
+    Words codes{};
+    for (int i = 0; i < std::min(4, w.columns - k); ++i) {
+      const Floats weight = is_usable ? column_of(w, from, k + i, first) : none;
+      const Ints q = round_to_ints(weight * inverse);
+      const Floats c = to_floats(q) * scale, e = weight - c;
+      codes |= (bit_cast<Words>(q) & 0xffu) << (8 * i);
+      kept += c * c;
+      rest += e * e;
+    }
+    store(to + screen.codes->header_bytes + (size_t(k) * kPanel + size_t(first) * 4), codes ^ 0x80808080u);
+  }
+  const size_t at = size_t(panel) * kPanel + size_t(first);
+  for (int lane = 0; lane < kWidth; ++lane) {
+    screen.norms[at + size_t(lane)] = std::sqrt(kept[lane]) * norm_error(w.columns);
+    screen.lost[at + size_t(lane)] = is_usable[lane] != 0 ? std::sqrt(rest[lane]) * norm_error(w.columns) : kInfinite;
+  }
+}
+
+// How far an output may be from its approximation: norm * of_norm + lost * of_lost.
+struct Slack {
+  float of_norm, of_lost;
+  bool is_known() const { return of_norm > 0 && of_norm < kInfinite && of_lost > 0 && of_lost < kInfinite; }
+};
+
+Slack slack_of(const ScreenedCall& call, int row) {
+  const float* x = call.x.data + size_t(row) * size_t(call.x.stride);
+  const RowNorms norms = row_norms(call.rounded.shape, call.input.shape.form, x);
+  const float factor = norm_error(call.weight->columns), whole = norms.whole * factor;
+  return {norms.lost * factor + whole * (factor - 1), whole * factor};  // products are summed in f32 as well
+}
+
+class Screening {
+ public:
+  explicit Screening(const ScreenedCall& call)
+      : call_(call),
+        weight_(*call.weight),
+        num_words_(words_of(weight_)),
+        marks_(reinterpret_cast<uint32_t*>(call.scratch)),
+        own_(call.scratch + round_up(size_t(call.input.rows) * size_t(num_words_) * sizeof(uint32_t), 64)) {}
+
+  int num_words() const { return num_words_; }
+
+  // Marks the panels in which the row's largest output may be.
+  void mark(int row, int thread) const {
+    uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
+    float* const upper = reinterpret_cast<float*>(own(thread));
+    const Slack slack = slack_of(call_, row);
+    Floats least = splat(-kInfinite);  // what the largest of all is at least
+    for (int word = 0; word < num_words_; ++word) {
+      Floats most = splat(-kInfinite);
+      for_panels(row, word, slack, [&](int, Floats high, Floats low) {
+        most = vmax(high, most);
+        least = vmax(low, least);
+      });
+      upper[word] = reduce_max(most);
+    }
+    const float wanted = reduce_max(least);
+    const bool is_known = slack.is_known() && std::isfinite(wanted);
+    for (int word = 0; word < num_words_; ++word) {
+      marks[word] = is_known ? 0 : UINT32_MAX >> (kWordPanels - std::min(kWordPanels, weight_.num_panels - word * kWordPanels));
+      if (!is_known || upper[word] < wanted) continue;
+      for_panels(row, word, slack, [&](int bit, Floats high, Floats) { marks[word] |= uint32_t(reduce_max(high) >= wanted) << bit; });
+    }
+  }
+
+  // Computes the marked panels among those of a word, each for all rows that want it.
+  void compute(int word, int thread) const {
+    uint32_t any = 0;
+    for (int row = 0; row < call_.input.rows; ++row) any |= marked(row, word);
+    while (any != 0) {
+      const int bit = std::countr_zero(any), panel = word * kWordPanels + bit;
+      any &= any - 1;
+      const int next = any != 0 ? word * kWordPanels + std::countr_zero(any) : panel;
+      int rows[kMaxPanelRows], count = 0;
+      for (int row = 0; row < call_.input.rows; ++row) {
+        if ((marked(row, word) >> bit & 1) == 0) continue;
+        rows[count++] = row;
+        if (count < kMaxPanelRows) continue;
+        compute(panel, next, rows, count, thread);
+        count = 0;
+      }
+      if (count > 0) compute(panel, next, rows, count, thread);
+    }
+  }
+
+ private:
+  uint8_t* own(int thread) const { return own_ + size_t(thread) * own_bytes(weight_, call_.input.shape); }
+  uint32_t marked(int row, int word) const { return marks_[size_t(row) * size_t(num_words_) + size_t(word)]; }
+
+  // Calls body(panel, upper bounds, lower bounds) for the vectors of a word's panels, counted from its first.
+  template <class Body>
+  void for_panels(int row, int word, const Slack& slack, Body&& body) const {
+    const float* const out = call_.out + size_t(row) * size_t(call_.out_stride);
+    const float *const norms = call_.screen->norms.data(), *const lost = call_.screen->lost.data();
+    const int first = word * kWordPanels, end = std::min(first + kWordPanels, weight_.num_panels);
+    for (int panel = first; panel < end; ++panel) {
+      const int at = panel * kPanel, live = weight_.rows - at;
+      float last[kPanel];
+      if (live < kPanel) std::fill(std::copy(out + at, out + weight_.rows, last), last + kPanel, -kInfinite);
+      const float* const values = live < kPanel ? last : out + at;
+      for (int k = 0; k < kPanel; k += kWidth) {
+        const Floats value = load(values + k);
+        const Floats far = load(norms + at + k) * slack.of_norm + load(lost + at + k) * slack.of_lost;
+        body(panel - first, value + far, value - far);
+      }
+    }
+  }
+
+  // The rows lie together first: a panel is read once for all.
+  void compute(int panel, int next, const int* rows, int count, int thread) const {
+    const PreparedShape& shape = call_.input.shape;
+    const Prepared together = prepared_at(shape, count, own(thread));
+    for (int block = 0; block < shape.num_blocks(); ++block) {
+      for (int i = 0; i < count; ++i) {
+        std::memcpy(together.data + (size_t(block) * size_t(count) + size_t(i)) * kRowBytes,
+                    call_.input.block(block) + size_t(rows[i]) * kRowBytes, kRowBytes);
+      }
+    }
+    alignas(64) float sums[kMaxPanelRows * kPanel];
+    run_panel(weight_, together, panel, next, sums);
+    const int first = panel * kPanel, live = std::min(kPanel, weight_.rows - first);
+    for (int i = 0; i < count; ++i) {
+      std::copy_n(sums + i * kPanel, live, call_.out + size_t(rows[i]) * size_t(call_.out_stride) + first);
+    }
+  }
+
+  const ScreenedCall& call_;
+  const appl_weight& weight_;
+  const int num_words_;
+  uint32_t* const marks_;  // [row][word]
+  uint8_t* const own_;     // [thread]
+};
+
+}  // namespace
+
+appl_screen* make_screen(appl_pool& pool, const appl_weight& weight) {
+  require(!weight.is_quantized(), "a weight of 8 bits or less has no screen");
+  appl_packed_form form{};
+  form.layout = APPL_INT8;
+  form.rows = weight.rows;
+  form.columns = form.group_size = weight.columns;
+  form.scales_are_f32 = 1;
+  form.zero_point = 128;
+  auto screen = std::make_unique<appl_screen>();
+  screen->codes.reset(reserve(pool, form));
+  screen->norms.resize(size_t(weight.num_panels) * kPanel);
+  screen->lost.resize(size_t(weight.num_panels) * kPanel);
+  parallel_for(pool, weight.num_panels, int64_t{kPanel} * weight.columns, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      for (int lane = 0; lane < kPanel; lane += kWidth) round_rows(weight, int(panel), lane, *screen);
+    }
+  });
+  return screen.release();
+}
+
+PreparedShape screen_shape(const appl_screen& screen) { return input_shape(*screen.codes, true); }
+
+size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& input, int rows, int threads) {
+  return size_t(rows) * size_t(words_of(weight)) * sizeof(uint32_t) + 64 + size_t(threads) * own_bytes(weight, input);
+}
+
+void run_screened(appl_pool& pool, const ScreenedCall& call) {
+  const int rows = call.input.rows;
+  run_linear(pool, {call.screen->codes.get(), call.rounded, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
+  const Screening screening(call);
+  parallel_for(pool, rows, call.weight->rows, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
+  }, 1);
+  parallel_for(pool, screening.num_words(), int64_t{rows} * call.weight->columns * kPanel, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t word = begin; word < end; ++word) screening.compute(int(word), thread);
+  });
+}
+
+}  // namespace appl

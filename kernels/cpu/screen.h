@@ -1,0 +1,48 @@
+// Which outputs of a Linear may be the largest of their row: an int8 copy of its weight, half the bytes or less, says of each how
+// large it is at most and at least. Only where that leaves a doubt is the weight itself read.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "appliance_abi.h"
+#include "linear.h"
+#include "pool.h"
+#include "prepared.h"
+#include "weight.h"
+
+struct appl_screen {
+  std::unique_ptr<appl_weight> codes;  // int8, one scale a row; its panels are in the pool's store
+  std::vector<float> norms;            // [panel][kPanel]: of a row of the codes
+  std::vector<float> lost;             // [panel][kPanel]: norm of what rounding took from the row; infinite where it cannot be told
+
+  size_t bytes() const { return codes->bytes() + (norms.size() + lost.size()) * sizeof(float); }
+};
+
+namespace appl {
+
+// Throws Error for a quantized weight.
+appl_screen* make_screen(appl_pool& pool, const appl_weight& weight);
+
+// The form in which the copy wants its input.
+PreparedShape screen_shape(const appl_screen& screen);
+
+struct ScreenedCall {
+  const appl_weight* weight;
+  const appl_screen* screen;
+  appl_span x;       // what both inputs were prepared from
+  Prepared input;    // in input_shape's form
+  Prepared rounded;  // in screen_shape's form
+  float* out;
+  int out_stride;
+  uint8_t* scratch;  // screen_scratch_bytes
+};
+
+size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& input, int rows, int threads);
+
+// out = x @ weight.T as run_linear has it in every panel with an output that may be the largest of its row; the other outputs are
+// less than that, and near.
+void run_screened(appl_pool& pool, const ScreenedCall& call);
+
+}  // namespace appl

@@ -1,0 +1,164 @@
+"""Screened logits: the largest of each row has the bits that it has without a screen, and little else is computed."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.interface import Executable
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.operators import Extent, GatherRows, Linear, RmsNorm, SoftCap, StepProgram
+from tests.kernels.harness import Graph, dense, limits, plain_step, random_weight, whole
+
+HIDDEN = 224
+VOCABULARY = 1541  # whole panels of sixteen rows, and five rows more; whole words of 32 panels, and one panel more
+DENSE = [Layout.F32, Layout.F16, Layout.BF16]
+
+
+@dataclass(frozen=True)
+class Head:
+    """x [T, HIDDEN], normed where asked, times a head."""
+
+    executable: Executable
+    rows: int
+
+    def logits(self, *, only_largest: bool) -> np.ndarray:
+        return self.executable.run(replace(plain_step(self.rows), only_largest=only_largest)).copy()
+
+
+def head_of(
+    native: CpuKernelSet,
+    x: np.ndarray,
+    weight: CanonicalWeight,
+    *,
+    norm: bool = False,
+    cap: float | None = None,
+    threads: int = 2,
+) -> Head:
+    graph = Graph()
+    given, gathered = graph.given(x), graph.slot(x.shape[1], Extent.SAMPLED)
+    graph.add(GatherRows(given, gathered))
+    if norm:
+        normed = graph.slot(x.shape[1], Extent.SAMPLED)
+        graph.add(RmsNorm(gathered, graph.vector(np.linspace(0.5, 3, x.shape[1], dtype=np.float32)), normed, 1e-6))
+        gathered = normed
+    logits = graph.slot(weight.out_features, Extent.SAMPLED)
+    graph.add(Linear(whole(gathered), graph.weight(weight), whole(logits)))
+    if cap is not None:
+        graph.add(SoftCap(logits, cap))
+    program = StepProgram(tuple(graph.operators), tuple(graph.slots), logits, 0)
+    bounds = replace(limits(num_threads=threads), screen_logits=True)
+    return Head(native.bind(program, graph.weights, (), bounds), len(x))
+
+
+def random_input(rows: int, hidden: int = HIDDEN) -> np.ndarray:
+    return np.random.default_rng(rows).standard_normal((rows, hidden)).astype(np.float32)
+
+
+def random_head(layout: Layout = Layout.BF16, rows: int = VOCABULARY, hidden: int = HIDDEN) -> CanonicalWeight:
+    return random_weight(np.random.default_rng(1), layout, rows, hidden)
+
+
+def check(head: Head) -> np.ndarray:
+    """Screened logits are the same where the largest is, and less elsewhere. Returns where they are not the same."""
+    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
+    assert np.array_equal(screened.argmax(1), exact.argmax(1))
+    assert np.array_equal(screened.max(1), exact.max(1))
+    is_largest = exact == exact.max(1, keepdims=True)
+    assert np.array_equal(screened[is_largest], exact[is_largest])
+    assert (screened[~is_largest] < np.broadcast_to(exact.max(1, keepdims=True), exact.shape)[~is_largest]).all()
+    return screened != exact
+
+
+@pytest.mark.parametrize("layout", DENSE)
+@pytest.mark.parametrize("rows", [1, 2, 7, 13, 40])
+def test_the_largest_is_exact_and_most_are_not_computed(native: CpuKernelSet, layout: Layout, rows: int) -> None:
+    differs = check(head_of(native, random_input(rows), random_head(layout)))
+    assert differs.mean() > 0.5
+
+
+@pytest.mark.parametrize(("vocabulary", "hidden"), [(1, 8), (16, 3), (17, 1), (511, 97), (512, 256), (2000, 1031)])
+def test_any_size(native: CpuKernelSet, vocabulary: int, hidden: int) -> None:
+    for layout in DENSE:
+        check(head_of(native, random_input(5, hidden), random_head(layout, vocabulary, hidden)))
+
+
+def test_a_norm_before_the_head_and_one_thread(native: CpuKernelSet) -> None:
+    for rows in (1, 2, 30):
+        assert check(head_of(native, random_input(rows), random_head(), norm=True)).any()
+        assert check(head_of(native, random_input(rows), random_head(), threads=1)).any()
+
+
+def test_outliers_of_the_input_cost_time_alone(native: CpuKernelSet) -> None:
+    x = random_input(12)
+    x[:, 5] *= 300
+    x[::2, 131] *= -1000
+    check(head_of(native, x, random_head()))
+
+
+def test_rows_that_differ_by_less_than_their_rounding(native: CpuKernelSet) -> None:
+    """What is largest is decided by bits that the copy does not have."""
+    rng = np.random.default_rng(2)
+    one = rng.standard_normal(HIDDEN)
+    weights = one + rng.standard_normal((VOCABULARY, HIDDEN)) * 1e-4
+    check(head_of(native, random_input(9), dense(weights, Layout.F32)))
+
+
+def test_the_first_of_equal_ones_is_found(native: CpuKernelSet) -> None:
+    weights = np.random.default_rng(3).standard_normal((VOCABULARY, HIDDEN)).astype(np.float32)
+    weights[[7, 1540]] = weights[700] * 2
+    weights[700] *= 2
+    head = head_of(native, weights[700:701] + random_input(1) * 0.01, dense(weights))
+    check(head)
+    assert head.logits(only_largest=True).argmax() == 7
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-42, 0.0])
+def test_inputs_that_have_no_bounds_are_computed_whole(native: CpuKernelSet, value: float) -> None:
+    x = random_input(4)
+    x[1], x[2, 3] = value, value
+    head = head_of(native, x, random_head(Layout.F32))
+    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
+    assert np.array_equal(np.isnan(screened).any(1), np.isnan(exact).any(1))
+    usable = ~np.isnan(exact).any(1)
+    assert np.array_equal(screened[usable].argmax(1), exact[usable].argmax(1))
+    assert np.array_equal(screened[usable].max(1), exact[usable].max(1))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-42])
+def test_weights_that_have_no_bounds_are_always_computed(native: CpuKernelSet, value: float) -> None:
+    weight = random_head(Layout.F32)
+    weight.data.reshape(VOCABULARY, HIDDEN)[[3, 900]] = value
+    head = head_of(native, random_input(6), weight)
+    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
+    assert np.array_equal(screened[:, [3, 900]], exact[:, [3, 900]], equal_nan=True) or value == 1e-42
+    assert np.array_equal(np.nanargmax(screened, 1), np.nanargmax(exact, 1))
+    assert np.array_equal(np.nanmax(screened, 1), np.nanmax(exact, 1))
+
+
+def test_steps_with_and_without_follow_each_other(native: CpuKernelSet) -> None:
+    head = head_of(native, random_input(20), random_head(), norm=True)
+    exact = head.logits(only_largest=False)
+    screened = head.logits(only_largest=True)
+    assert np.array_equal(head.logits(only_largest=False), exact)
+    assert np.array_equal(head.logits(only_largest=True), screened)
+
+
+def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:
+    x = random_input(3)
+    for head in (head_of(native, x, random_head(Layout.INT8)), head_of(native, x, random_head(), cap=30.0)):
+        assert "logit_screen" not in head.executable.memory_bytes
+        assert head.executable.operator_work()[-1].screened is None
+        assert np.array_equal(head.logits(only_largest=True), head.logits(only_largest=False))
+
+
+def test_the_copy_is_counted(native: CpuKernelSet) -> None:
+    executable = head_of(native, random_input(3), random_head()).executable
+    size = executable.memory_bytes["logit_screen"]
+    assert size == 1552 * (HIDDEN + 12)  # a byte an element; a scale and two norms a row, of whole panels
+    work = executable.operator_work()[-1]
+    assert work.screened is not None
+    assert (work.screened.unit, work.screened.weight_bytes) == ("int8", size)
+    assert work.screened.label.endswith(", screened")
+    assert work.screened.row_operations == work.row_operations
