@@ -47,6 +47,7 @@ class KernelSetFacts:
     default_block_size: int = 16
     operators: tuple[str, ...] = _ALL_OPERATORS
     can_quantize_activations: bool = True
+    can_screen_logits: bool = True
     activation_dtypes: tuple[str, ...] = ("f32",)
     integer_activation_bytes: int = 2  # of one activation beside integer weights; 1 where there is VNNI
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
@@ -55,7 +56,7 @@ class KernelSetFacts:
 
 _TABLE = (
     KernelSetFacts(
-        "reference", "cpu", "tested here", is_built=True, is_automatic=False, panel=1
+        "reference", "cpu", "tested here", is_built=True, is_automatic=False, panel=1, can_screen_logits=False
     ),
     KernelSetFacts("cpu-generic", "cpu", "tested here", is_built=True),
     KernelSetFacts("cpu-avx2", "cpu", "tested here", is_built=True, required_flags=_AVX2_FLAGS),
@@ -69,11 +70,13 @@ _TABLE = (
     KernelSetFacts(
         "cuda-triton", "cuda", "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
+        can_screen_logits=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
     KernelSetFacts(
         "rocm-triton", "rocm", "untested", is_built=False, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
+        can_screen_logits=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
 )  # fmt: skip

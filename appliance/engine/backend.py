@@ -74,6 +74,7 @@ def execution_limits(plan: EnginePlan, config: SchedulerConfig) -> ExecutionLimi
         kv_dtype=plan.precision.kv_dtype,
         num_threads=plan.kernels.num_threads,
         quantize_activations=plan.precision.quantize_activations,
+        screen_logits=plan.kernels.screen_logits,
     )
 
 

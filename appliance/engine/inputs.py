@@ -65,6 +65,7 @@ class InputBuilder:
         )
         wanted = self._logit_rows(chunks, row_ids, sample, query_start)
         inputs.sampled_rows = wanted.tokens
+        inputs.only_largest = bool(self._rows.only_largest[wanted.rows].all())
         return inputs, wanted
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:

@@ -13,18 +13,26 @@ from appliance.engine.laps import Laps
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.engine.step import StepPlan
 from appliance.kernels.interface import Executable, StepInputs
-from appliance.kernels.work import OperatorWork, StepCounts
+from appliance.kernels.work import StepCounts, Unit
 
 StepKind = Literal["decode", "prefill", "mixed"]
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Of steps of one kind. seconds, bytes and operations by operator of the program."""
+class _OperatorSums:
+    """Of the operators of one label."""
 
-    seconds: np.ndarray
-    bytes: np.ndarray
-    operations: np.ndarray
+    unit: Unit
+    seconds: float = 0.0
+    bytes: int = 0
+    operations: int = 0
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Of steps of one kind. Operators by their label."""
+
+    operators: dict[str, _OperatorSums] = field(default_factory=dict)
     steps: int = 0
     tokens: int = 0
     sampled: int = 0
@@ -62,6 +70,7 @@ class StepProfiler(Laps):
             query_lens=np.diff(inputs.query_start),
             seq_lens=inputs.seq_lens.astype(np.int64),
             positions=inputs.positions.astype(np.int64),
+            only_largest=inputs.only_largest,
         )
         self._last = self._clock()  # the profiler's own work is nobody's
 
@@ -69,16 +78,18 @@ class StepProfiler(Laps):
         self.lap("commit")
         counts, self._counts = self._counts, None
         assert counts is not None, "a step ends after its model ran"
-        sums = self._sums(_kind(plan))
+        sums = self._kinds.setdefault(_kind(plan), _Sums())
         sums.steps += 1
         sums.tokens += counts.tokens
         sums.sampled += counts.sampled
         for phase, seconds in self._phases.items():
             sums.phases[phase] = sums.phases.get(phase, 0.0) + seconds
-        sums.seconds += self._seconds
-        for index, work in enumerate(self._work):
-            sums.bytes[index] += counts.bytes_of(work)
-            sums.operations[index] += counts.operations_of(work)
+        for each, seconds in zip(self._work, self._seconds.tolist(), strict=True):
+            work = counts.work_of(each)
+            operator = sums.operators.setdefault(work.label, _OperatorSums(work.unit))
+            operator.seconds += seconds
+            operator.bytes += counts.bytes_of(work)
+            operator.operations += counts.operations_of(work)
         self._phases.clear()
         self._seconds[:] = 0
         self._last = self._clock()
@@ -88,15 +99,9 @@ class StepProfiler(Laps):
         threads = {name: seconds - self._threads.get(name, 0.0) for name, seconds in _thread_seconds().items()}
         return EngineProfile(
             seconds=self._clock() - self._started,
-            kinds={kind: _summary(sums, self._work) for kind, sums in self._kinds.items()},
+            kinds={kind: _summary(sums) for kind, sums in self._kinds.items()},
             threads=threads,
         )
-
-    def _sums(self, kind: StepKind) -> _Sums:
-        if kind not in self._kinds:
-            count = len(self._work)
-            self._kinds[kind] = _Sums(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.int64))
-        return self._kinds[kind]
 
 
 def _kind(plan: StepPlan) -> StepKind:
@@ -106,20 +111,11 @@ def _kind(plan: StepPlan) -> StepKind:
     return "mixed" if decodes else "prefill"
 
 
-def _summary(sums: _Sums, work: tuple[OperatorWork, ...]) -> StepsProfile:
-    """Operators of one label become one, the slowest first."""
-    labels: dict[str, list[int]] = {}
-    for index, operator in enumerate(work):
-        labels.setdefault(operator.label, []).append(index)
+def _summary(sums: _Sums) -> StepsProfile:
+    """The slowest operators first."""
     operators = [
-        OperatorProfile(
-            label=label,
-            unit=work[at[0]].unit,
-            seconds=float(sums.seconds[at].sum()),
-            bytes=int(sums.bytes[at].sum()),
-            operations=int(sums.operations[at].sum()),
-        )
-        for label, at in labels.items()
+        OperatorProfile(label=label, unit=each.unit, seconds=each.seconds, bytes=each.bytes, operations=each.operations)
+        for label, each in sums.operators.items()
     ]
     operators.sort(key=lambda operator: -operator.seconds)
     return StepsProfile(

@@ -55,6 +55,7 @@ class Rows:
         self.repetition_penalty = np.ones(num_rows, np.float32)
         self.seed = np.zeros(num_rows, np.uint64)
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
+        self.only_largest = np.zeros(num_rows, np.bool_)  # of the logits, which is all that is asked
         self.mask_row = np.full(num_rows, NO_MASK, np.int32)
         self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
         self.biases: dict[int, tuple[list[int], list[float]]] = {}
@@ -77,6 +78,7 @@ class Rows:
         self.repetition_penalty[row] = sampling.repetition_penalty
         self.seed[row] = new.seed
         self.num_logprobs[row] = self._count(sampling.logprobs)
+        self.only_largest[row] = _asks_only_largest(new)
         if sampling.logit_bias:
             self.biases[row] = (list(sampling.logit_bias), list(sampling.logit_bias.values()))
         if sampling.bad_words or sampling.min_tokens:
@@ -128,6 +130,19 @@ class Rows:
     def open_mask(self, row: int) -> None:
         """From now on the row's line of `mask_bits` says what may come next."""
         self.version += 1
+        self.only_largest[row] = False
         if not len(self.mask_bits):
             self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
         self.mask_row[row] = row
+
+
+def _asks_only_largest(new: NewRow) -> bool:
+    """Greedy, with nothing that changes logits and nothing that tells them."""
+    sampling = new.sampling
+    has_penalty = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
+    has_list = (
+        sampling.logit_bias or sampling.bad_words or sampling.min_tokens or sampling.allowed_token_ids is not None
+    )
+    told = sampling.logprobs is not None or new.prompt_logprobs is not None
+    steered = new.grammar is not None or sampling.logits_processors
+    return sampling.temperature == 0 and not (has_penalty or has_list or told or steered)

@@ -12,7 +12,7 @@ from appliance.plan.types import EnginePlan
 
 TOLERANCE = 0.10
 SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
-MEASURED_ITEMS = ("weights", "kv_cache", "activations", "workspace")
+MEASURED_ITEMS = ("weights", "logit_screen", "kv_cache", "activations", "workspace")
 
 
 STATUS_FILE = "status.jsonl"  # what a server writes into its state folder; see service.status_file
@@ -32,7 +32,7 @@ class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     """The engine writes one when it is ready."""
 
     seconds: dict[str, float]  # by phase
-    memory_bytes: dict[str, int]  # by purpose: weights, kv_cache, activations, workspace
+    memory_bytes: dict[str, int]  # by purpose: MEASURED_ITEMS
     num_blocks: int
     weights: WeightsReport | None = None
 
@@ -62,7 +62,11 @@ class Comparison:
 def compare_boot(plan: EnginePlan, report: BootReport) -> list[Comparison]:
     """Each measured item, then their total, of the first device."""
     planned = {item.name: item.size_bytes for item in plan.memory[0].items}
-    rows = [Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0)) for name in MEASURED_ITEMS]
+    rows = [
+        Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0))
+        for name in MEASURED_ITEMS
+        if name in planned or name in report.memory_bytes
+    ]
     total = Comparison("total", sum(row.planned_bytes for row in rows), sum(row.measured_bytes for row in rows))
     return [*rows, total]
 

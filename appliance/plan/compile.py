@@ -29,6 +29,7 @@ from appliance.plan.model import plan_model
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
 from appliance.plan.precision import plan_precision
+from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.types import CachePlan, EnginePlan
 from appliance.spec import LoadedSpec
@@ -71,6 +72,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     parallel = plan_parallel(inputs, ledger)
     selection = select_kernel_set(inputs, ledger)
     precision = plan_precision(inputs, selection.chosen, ledger)
+    config = _config(inputs.model)
     kernels = plan_kernels(inputs, selection, precision, ledger)
     scheduler = plan_scheduler(inputs, context, ledger)
     needs = MemoryNeeds(
@@ -79,9 +81,10 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         parallel=parallel,
         scheduler=scheduler,
         context=context,
-        config=_config(inputs.model),
+        config=config,
         block_size=plan_block_size(inputs, selection.chosen, ledger),
         num_threads=kernels.num_threads,
+        screen=request_screen(inputs, selection.chosen, precision, config, ledger),
     )
     placement = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
@@ -97,7 +100,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         model=model,
         loading=plan_loading(inputs),
         precision=precision,
-        kernels=kernels,
+        kernels=msgspec.structs.replace(kernels, screen_logits=placement.screen_logits),
         memory=placement.memory,
         cache=CachePlan(
             block_size=needs.block_size,

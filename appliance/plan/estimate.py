@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
-from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import MeasuredFacts
+from appliance.plan.screen import is_head
 from appliance.plan.types import EnginePlan, WeightPlan
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
@@ -163,25 +164,25 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
 
 
 def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
-    """Of a table of embeddings only what serves as the output head is read whole."""
+    """Of a table of embeddings only what serves as the output head is read whole; screened, a byte an element."""
     used = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and not is_unused(tensor.name)]
-    has_head = any(_is_head(tensor) for tensor in used)
+    has_head = any(is_head(tensor) for tensor in used)
     for form in plan.precision.weights:
         if form.role == "other":
             continue
         own = [each for each in used if each.storage == form.storage and tensor_role(each.name, 2) == form.role]
         every = sum(prod(tensor.shape) for tensor in own)
-        read = own if form.role == "linear" or not has_head else [tensor for tensor in own if _is_head(tensor)]
+        read = own if form.role == "linear" or not has_head else [tensor for tensor in own if is_head(tensor)]
         elements = sum(prod(tensor.shape) for tensor in read)
-        if elements:
-            is_head = form.role == "embedding"
-            unit = _unit(form, plan)
-            kernel = form.layout if unit == "int8" or form.layout not in INTEGER_LAYOUTS else ""
-            yield _Matrices(form.planned_bytes * elements / every, elements, unit, kernel, is_head)
-
-
-def _is_head(tensor: TensorFacts) -> bool:
-    return tensor.name.endswith("lm_head.weight")
+        if not elements:
+            continue
+        serves_as_head = form.role == "embedding"
+        if serves_as_head and plan.kernels.screen_logits:
+            yield _Matrices(elements, elements, "int8", "int8", is_head=True)
+            continue
+        unit = _unit(form, plan)
+        kernel = form.layout if unit == "int8" or form.layout not in INTEGER_LAYOUTS else ""
+        yield _Matrices(form.planned_bytes * elements / every, elements, unit, kernel, serves_as_head)
 
 
 def _unit(form: WeightPlan, plan: EnginePlan) -> str:

@@ -58,6 +58,8 @@ def _ladders(inputs: PlanInputs) -> Iterator[list[Change]]:
         yield [Change("hardware.memory.kv_cache", AUTO, "what is left after the weights")]
     if spec.cache.num_blocks != AUTO:
         yield [Change("cache.num_blocks", AUTO, "what is left after the weights")]
+    if spec.hardware.kernels.screen_logits is True:
+        yield [Change("hardware.kernels.screen_logits", AUTO, "only where there is room")]
     yield [
         Change("hardware.memory.utilization", share, "less for other processes")
         for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97)

@@ -8,6 +8,7 @@ from appliance.checkpoint.config import ConfigFacts
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.screen import SCREEN, ScreenRequest
 from appliance.plan.sizes import (
     Step,
     kv_block_bytes,
@@ -37,6 +38,7 @@ class MemoryNeeds:
     config: ConfigFacts | None
     block_size: int
     num_threads: int
+    screen: ScreenRequest | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Placement:
     memory: tuple[MemoryPlan, ...]
     num_blocks: int
     max_model_len: int
+    screen_logits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Place
     """Misfits are recorded in the ledger; the placement is then what would be planned with as little as is left."""
     device = _device(inputs, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
+    items = _with_screen(needs.screen, device, num_blocks, ledger)
     tokens = num_blocks * needs.block_size
     cache = MemoryItem(
         name="kv_cache",
@@ -77,7 +81,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Place
             device="cpu" if inputs.profile.device == "cpu" else f"{inputs.profile.device}:{index}",
             device_bytes=device.total,
             budget_bytes=device.budget,
-            items=(device.items[0], cache, *device.items[1:]),
+            items=(items[0], cache, *items[1:]),
             kv_bytes_per_token=sum(group.bytes_per_token for group in device.groups),
             kv_bytes_per_block=device.block_bytes,
             kv_groups=device.groups,
@@ -86,7 +90,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Place
         )
         for index in range(ranks)
     )
-    return Placement(plans, num_blocks, length)
+    return Placement(plans, num_blocks, length, screen_logits=any(item.name == SCREEN for item in items))
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
@@ -99,7 +103,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     return _Device(
         total=total,
         budget=int(total * share),
-        items=(_weights(needs), *_step_items(inputs, needs), _margin(inputs)),
+        items=(_weights(needs), *_screen(needs.screen), *_step_items(inputs, needs), _margin(inputs)),
         groups=groups,
         block_bytes=kv_block_bytes(groups, needs.block_size, needs.kernels),
     )
@@ -138,6 +142,21 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     parts += [f"over {ranks} ranks"] if ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
     return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables, formula=" ".join(parts))
+
+
+def _screen(request: ScreenRequest | None) -> tuple[MemoryItem, ...]:
+    """What is kept whatever becomes of the cache."""
+    return (request.item,) if request is not None and request.is_wanted else ()
+
+
+def _with_screen(
+    request: ScreenRequest | None, device: _Device, num_blocks: int, ledger: Ledger
+) -> tuple[MemoryItem, ...]:
+    """The device's fixed parts, and the copy of the output head where it is wanted, or fits beside the cache."""
+    if request is None or not request.decide(device.left - num_blocks * device.block_bytes, ledger):
+        return device.items
+    first, *others = (item for item in device.items if item.name != SCREEN)
+    return (first, request.item, *others)
 
 
 def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:

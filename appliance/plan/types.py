@@ -89,10 +89,11 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     support: Literal["tested here", "compiled here", "untested"]
     choices: tuple[KernelChoice, ...]
     num_threads: int
+    screen_logits: bool = False  # with an int8 copy of the output head
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # weights, kv_cache, activations, workspace, graphs, lora, draft, margin
+    name: str  # weights, logit_screen, kv_cache, activations, workspace, graphs, lora, draft, margin
     size_bytes: int
     formula: str
 

@@ -69,6 +69,12 @@ class KernelsSection(Section):
         "Round activations to 8 bits, a scale for each token and group, in products with int8 and int4 weights.",
         auto="true where the kernel set can",
     )
+    screen_logits: Auto[bool] = field(
+        "auto",
+        "Keep an 8-bit copy of an output head of 16 or 32 bits. In a step whose requests are all greedy and want "
+        "tokens only, it tells which few logits may be the largest: no others are computed. The tokens are the same.",
+        auto="true where the kernel set can, the head has 4 million elements or more, and there is room for it",
+    )
 
 
 class HardwareSection(Section):

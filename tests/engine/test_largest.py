@@ -1,0 +1,116 @@
+"""Steps that ask for the largest logits alone: which these are, and that a screened executable answers them alike."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from appliance.engine.messages import GenerateRequest, SamplingParams
+from appliance.engine.rows import Rows
+from appliance.engine.step import NewRow
+from appliance.kernels.interface import StepInputs
+
+from .simulator import generate
+from .test_processors import call
+from .test_runner import PROMPT, Engine, configure, drawn, greedy
+from .tiny_program import tiny_executable
+
+
+def put(rows: Rows, row: int = 0, *, prompt_logprobs: int | None = None, grammar: Any = None, **sampling: Any) -> bool:
+    values = {"temperature": 0.0} | sampling
+    new = NewRow(row, 1, [1, 2, 3], 3, SamplingParams(**values), (9,), 7, prompt_logprobs, grammar)
+    rows.put(new)
+    return bool(rows.only_largest[row])
+
+
+def empty_rows() -> Rows:
+    return Rows(num_rows=4, max_len=16, block_size=4, vocab_size=64)
+
+
+@pytest.mark.parametrize("harmless", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"max_tokens": 4}])
+def test_greedy_rows_ask_for_the_largest(harmless: dict[str, Any]) -> None:
+    assert put(empty_rows(), **harmless)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"temperature": 0.1}, {"logprobs": 0}, {"logprobs": 3}, {"prompt_logprobs": 0}, {"grammar": object()},
+        {"repetition_penalty": 1.1}, {"presence_penalty": -0.5}, {"frequency_penalty": 0.5}, {"logit_bias": {3: 1.0}},
+        {"allowed_token_ids": (3, 5)}, {"bad_words": ((3,),)}, {"min_tokens": 2},
+        {"logits_processors": (call("even"),)},
+    ],
+    ids=lambda more: next(iter(more)),
+)  # fmt: skip
+def test_rows_that_ask_for_more(more: dict[str, Any]) -> None:
+    rows = empty_rows()
+    assert not put(rows, **more)
+    assert put(rows), "the row's next sequence has nothing of that"
+
+
+def test_a_mask_that_comes_later_asks_for_more() -> None:
+    rows = empty_rows()
+    assert put(rows)
+    rows.open_mask(0)
+    assert not rows.only_largest[0]
+
+
+def steps_of(*requests: GenerateRequest) -> list[bool]:
+    """only_largest of each step that has logits."""
+    executable = tiny_executable(configure())
+    run, asked = executable.run, []
+
+    def spy(inputs: StepInputs) -> np.ndarray:
+        if len(inputs.sampled_rows):
+            asked.append(inputs.only_largest)
+        return run(inputs)
+
+    executable.run = spy  # type: ignore[method-assign]
+    Engine(executable=executable).run(*requests)
+    return asked
+
+
+def test_one_row_that_asks_for_more_decides_for_its_steps() -> None:
+    assert steps_of(greedy(max_tokens=6)) == [True] * 6
+    assert steps_of(drawn(max_tokens=6)) == [False] * 6
+    assert steps_of(greedy(max_tokens=6), drawn(max_tokens=4, name="other")) == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize("kernel_set", ["cpu-generic", "reference"])
+def test_answers_are_the_same_with_a_screen(kernel_set: str) -> None:
+    config = configure()
+    requests = [
+        generate(f"r{number}", PROMPT[number:], 20 + number, temperature=0.7 if number == 3 else 0.0, seed=number)
+        for number in range(6)
+    ]
+    answers = []
+    for screened in (False, True):
+        executable = tiny_executable(config, kernel_set=kernel_set, screen_logits=screened)
+        engine = Engine(config, executable=executable).run(*requests)
+        answers.append([engine.tokens(f"r{number}") for number in range(6)])
+        assert ("logit_screen" in executable.memory_bytes) == (screened and kernel_set != "reference")
+    assert answers[0] == answers[1]
+
+
+def test_the_profile_tells_screened_heads_apart() -> None:
+    config = configure()
+    executable = tiny_executable(config, kernel_set="cpu-generic", screen_logits=True)
+    engine = Engine(config, executable=executable)
+    engine.runner.start_profile()
+    assert executable.memory_bytes["logit_screen"] > 0
+    counts = []
+    for request in (greedy(max_tokens=4), drawn(max_tokens=3)):
+        engine.scheduler.add(b"", request)
+        while (plan := engine.scheduler.schedule()) is not None:
+            engine.runner.laps.begin()
+            engine.scheduler.commit(plan, engine.runner.run(plan))
+            engine.runner.laps.end(plan)
+            counts.append(plan.num_tokens)
+    profile = engine.runner.stop_profile()
+    assert profile is not None
+    decode = {operator.label: operator for operator in profile.kinds["decode"].operators}
+    heads = {label: decode[label] for label in decode if "head" in label}
+    assert set(heads) == {"linear head", "linear head, screened"}
+    assert heads["linear head, screened"].unit == "int8"
+    assert heads["linear head, screened"].bytes == 3 * executable.memory_bytes["logit_screen"]
+    assert heads["linear head"].operations * 3 == heads["linear head, screened"].operations * 2
