@@ -94,6 +94,14 @@ class Screening {
 
   int num_words() const { return num_words_; }
 
+  // True where so much is marked that computing all is faster.
+  bool is_most_marked() const {
+    constexpr int kWorthWhole = 4;  // times what is marked
+    int64_t marks = 0;
+    for (int i = 0; i < call_.input.rows * num_words_; ++i) marks += std::popcount(marks_[i]);
+    return marks * kWorthWhole > int64_t{call_.input.rows} * weight_.num_panels;
+  }
+
   // Marks the panels in which the row's largest output may be.
   void mark(int row, int thread) const {
     uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
@@ -220,6 +228,9 @@ void run_screened(appl_pool& pool, const ScreenedCall& call) {
   parallel_for(pool, rows, call.weight->rows, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
   }, 1);
+  if (screening.is_most_marked()) {
+    return run_linear(pool, {call.weight, call.input, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
+  }
   parallel_for(pool, screening.num_words(), int64_t{rows} * call.weight->columns * kPanel, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t word = begin; word < end; ++word) screening.compute(int(word), thread);
   });
