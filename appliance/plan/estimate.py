@@ -13,7 +13,7 @@ from math import prod
 from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import MeasuredFacts
-from appliance.plan.screen import is_head
+from appliance.plan.screen import head_tensors
 from appliance.plan.types import EnginePlan, WeightPlan
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
@@ -166,13 +166,13 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
 def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
     """Of a table of embeddings only what serves as the output head is read whole; screened, a byte an element."""
     used = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and not is_unused(tensor.name)]
-    has_head = any(is_head(tensor) for tensor in used)
+    heads = head_tensors(model)
     for form in plan.precision.weights:
         if form.role == "other":
             continue
         own = [each for each in used if each.storage == form.storage and tensor_role(each.name, 2) == form.role]
         every = sum(prod(tensor.shape) for tensor in own)
-        read = own if form.role == "linear" or not has_head else [tensor for tensor in own if is_head(tensor)]
+        read = own if form.role == "linear" else [tensor for tensor in own if tensor in heads]
         elements = sum(prod(tensor.shape) for tensor in read)
         if not elements:
             continue

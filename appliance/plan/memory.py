@@ -153,10 +153,10 @@ def _with_screen(
     request: ScreenRequest | None, device: _Device, num_blocks: int, ledger: Ledger
 ) -> tuple[MemoryItem, ...]:
     """The device's fixed parts, and the copy of the output head where it is wanted, or fits beside the cache."""
-    if request is None or not request.decide(device.left - num_blocks * device.block_bytes, ledger):
+    is_kept = request is not None and request.decide(device.left - num_blocks * device.block_bytes, ledger)
+    if request is None or not is_kept or request.is_wanted:
         return device.items
-    first, *others = (item for item in device.items if item.name != SCREEN)
-    return (first, request.item, *others)
+    return (device.items[0], request.item, *device.items[1:])
 
 
 def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:

@@ -23,11 +23,7 @@ def head_tensors(model: ModelFacts) -> list[TensorFacts]:
     """The tables that may serve as the output head: that alone, or where there is none the embedding."""
     tables = [each for each in model.tensors if tensor_role(each.name, len(each.shape)) == "embedding"]
     tables = [each for each in tables if not is_unused(each.name)]
-    return [each for each in tables if is_head(each)] or tables
-
-
-def is_head(tensor: TensorFacts) -> bool:
-    return tensor.name.endswith("lm_head.weight")
+    return [each for each in tables if each.name.endswith("lm_head.weight")] or tables
 
 
 @dataclass(frozen=True, slots=True)

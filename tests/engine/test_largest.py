@@ -78,15 +78,15 @@ def test_one_row_that_asks_for_more_decides_for_its_steps() -> None:
 
 @pytest.mark.parametrize("kernel_set", ["cpu-generic", "reference"])
 def test_answers_are_the_same_with_a_screen(kernel_set: str) -> None:
-    config = configure()
+    config, vocab = configure(), 2048  # so many that few are computed
     requests = [
         generate(f"r{number}", PROMPT[number:], 20 + number, temperature=0.7 if number == 3 else 0.0, seed=number)
         for number in range(6)
     ]
     answers = []
     for screened in (False, True):
-        executable = tiny_executable(config, kernel_set=kernel_set, screen_logits=screened)
-        engine = Engine(config, executable=executable).run(*requests)
+        executable = tiny_executable(config, vocab, kernel_set=kernel_set, screen_logits=screened)
+        engine = Engine(config, executable=executable, vocab=vocab).run(*requests)
         answers.append([engine.tokens(f"r{number}") for number in range(6)])
         assert ("logit_screen" in executable.memory_bytes) == (screened and kernel_set != "reference")
     assert answers[0] == answers[1]

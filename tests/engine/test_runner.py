@@ -32,10 +32,11 @@ class Engine:
         config: SchedulerConfig | None = None,
         mode: LogprobsMode = "raw_logprobs",
         executable: Executable | None = None,
+        vocab: int = VOCAB,
     ) -> None:
         config = config or configure()
         self.scheduler = Scheduler(config)
-        self.runner = Runner(executable or tiny_executable(config), config, VOCAB, mode)
+        self.runner = Runner(executable or tiny_executable(config), config, vocab, mode)
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
 
     def run(self, *requests: GenerateRequest) -> "Engine":
