@@ -130,7 +130,7 @@ void sort_in_order(Candidates& candidates) { std::sort(candidates.begin(), candi
 
 Cut keep_first(const float* logits, int count, float maximum, Cut cut, int64_t k, Candidates& scratch) {
   gather_enough(logits, count, maximum, cut, scratch, [k](const Candidates& c) { return int64_t(c.size()) >= k; });
-  if (int64_t(scratch.size()) <= k) return cut;
+  if (int64_t(scratch.size()) < k) return cut;  // all that it keeps; with k of them, these may be the near ones alone
   const auto last = scratch.begin() + (k - 1);
   std::nth_element(scratch.begin(), last, scratch.end(), comes_before);
   return {last->logit, last->id};

@@ -111,6 +111,18 @@ def test_a_row_does_not_depend_on_its_batch(sampler: Sampler) -> None:
         assert sampler.sample(logits[row : row + 1], alone).token_ids[0] == together[row]
 
 
+def test_top_k_keeps_no_more_where_just_so_many_are_near_the_largest(sampler: Sampler) -> None:
+    """All the others are far below, and together likelier than what is kept."""
+    rows, vocab = 64, 500_000
+    logits = np.full((rows, vocab), -12.5, np.float32)
+    logits[:, [7, 70_001, 499_999]] = [0.0, -1.0, -11.5]
+    batch = empty_batch(rows, vocab)
+    batch.temperature[:] = 1
+    batch.top_k[:] = 3
+    batch.seed[:] = np.arange(rows)
+    assert set(sampler.sample(logits, batch).token_ids) <= {7, 70_001, 499_999}
+
+
 def test_greedy_takes_the_lowest_id_of_a_tie(sampler: Sampler) -> None:
     logits = np.zeros((1, 1000), np.float32)
     logits[0, [700, 41, 999]] = 3
