@@ -65,8 +65,13 @@ class InputBuilder:
         )
         wanted = self._logit_rows(chunks, row_ids, sample, query_start)
         inputs.sampled_rows = wanted.tokens
-        inputs.only_largest = bool(self._rows.only_largest[wanted.rows].all())
+        inputs.num_largest = self._num_largest(wanted.rows)
         return inputs, wanted
+
+    def _num_largest(self, rows: Int32) -> Int32 | None:
+        """None where a quarter of the rows or more want all logits: to compute all of all is as fast then."""
+        asked = self._rows.num_largest[rows]
+        return asked if 4 * np.count_nonzero(asked == 0) < len(asked) else None
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
         """[S, blocks of the longest sequence], contiguous."""

@@ -12,6 +12,9 @@ from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
+_MOST_OF_LARGEST = 128  # top_k beyond: so many candidates that a screen of the logits gains little
+_LEAST_TEMPERATURE = 0.001  # below, what is less may not stay less when divided by it (StepInputs.num_largest)
+
 
 @dataclass(slots=True)
 class ForbiddenIds:
@@ -55,7 +58,7 @@ class Rows:
         self.repetition_penalty = np.ones(num_rows, np.float32)
         self.seed = np.zeros(num_rows, np.uint64)
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
-        self.only_largest = np.zeros(num_rows, np.bool_)  # of the logits, which is all that is asked
+        self.num_largest = np.zeros(num_rows, np.int32)  # logits that decide the row's tokens; 0 for all
         self.mask_row = np.full(num_rows, NO_MASK, np.int32)
         self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
         self.biases: dict[int, tuple[list[int], list[float]]] = {}
@@ -78,7 +81,7 @@ class Rows:
         self.repetition_penalty[row] = sampling.repetition_penalty
         self.seed[row] = new.seed
         self.num_logprobs[row] = self._count(sampling.logprobs)
-        self.only_largest[row] = _asks_only_largest(new)
+        self.num_largest[row] = _num_largest(new, self.vocab_size)
         if sampling.logit_bias:
             self.biases[row] = (list(sampling.logit_bias), list(sampling.logit_bias.values()))
         if sampling.bad_words or sampling.min_tokens:
@@ -130,14 +133,15 @@ class Rows:
     def open_mask(self, row: int) -> None:
         """From now on the row's line of `mask_bits` says what may come next."""
         self.version += 1
-        self.only_largest[row] = False
+        self.num_largest[row] = 0
         if not len(self.mask_bits):
             self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
         self.mask_row[row] = row
 
 
-def _asks_only_largest(new: NewRow) -> bool:
-    """Greedy, with nothing that changes logits and nothing that tells them."""
+def _num_largest(new: NewRow, vocab_size: int) -> int:
+    """How many of its largest logits decide the row's tokens: one where it is greedy, top_k where it samples of few.
+    0, for all, where something changes logits or tells them."""
     sampling = new.sampling
     has_penalty = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
     has_list = (
@@ -145,4 +149,9 @@ def _asks_only_largest(new: NewRow) -> bool:
     )
     told = sampling.logprobs is not None or new.prompt_logprobs is not None
     steered = new.grammar is not None or sampling.logits_processors
-    return sampling.temperature == 0 and not (has_penalty or has_list or told or steered)
+    if has_penalty or has_list or told or steered:
+        return 0
+    if sampling.temperature == 0:
+        return 1
+    is_few = 0 < sampling.top_k <= _MOST_OF_LARGEST and sampling.top_k < vocab_size
+    return sampling.top_k if is_few and sampling.temperature >= _LEAST_TEMPERATURE else 0

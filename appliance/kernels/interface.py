@@ -34,7 +34,7 @@ class ExecutionLimits:
     kv_dtype: str  # "f32", "bf16", "f16"
     num_threads: int
     quantize_activations: bool  # for integer weights, int8 in groups of min(group_size, 256) columns; else f32
-    screen_logits: bool = False  # keep an int8 copy of a dense output head, for steps that ask for the largest logit
+    screen_logits: bool = False  # keep an int8 copy of a dense output head, for steps that ask for the largest logits
 
 
 @dataclass(slots=True)
@@ -43,8 +43,8 @@ class StepInputs:
 
     token_ids, positions, slot_mapping: [T]; query_start: [S + 1]; seq_lens: [S], tokens in the cache after this step;
     block_tables: [S, max_blocks]; sampled_rows: [R], indices into the T tokens.
-    only_largest: of each row's logits nobody asks for more than which is the largest; the others may then be any lower
-    numbers.
+    num_largest: [R], how many of a row's largest logits are asked for, 0 for all; the others may be any numbers that
+    are less than those, also when both are divided by a temperature of 0.001 to 100. None: all of every row.
     """
 
     token_ids: np.ndarray
@@ -54,7 +54,7 @@ class StepInputs:
     seq_lens: np.ndarray
     block_tables: np.ndarray
     sampled_rows: np.ndarray
-    only_largest: bool = False
+    num_largest: np.ndarray | None = None
 
 
 class Executable(Protocol):

@@ -28,7 +28,7 @@ class OperatorWork:
     visit_operations: int = 0  # a pair of a query and a key that it sees
     extent: Extent = Extent.TOKENS
     window: int | None = None
-    screened: "OperatorWork | None" = None  # in steps that ask only for each row's largest logit, where that is less
+    screened: "OperatorWork | None" = None  # in steps that ask for few of the logits, where that is less
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class StepCounts:
     query_lens: np.ndarray  # [S]
     seq_lens: np.ndarray  # [S], in the cache after the step
     positions: np.ndarray  # [T]
-    only_largest: bool = False  # of each row's logits
+    few_logits: bool = False  # are asked for: the largest of each row
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """What the operator has to do in this step."""
-        return work.screened if self.only_largest and work.screened is not None else work
+        return work.screened if self.few_logits and work.screened is not None else work
 
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query of their sequence sees."""

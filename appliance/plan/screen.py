@@ -1,4 +1,4 @@
-"""Pass `screen`: whether an int8 copy of the output head tells greedy sequences where their largest logit may be."""
+"""Pass `screen`: whether an int8 copy of the output head tells which few logits may count."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

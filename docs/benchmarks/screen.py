@@ -1,13 +1,15 @@
-"""What screened logits gain on a model's own continuations of a text, and whether the tokens stay the same.
+"""What screened logits gain on a model's own continuations of a text, and whether those that count stay the same.
 
-    python docs/benchmarks/screen.py SPEC [--set PATH=VALUE ...] [--rows 1,16,64] [--steps 48] [--prompt 128]
+    python docs/benchmarks/screen.py SPEC [--set PATH=VALUE ...] [--rows 1,16,64] [--top-k 1,20] [--steps 48]
+        [--prompt 128]
 
-Sequences continue pieces of the reference manual that ships inside Python, greedily. Each step in which all
-of them decode runs twice, with all logits and screened, in alternating order; the output head is timed alone.
-`computed` is the share of the logits that came out exact.
+Sequences continue pieces of the reference manual that ships inside Python, greedily, or sampling of top_k tokens. Each
+step in which all of them decode runs twice, with all logits and screened, in alternating order; the output head is
+timed alone. `computed` is the share of the logits that came out exact, `others` are rows whose first top_k differ.
 """
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,7 +38,7 @@ class Found:
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {False: [], True: []})  # of the head, by screened
     computed: list[float] = field(default_factory=list)
     rows: int = 0
-    differing: int = 0  # rows whose token is another
+    differing: int = 0  # rows whose largest are others
 
 
 class Twice:
@@ -50,20 +52,22 @@ class Twice:
         executable.time_operators(self._seconds)
 
     def run(self, inputs: StepInputs) -> np.ndarray:
-        if not inputs.only_largest or not len(inputs.token_ids) == len(inputs.sampled_rows) == self.rows:
+        asked = inputs.num_largest
+        if asked is None or not len(inputs.token_ids) == len(inputs.sampled_rows) == self.rows:
             return self._executable.run(inputs)
         order = (False, True) if len(self.found.computed) % 2 else (True, False)
-        logits = {screened: self._timed(inputs, screened) for screened in order}
+        logits = {screened: self._timed(inputs, asked if screened else None) for screened in order}
         self.found.computed.append(float((logits[False] == logits[True]).mean()))
-        self.found.differing += int((logits[False].argmax(1) != logits[True].argmax(1)).sum())
+        first = {screened: largest(rows, int(asked[0])) for screened, rows in logits.items()}
+        self.found.differing += int((first[False] != first[True]).any(1).sum())
         self.found.rows += len(inputs.sampled_rows)
         return logits[False]
 
-    def _timed(self, inputs: StepInputs, screened: bool) -> np.ndarray:
+    def _timed(self, inputs: StepInputs, num_largest: np.ndarray | None) -> np.ndarray:
         self._seconds[:] = 0
-        inputs.only_largest = screened
+        inputs.num_largest = num_largest
         logits = self._executable.run(inputs).copy()
-        self.found.seconds[screened].append(float(self._seconds[-1]))
+        self.found.seconds[num_largest is not None].append(float(self._seconds[-1]))
         return logits
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
@@ -85,6 +89,12 @@ class Twice:
         self._executable.close()
 
 
+def largest(logits: np.ndarray, count: int) -> np.ndarray:
+    """f32 [rows, V] with nothing but the `count` largest of each row, and those that equal the last."""
+    least = np.partition(logits, -count, 1)[:, -count, np.newaxis]
+    return np.where(logits >= least, logits, -np.inf)
+
+
 def prompts(plan: EnginePlan, count: int, size: int) -> list[list[int]]:
     tokenizer = load_text_side(plan, cache_dir()).tokenizer
     assert tokenizer is not None
@@ -93,10 +103,11 @@ def prompts(plan: EnginePlan, count: int, size: int) -> list[list[int]]:
     return [token_ids[start : start + size] for start in range(0, count * step, step)]
 
 
-def measure(twice: Twice, config: SchedulerConfig, vocab_size: int, texts: list[list[int]], steps: int) -> Found:
+def measure(
+    twice: Twice, config: SchedulerConfig, vocab_size: int, texts: list[list[int]], sampling: SamplingParams
+) -> Found:
     twice.found, twice.rows = Found(), len(texts)
     scheduler, runner = Scheduler(config), Runner(twice, config, vocab_size)
-    sampling = SamplingParams(max_tokens=steps, temperature=0.0)
     for number, text in enumerate(texts):
         scheduler.add(b"", GenerateRequest(request_id=f"r{number}", prompt_token_ids=text, sampling=sampling))
     while (plan := scheduler.schedule()) is not None:
@@ -109,6 +120,7 @@ def main() -> None:
     parser.add_argument("spec", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="PATH=VALUE")
     parser.add_argument("--rows", default="1,16,64")
+    parser.add_argument("--top-k", default="1", help="1 is greedy")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--prompt", type=int, default=128)
     given = parser.parse_args()
@@ -119,15 +131,22 @@ def main() -> None:
     config = SchedulerConfig.from_plan(msgspec.structs.replace(plan, scheduler=unhurried))
     backend = load_backend(plan, config, lambda *_: None)
     twice = Twice(backend.executable)
-    say("| sequences | head, ms | screened, ms | ratio | computed: median | mean | most | other tokens |")
-    say("|---|---|---|---|---|---|---|---|")
-    for rows in map(int, given.rows.split(",")):
-        say(row_of(rows, measure(twice, config, backend.vocab_size, prompts(plan, rows, given.prompt), given.steps)))
+    say("| top_k | sequences | head, ms | screened, ms | ratio | computed: median | mean | most | others |")
+    say("|---|---|---|---|---|---|---|---|---|")
+    for top_k, rows in itertools.product(numbers(given.top_k), numbers(given.rows)):
+        sampling = SamplingParams(max_tokens=given.steps, temperature=0.0 if top_k == 1 else 1.0, top_k=top_k)
+        found = measure(twice, config, backend.vocab_size, prompts(plan, rows, given.prompt), sampling)
+        say(f"| {top_k} " + line_of(found))
 
 
-def row_of(rows: int, found: Found) -> str:
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def line_of(found: Found) -> str:
     whole, screened = (1e3 * statistics.median(found.seconds[each]) for each in (False, True))
     shares = statistics.median(found.computed), statistics.mean(found.computed), max(found.computed)
+    rows = found.rows // len(found.computed)
     cells = [rows, f"{whole:.2f}", f"{screened:.2f}", f"{whole / screened:.2f}", *(f"{share:.2%}" for share in shares)]
     return "| " + " | ".join(map(str, cells)) + f" | {found.differing} of {found.rows} |"
 

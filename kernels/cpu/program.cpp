@@ -163,6 +163,7 @@ void appl_program::check_step(const appl_step& step) const {
   }
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
+    require(step.num_largest == nullptr || step.num_largest[r] >= 0, "step: a row asks for less than no logits");
   }
 }
 
@@ -227,8 +228,9 @@ void appl_program::execute_linear(const Bound& bound, int rows) {
   appl::run_linear(pool_, call);
 }
 
-void appl_program::execute_screened(const Bound& bound, int rows) {
+void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
   const appl_linear& op = bound.op.as.linear;
+  const int rows = step.num_sampled;
   if (rows == 0) return;
   if (bound.is_normed(rows)) appl::run_norm(pool_, bound.norm.kind, bound.norm.as.norm, rows);
   const auto row_of = [&op](int64_t row, int) { return op.x.data + size_t(row) * size_t(op.x.stride); };
@@ -236,7 +238,8 @@ void appl_program::execute_screened(const Bound& bound, int rows) {
   uint8_t* const behind = memory + appl::round_up(bound.input.bytes(rows), 64);
   const appl::Prepared input = appl::prepare(pool_, bound.input, rows, memory, row_of);
   const appl::Prepared rounded = appl::prepare(pool_, bound.rounded, rows, behind, row_of);
-  appl::run_screened(pool_, {op.weight, op.screen, op.x, input, rounded, op.out.data, op.out.stride, scratch<uint8_t>()});
+  appl::run_screened(pool_, {op.weight, op.screen, step.num_largest, op.x, input, rounded, op.out.data, op.out.stride,
+                             scratch<uint8_t>()});
 }
 
 void appl_program::execute(const Bound& bound, const appl_step& step) {
@@ -252,7 +255,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       return appl::run_norm(pool_, bound.op.kind, as.norm, rows(as.norm.x));
     case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
     case APPL_OP_LINEAR:
-      if (as.linear.screen != nullptr && step.only_largest != 0) return execute_screened(bound, rows(as.linear.x));
+      if (as.linear.screen != nullptr && step.num_largest != nullptr) return execute_screened(bound, step);
       return execute_linear(bound, rows(as.linear.x));
     case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
     case APPL_OP_GATED_ACTIVATION:

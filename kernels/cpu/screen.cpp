@@ -1,15 +1,18 @@
-// With a weight's row w = c + e (codes times scale, and what rounding lost), and an input x = y + f likewise, w.x - c.y = e.x + c.f, which
-// Cauchy and Schwarz bound by |e| |x| + |c| |f|. An output is left approximate where its upper bound is below another's lower bound.
+// With a weight's row w = c + e (codes times scale, and what rounding lost), and an input x = y + f likewise, w.x - c.y = e.x + c.f,
+// which Cauchy and Schwarz bound by |e| |x| + |c| |f|. Of a row that wants its n largest, an output is left approximate where its
+// upper bound is below the lower bounds of n others.
 #include "screen.h"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "simd.h"
 #include "status.h"
+#include "vocabulary.h"
 
 namespace appl {
 namespace {
@@ -17,15 +20,19 @@ namespace {
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of what is rounded: scales have inverses, squares add up
 constexpr int kWordPanels = 32;  // a bit each
+constexpr float kUnderflow = 2e-20f;  // the root of what squares lose that are too small for f32; its square, of what products lose
 
-// Norms are summed in f32: they are less than that many times what they come out as.
-float norm_error(int columns) { return 1 + float(columns + kPanel) * 0x1p-22f; }
+// What sums in f32 may lack, as a share. Bounds that are so far apart stay apart when a temperature divides them.
+float sum_error(int columns) { return float(columns + kPanel) * 0x1p-22f; }
+
+// Of a norm that was summed in f32.
+float at_most(float norm, int columns) { return norm * (1 + sum_error(columns)) + kUnderflow; }
 
 int words_of(const appl_weight& weight) { return (weight.num_panels + kWordPanels - 1) / kWordPanels; }
 
-// A thread's memory: upper bounds of words, or the rows of a panel.
+// A thread's memory: bounds of words, or the rows of a panel.
 size_t own_bytes(const appl_weight& weight, const PreparedShape& input) {
-  return round_up(std::max(size_t(words_of(weight)) * sizeof(float), input.bytes(kMaxPanelRows)), 64);
+  return round_up(std::max(size_t(words_of(weight)) * (kWidth + 1) * sizeof(float), input.bytes(kMaxPanelRows)), 64);
 }
 
 // Sixteen rows' worth of column k: lanes first .. first + kWidth of a panel.
@@ -65,22 +72,23 @@ void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen)
   }
   const size_t at = size_t(panel) * kPanel + size_t(first);
   for (int lane = 0; lane < kWidth; ++lane) {
-    screen.norms[at + size_t(lane)] = std::sqrt(kept[lane]) * norm_error(w.columns);
-    screen.lost[at + size_t(lane)] = is_usable[lane] != 0 ? std::sqrt(rest[lane]) * norm_error(w.columns) : kInfinite;
+    screen.norms[at + size_t(lane)] = at_most(std::sqrt(kept[lane]), w.columns);
+    screen.lost[at + size_t(lane)] = is_usable[lane] != 0 ? at_most(std::sqrt(rest[lane]), w.columns) : kInfinite;
   }
 }
 
 // How far an output may be from its approximation: norm * of_norm + lost * of_lost.
 struct Slack {
   float of_norm, of_lost;
-  bool is_known() const { return of_norm > 0 && of_norm < kInfinite && of_lost > 0 && of_lost < kInfinite; }
+  bool is_known() const { return of_norm < kInfinite && of_lost < kInfinite; }  // neither is NaN
 };
 
 Slack slack_of(const ScreenedCall& call, int row) {
   const float* x = call.x.data + size_t(row) * size_t(call.x.stride);
   const RowNorms norms = row_norms(call.rounded.shape, call.input.shape.form, x);
-  const float factor = norm_error(call.weight->columns), whole = norms.whole * factor;
-  return {norms.lost * factor + whole * (factor - 1), whole * factor};  // products are summed in f32 as well
+  const int columns = call.weight->columns;
+  const float whole = at_most(norms.whole, columns), in_products = whole * sum_error(columns);
+  return {at_most(norms.lost, columns) + in_products, whole + in_products};
 }
 
 class Screening {
@@ -102,26 +110,18 @@ class Screening {
     return marks * kWorthWhole > int64_t{call_.input.rows} * weight_.num_panels;
   }
 
-  // Marks the panels in which the row's largest output may be.
+  // Marks the panels in which the row's largest outputs may be.
   void mark(int row, int thread) const {
     uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
     float* const upper = reinterpret_cast<float*>(own(thread));
     const Slack slack = slack_of(call_, row);
-    Floats least = splat(-kInfinite);  // what the largest of all is at least
+    const int count = call_.num_largest[row];
+    const float least = count > 0 && slack.is_known() ? least_wanted(row, slack, count, upper) : -kInfinite;
+    if (!std::isfinite(least)) return mark_all(marks);
     for (int word = 0; word < num_words_; ++word) {
-      Floats most = splat(-kInfinite);
-      for_panels(row, word, slack, [&](int, Floats high, Floats low) {
-        most = vmax(high, most);
-        least = vmax(low, least);
-      });
-      upper[word] = reduce_max(most);
-    }
-    const float wanted = reduce_max(least);
-    const bool is_known = slack.is_known() && std::isfinite(wanted);
-    for (int word = 0; word < num_words_; ++word) {
-      marks[word] = is_known ? 0 : UINT32_MAX >> (kWordPanels - std::min(kWordPanels, weight_.num_panels - word * kWordPanels));
-      if (!is_known || upper[word] < wanted) continue;
-      for_panels(row, word, slack, [&](int bit, Floats high, Floats) { marks[word] |= uint32_t(reduce_max(high) >= wanted) << bit; });
+      marks[word] = 0;
+      if (upper[word] < least) continue;
+      for_panels(row, word, slack, [&](int bit, Floats high, Floats) { marks[word] |= uint32_t(reduce_max(high) >= least) << bit; });
     }
   }
 
@@ -146,6 +146,31 @@ class Screening {
   }
 
  private:
+  void mark_all(uint32_t* marks) const {
+    for (int word = 0; word < num_words_; ++word) {
+      marks[word] = UINT32_MAX >> (kWordPanels - std::min(kWordPanels, weight_.num_panels - word * kWordPanels));
+    }
+  }
+
+  // What is less is none of the row's `count` largest outputs; infinite where that cannot be told. Writes upper bounds by word, and
+  // behind them the best lower bound of each lane of a word: of so many outputs that the count-th bound is one of the row's.
+  float least_wanted(int row, const Slack& slack, int count, float* upper) const {
+    float* const lower = upper + num_words_;
+    for (int word = 0; word < num_words_; ++word) {
+      Floats most = splat(-kInfinite), least = splat(-kInfinite);
+      for_panels(row, word, slack, [&](int, Floats high, Floats low) {
+        most = vmax(high, most);
+        least = vmax(low, least);
+      });
+      upper[word] = reduce_max(most);
+      store(lower + word * kWidth, least);
+    }
+    const int size = num_words_ * kWidth;
+    if (count > size) return -kInfinite;
+    if (count > 1) std::nth_element(lower, lower + count - 1, lower + size, std::greater<>());
+    return count > 1 ? lower[count - 1] : find_maximum(lower, size).value;
+  }
+
   uint8_t* own(int thread) const { return own_ + size_t(thread) * own_bytes(weight_, call_.input.shape); }
   uint32_t marked(int row, int word) const { return marks_[size_t(row) * size_t(num_words_) + size_t(word)]; }
 

@@ -1,5 +1,5 @@
-// Which outputs of a Linear may be the largest of their row: an int8 copy of its weight, half the bytes or less, says of each how
-// large it is at most and at least. Only where that leaves a doubt is the weight itself read.
+// Which outputs of a Linear may be among the largest of their row: an int8 copy of its weight, half the bytes or less, says of each
+// how large it is at most and at least. Only where that leaves a doubt is the weight itself read.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +31,7 @@ PreparedShape screen_shape(const appl_screen& screen);
 struct ScreenedCall {
   const appl_weight* weight;
   const appl_screen* screen;
+  const int32_t* num_largest;  // of each row: how many of its outputs are wanted, or 0 for all
   appl_span x;       // what both inputs were prepared from
   Prepared input;    // in input_shape's form
   Prepared rounded;  // in screen_shape's form
@@ -41,8 +42,8 @@ struct ScreenedCall {
 
 size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& input, int rows, int threads);
 
-// out = x @ weight.T as run_linear has it in every panel with an output that may be the largest of its row; the other outputs are
-// less than that, and near.
+// out = x @ weight.T as run_linear has it in every panel with an output that may be one of the row's num_largest; the other outputs
+// are less than those, also when both are divided by a number of 0.001 to 100, and near what they would be.
 void run_screened(appl_pool& pool, const ScreenedCall& call);
 
 }  // namespace appl

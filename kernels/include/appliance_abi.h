@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 4
+#define APPL_ABI_VERSION 5
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -134,7 +134,7 @@ typedef struct {
   const float* bias;
   int32_t activation;
   int32_t accumulate;
-  const appl_screen* screen; /* of the weight, for steps with only_largest; NULL for none */
+  const appl_screen* screen; /* of the weight, for steps with num_largest; NULL for none */
 } appl_linear;
 
 typedef struct {
@@ -219,9 +219,8 @@ typedef struct {
 /* One step; see appliance.kernels.interface.StepInputs. block_tables has rows of block_table_stride. */
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
-  int32_t only_largest; /* of the logits of each row: the others may be any that are less */
-  int32_t reserved;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
+  const int32_t* num_largest; /* of each row's logits so many count, 0 for all: the others may be any that are less; NULL: all */
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL where no row wants log-probabilities. */

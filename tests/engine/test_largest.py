@@ -1,4 +1,4 @@
-"""Steps that ask for the largest logits alone: which these are, and that a screened executable answers them alike."""
+"""Steps that ask for few of the largest logits: which these are, and that a screened executable answers them alike."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from .test_runner import PROMPT, Engine, configure, drawn, greedy
 from .tiny_program import tiny_executable
 
 
-def put(rows: Rows, row: int = 0, *, prompt_logprobs: int | None = None, grammar: Any = None, **sampling: Any) -> bool:
+def put(rows: Rows, row: int = 0, *, prompt_logprobs: int | None = None, grammar: Any = None, **sampling: Any) -> int:
     values = {"temperature": 0.0} | sampling
     new = NewRow(row, 1, [1, 2, 3], 3, SamplingParams(**values), (9,), 7, prompt_logprobs, grammar)
     rows.put(new)
-    return bool(rows.only_largest[row])
+    return int(rows.num_largest[row])
 
 
 def empty_rows() -> Rows:
@@ -29,13 +29,23 @@ def empty_rows() -> Rows:
 
 @pytest.mark.parametrize("harmless", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"max_tokens": 4}])
 def test_greedy_rows_ask_for_the_largest(harmless: dict[str, Any]) -> None:
-    assert put(empty_rows(), **harmless)
+    assert put(empty_rows(), **harmless) == 1
+
+
+@pytest.mark.parametrize(
+    "harmless", [{}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"temperature": 0.001}, {"temperature": 100.0}]
+)
+def test_rows_that_sample_of_few_ask_for_those(harmless: dict[str, Any]) -> None:
+    for top_k in (1, 5, 63):
+        assert put(empty_rows(), **{"temperature": 0.7, "top_k": top_k} | harmless) == top_k
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        {"temperature": 0.1}, {"logprobs": 0}, {"logprobs": 3}, {"prompt_logprobs": 0}, {"grammar": object()},
+        {"temperature": 0.1}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 1.0, "top_k": 64},
+        {"temperature": 0.0001, "top_k": 5},
+        {"logprobs": 0}, {"logprobs": 3}, {"prompt_logprobs": 0}, {"grammar": object()},
         {"repetition_penalty": 1.1}, {"presence_penalty": -0.5}, {"frequency_penalty": 0.5}, {"logit_bias": {3: 1.0}},
         {"allowed_token_ids": (3, 5)}, {"bad_words": ((3,),)}, {"min_tokens": 2},
         {"logits_processors": (call("even"),)},
@@ -44,25 +54,33 @@ def test_greedy_rows_ask_for_the_largest(harmless: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_rows_that_ask_for_more(more: dict[str, Any]) -> None:
     rows = empty_rows()
-    assert not put(rows, **more)
-    assert put(rows), "the row's next sequence has nothing of that"
+    assert put(rows, **more) == 0
+    assert put(rows, **{"temperature": 1.0, "top_k": 5} | more) == 0 or "temperature" in more
+    assert put(rows) == 1, "the row's next sequence has nothing of that"
 
 
 def test_a_mask_that_comes_later_asks_for_more() -> None:
     rows = empty_rows()
     assert put(rows)
     rows.open_mask(0)
-    assert not rows.only_largest[0]
+    assert rows.num_largest[0] == 0
 
 
-def steps_of(*requests: GenerateRequest) -> list[bool]:
-    """only_largest of each step that has logits."""
+def test_top_k_of_many_asks_for_all() -> None:
+    rows = Rows(num_rows=4, max_len=16, block_size=4, vocab_size=4096)
+    assert put(rows, temperature=1.0, top_k=128) == 128
+    assert put(rows, temperature=1.0, top_k=129) == 0
+
+
+def steps_of(*requests: GenerateRequest) -> list[list[int] | None]:
+    """num_largest of each step that has logits."""
     executable = tiny_executable(configure())
-    run, asked = executable.run, []
+    run = executable.run
+    asked: list[list[int] | None] = []
 
     def spy(inputs: StepInputs) -> np.ndarray:
         if len(inputs.sampled_rows):
-            asked.append(inputs.only_largest)
+            asked.append(None if inputs.num_largest is None else inputs.num_largest.tolist())
         return run(inputs)
 
     executable.run = spy  # type: ignore[method-assign]
@@ -70,19 +88,30 @@ def steps_of(*requests: GenerateRequest) -> list[bool]:
     return asked
 
 
-def test_one_row_that_asks_for_more_decides_for_its_steps() -> None:
-    assert steps_of(greedy(max_tokens=6)) == [True] * 6
-    assert steps_of(drawn(max_tokens=6)) == [False] * 6
-    assert steps_of(greedy(max_tokens=6), drawn(max_tokens=4, name="other")) == [False] * 4 + [True] * 2
+def test_steps_ask_for_what_their_rows_ask() -> None:
+    assert steps_of(greedy(max_tokens=6)) == [[1]] * 6
+    assert steps_of(drawn(max_tokens=6, top_k=0)) == [None] * 6
+    assert steps_of(drawn(max_tokens=6, top_k=9)) == [[9]] * 6
+    few = greedy(max_tokens=6), drawn(max_tokens=4, top_k=5, name="other")
+    assert steps_of(*few) == [[1, 5]] * 4 + [[1]] * 2
+
+
+def test_a_quarter_of_the_rows_that_want_all_decide_for_their_steps() -> None:
+    wants_all = drawn(max_tokens=4, top_k=0, name="other")
+    assert steps_of(greedy(max_tokens=6), wants_all) == [None] * 4 + [[1]] * 2
+    few = [generate(f"few{number}", PROMPT, 6, temperature=0.0) for number in range(4)]
+    assert steps_of(*few[:3], wants_all) == [None] * 4 + [[1] * 3] * 2
+    assert steps_of(*few, wants_all) == [[1, 1, 1, 1, 0]] * 4 + [[1] * 4] * 2
 
 
 @pytest.mark.parametrize("kernel_set", ["cpu-generic", "reference"])
 def test_answers_are_the_same_with_a_screen(kernel_set: str) -> None:
     config, vocab = configure(), 2048  # so many that few are computed
-    requests = [
-        generate(f"r{number}", PROMPT[number:], 20 + number, temperature=0.7 if number == 3 else 0.0, seed=number)
-        for number in range(6)
-    ]
+    ways: list[dict[str, Any]] = [
+        {"temperature": 0.0}, {"top_k": 8}, {"temperature": 0.0}, {"temperature": 0.7}, {"top_k": 5, "min_p": 0.02},
+        {"top_k": 20, "top_p": 0.9, "temperature": 1.5},
+    ]  # fmt: skip
+    requests = [generate(f"r{at}", PROMPT[at:], 20 + at, seed=at, **way) for at, way in enumerate(ways)]
     answers = []
     for screened in (False, True):
         executable = tiny_executable(config, vocab, kernel_set=kernel_set, screen_logits=screened)
@@ -99,7 +128,7 @@ def test_the_profile_tells_screened_heads_apart() -> None:
     engine.runner.start_profile()
     assert executable.memory_bytes["logit_screen"] > 0
     counts = []
-    for request in (greedy(max_tokens=4), drawn(max_tokens=3)):
+    for request in (greedy(max_tokens=4), drawn(max_tokens=3, top_k=0)):
         engine.scheduler.add(b"", request)
         while (plan := engine.scheduler.schedule()) is not None:
             engine.runner.laps.begin()

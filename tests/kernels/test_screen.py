@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Executable
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Extent, GatherRows, Linear, RmsNorm, SoftCap, StepProgram
@@ -23,8 +24,10 @@ class Head:
     executable: Executable
     rows: int
 
-    def logits(self, *, only_largest: bool) -> np.ndarray:
-        return self.executable.run(replace(plain_step(self.rows), only_largest=only_largest)).copy()
+    def logits(self, largest: int | list[int] | None = None) -> np.ndarray:
+        """[T, V] with so many of the largest, all the same or a number a row; None for all."""
+        asked = None if largest is None else np.full(self.rows, largest, np.int32)
+        return self.executable.run(replace(plain_step(self.rows), num_largest=asked)).copy()
 
 
 def head_of(
@@ -60,14 +63,13 @@ def random_head(layout: Layout = Layout.BF16, rows: int = VOCABULARY, hidden: in
     return random_weight(np.random.default_rng(1), layout, rows, hidden)
 
 
-def check(head: Head) -> np.ndarray:
-    """Screened logits are the same where the largest is, and less elsewhere. Returns where they are not the same."""
-    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
-    assert np.array_equal(screened.argmax(1), exact.argmax(1))
-    assert np.array_equal(screened.max(1), exact.max(1))
-    is_largest = exact == exact.max(1, keepdims=True)
-    assert np.array_equal(screened[is_largest], exact[is_largest])
-    assert (screened[~is_largest] < np.broadcast_to(exact.max(1, keepdims=True), exact.shape)[~is_largest]).all()
+def check(head: Head, count: int = 1) -> np.ndarray:
+    """Screened logits are the same where the largest are, and less elsewhere. Returns where they are not the same."""
+    exact, screened = head.logits(), head.logits(count)
+    least = np.sort(exact, 1)[:, -count:][:, :1]
+    is_wanted = exact >= least
+    assert np.array_equal(screened[is_wanted], exact[is_wanted])
+    assert (screened < least)[~is_wanted].all()
     return screened != exact
 
 
@@ -111,7 +113,7 @@ def test_the_first_of_equal_ones_is_found(native: CpuKernelSet) -> None:
     weights[700] *= 2
     head = head_of(native, weights[700:701] + random_input(1) * 0.01, dense(weights))
     check(head)
-    assert head.logits(only_largest=True).argmax() == 7
+    assert head.logits(1).argmax() == 7
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-42, 0.0])
@@ -120,7 +122,7 @@ def test_inputs_that_have_no_bounds_are_computed_whole(native: CpuKernelSet, val
     x = random_input(12)
     x[1], x[2, 3] = value, value
     head = head_of(native, x, random_head(Layout.F32))
-    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
+    exact, screened = head.logits(), head.logits(1)
     assert np.array_equal(np.isnan(screened).any(1), np.isnan(exact).any(1))
     assert np.array_equal(screened[1], exact[1], equal_nan=True)
     assert (screened[3:] != exact[3:]).any()
@@ -134,7 +136,7 @@ def test_weights_that_have_no_bounds_are_always_computed(native: CpuKernelSet, v
     weight = random_head(Layout.F32)
     weight.data.reshape(VOCABULARY, HIDDEN)[[3, 900]] = value
     head = head_of(native, random_input(6), weight)
-    exact, screened = head.logits(only_largest=False), head.logits(only_largest=True)
+    exact, screened = head.logits(), head.logits(1)
     assert np.array_equal(screened[:, [3, 900]], exact[:, [3, 900]], equal_nan=True)
     assert np.array_equal(np.nanargmax(screened, 1), np.nanargmax(exact, 1))
     assert np.array_equal(np.nanmax(screened, 1), np.nanmax(exact, 1))
@@ -146,12 +148,63 @@ def test_weights_that_are_all_but_nothing(native: CpuKernelSet) -> None:
     assert check(head_of(native, random_input(6), weight)).any()
 
 
+def test_weights_whose_squares_are_nothing(native: CpuKernelSet) -> None:
+    weights = np.random.default_rng(4).standard_normal((30_000, 128)) * 1e-25
+    head = head_of(native, random_input(12, 128) * np.float32(1e3), dense(weights, Layout.F32))
+    for count in (1, 9):
+        check(head, count)
+
+
+@pytest.mark.parametrize("layout", DENSE)
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_the_first_so_many_are_exact(native: CpuKernelSet, layout: Layout, rows: int) -> None:
+    head = head_of(native, random_input(rows, 128), random_head(layout, 30_000, 128))
+    for count in (2, 3, 20):
+        assert check(head, count).mean() > 0.5
+
+
+def test_equal_ones_at_the_end_of_the_first_so_many_are_all_exact(native: CpuKernelSet) -> None:
+    weights = random_head(Layout.F32, 30_000, 128).data.reshape(30_000, 128).copy()
+    x = random_input(1, 128)
+    fourth = np.argsort(-(x @ weights.T)[0])[3]
+    weights[[11, 17_011, 29_999]] = weights[fourth]
+    head = head_of(native, x, dense(weights))
+    assert check(head, 4).any()
+    exact = head.logits()[0]
+    assert np.array_equal(head.logits(4)[0, [11, 17_011, 29_999]], exact[[11, 17_011, 29_999]])
+
+
+def test_each_row_gets_as_many_as_it_asks_for(native: CpuKernelSet) -> None:
+    head = head_of(native, random_input(9, 128), random_head(rows=30_000, hidden=128))
+    counts = [1, 5, 0, 64, 1, 2, 1, 7, 1]
+    exact, screened = head.logits(), head.logits(counts)
+    for row, count in enumerate(counts):
+        first = np.argsort(-exact[row], kind="stable")[: count or None]
+        assert np.array_equal(screened[row, first], exact[row, first])
+        assert (screened[row] != exact[row]).any() == (count > 0)
+
+
+def test_more_than_there_are_is_all(native: CpuKernelSet) -> None:
+    head = head_of(native, random_input(5), random_head())
+    for count in (VOCABULARY, 2**31 - 1):
+        assert np.array_equal(head.logits(count), head.logits())
+
+
+@pytest.mark.parametrize(
+    "asked", [np.full(5, -1, np.int32), np.ones(4, np.int32), np.ones(5, np.int64), np.ones((5, 1), np.int32)]
+)
+def test_what_asks_for_no_number_of_logits_is_refused(native: CpuKernelSet, asked: np.ndarray) -> None:
+    head = head_of(native, random_input(5), random_head())
+    with pytest.raises(StepError):
+        head.executable.run(replace(plain_step(5), num_largest=asked))
+
+
 def test_steps_with_and_without_follow_each_other(native: CpuKernelSet) -> None:
     head = head_of(native, random_input(20), random_head(), norm=True)
-    exact = head.logits(only_largest=False)
-    screened = head.logits(only_largest=True)
-    assert np.array_equal(head.logits(only_largest=False), exact)
-    assert np.array_equal(head.logits(only_largest=True), screened)
+    exact = head.logits()
+    screened = head.logits(1)
+    assert np.array_equal(head.logits(), exact)
+    assert np.array_equal(head.logits(1), screened)
 
 
 def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:
@@ -159,7 +212,7 @@ def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:
     for head in (head_of(native, x, random_head(Layout.INT8)), head_of(native, x, random_head(), cap=30.0)):
         assert "logit_screen" not in head.executable.memory_bytes
         assert head.executable.operator_work()[-1].screened is None
-        assert np.array_equal(head.logits(only_largest=True), head.logits(only_largest=False))
+        assert np.array_equal(head.logits(1), head.logits())
 
 
 def test_the_copy_is_counted(native: CpuKernelSet) -> None:

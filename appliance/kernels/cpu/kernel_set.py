@@ -103,7 +103,6 @@ class CpuExecutable:
         step.num_tokens = inputs.token_ids.shape[0]
         step.num_seqs = inputs.seq_lens.shape[0]
         step.num_sampled = inputs.sampled_rows.shape[0]
-        step.only_largest = inputs.only_largest
         step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
         _check_step(inputs)
         step.token_ids = inputs.token_ids.ctypes.data
@@ -113,6 +112,7 @@ class CpuExecutable:
         step.seq_lens = inputs.seq_lens.ctypes.data
         step.block_tables = inputs.block_tables.ctypes.data
         step.sampled_rows = inputs.sampled_rows.ctypes.data
+        step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
         if self._run(self._program, self._step_reference) != 0:
             raise StepError(self._library.last_error())
         return self._logits[: inputs.sampled_rows.shape[0]]
@@ -221,10 +221,11 @@ def _check_step(inputs: StepInputs) -> None:
         and inputs.slot_mapping.shape[0] == tokens
         and inputs.query_start.shape[0] == sequences + 1
         and inputs.block_tables.shape[0] == sequences
+        and (inputs.num_largest is None or inputs.num_largest.shape == inputs.sampled_rows.shape)
     )
     if not fits:
         raise StepError("the arrays of a step differ in length")
-    for name in abi.STEP_ARRAYS:
+    for name in abi.STEP_ARRAYS if inputs.num_largest is None else (*abi.STEP_ARRAYS, "num_largest"):
         array = getattr(inputs, name)
         if array.dtype != np.int32 or has_gaps(array):
             raise StepError(f"{name} is not an array of int32 without gaps")

@@ -1,4 +1,4 @@
-"""The screen of the logits: an int8 copy of the output head that tells where the largest logit of a row may be."""
+"""The screen of the logits: an int8 copy of the output head that tells where the largest logits of a row may be."""
 
 import contextlib
 import ctypes
