@@ -6,7 +6,7 @@ import numpy as np
 
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import Chunk, StepPlan
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import PastTokens, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -65,13 +65,18 @@ class InputBuilder:
         )
         wanted = self._logit_rows(chunks, row_ids, sample, query_start)
         inputs.sampled_rows = wanted.tokens
-        inputs.num_largest = self._num_largest(wanted.rows)
+        self._ask_for_few(inputs, wanted.rows)
         return inputs, wanted
 
-    def _num_largest(self, rows: Int32) -> Int32 | None:
-        """None where a quarter of the rows or more want all logits: to compute all of all is as fast then."""
+    def _ask_for_few(self, inputs: StepInputs, rows: Int32) -> None:
+        """Unless a quarter of the rows or more want all logits: to compute all of all is as fast then."""
         asked = self._rows.num_largest[rows]
-        return asked if 4 * np.count_nonzero(asked == 0) < len(asked) else None
+        if 4 * np.count_nonzero(asked == 0) >= len(asked):
+            return
+        inputs.num_largest = asked
+        is_penalised = self._rows.is_penalised[rows]
+        if is_penalised.any():
+            inputs.past = PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
         """[S, blocks of the longest sequence], contiguous."""

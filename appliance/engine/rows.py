@@ -59,6 +59,7 @@ class Rows:
         self.seed = np.zeros(num_rows, np.uint64)
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
         self.num_largest = np.zeros(num_rows, np.int32)  # logits that decide the row's tokens; 0 for all
+        self.is_penalised = np.zeros(num_rows, np.bool_)
         self.mask_row = np.full(num_rows, NO_MASK, np.int32)
         self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
         self.biases: dict[int, tuple[list[int], list[float]]] = {}
@@ -82,6 +83,7 @@ class Rows:
         self.seed[row] = new.seed
         self.num_logprobs[row] = self._count(sampling.logprobs)
         self.num_largest[row] = _num_largest(new, self.vocab_size)
+        self.is_penalised[row] = any(_penalties(sampling))
         if sampling.logit_bias:
             self.biases[row] = (list(sampling.logit_bias), list(sampling.logit_bias.values()))
         if sampling.bad_words or sampling.min_tokens:
@@ -140,18 +142,24 @@ class Rows:
 
 
 def _num_largest(new: NewRow, vocab_size: int) -> int:
-    """How many of its largest logits decide the row's tokens: one where it is greedy, top_k where it samples of few.
-    0, for all, where something changes logits or tells them."""
+    """How many of its largest logits decide the row's tokens, beside those of its past tokens that are as large: one
+    where it is greedy, top_k where it samples of few. 0, for all, where something tells logits, or changes them other
+    than by lowering past tokens."""
     sampling = new.sampling
-    has_penalty = sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty
+    raises = min(_penalties(sampling)) < 0
     has_list = (
         sampling.logit_bias or sampling.bad_words or sampling.min_tokens or sampling.allowed_token_ids is not None
     )
     told = sampling.logprobs is not None or new.prompt_logprobs is not None
     steered = new.grammar is not None or sampling.logits_processors
-    if has_penalty or has_list or told or steered:
+    if raises or has_list or told or steered:
         return 0
     if sampling.temperature == 0:
         return 1
     is_few = 0 < sampling.top_k <= _MOST_OF_LARGEST and sampling.top_k < vocab_size
     return sampling.top_k if is_few and sampling.temperature >= _LEAST_TEMPERATURE else 0
+
+
+def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:
+    """Each above 0 where it lowers logits, and 0 where it is off."""
+    return sampling.repetition_penalty - 1, sampling.presence_penalty, sampling.frequency_penalty

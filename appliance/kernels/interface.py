@@ -38,6 +38,18 @@ class ExecutionLimits:
 
 
 @dataclass(slots=True)
+class PastTokens:
+    """Tokens whose logits are lowered before anything is chosen: of row r of the logits table[row[r], :count[r]].
+
+    table: int32 [rows, max_len]; row, count: int32 [R].
+    """
+
+    table: np.ndarray
+    row: np.ndarray
+    count: np.ndarray
+
+
+@dataclass(slots=True)
 class StepInputs:
     """One step, as int32 arrays. Sequences are rows s; a sequence's tokens lie together.
 
@@ -45,6 +57,7 @@ class StepInputs:
     block_tables: [S, max_blocks]; sampled_rows: [R], indices into the T tokens.
     num_largest: [R], how many of a row's largest logits are asked for, 0 for all; the others may be any numbers that
     are less than those, also when both are divided by a temperature of 0.001 to 100. None: all of every row.
+    past: tokens that do not count among the largest; they are exact where they are as large. None: no row has any.
     """
 
     token_ids: np.ndarray
@@ -55,6 +68,7 @@ class StepInputs:
     block_tables: np.ndarray
     sampled_rows: np.ndarray
     num_largest: np.ndarray | None = None
+    past: PastTokens | None = None
 
 
 class Executable(Protocol):

@@ -1,11 +1,12 @@
 """What screened logits gain on a model's own continuations of a text, and whether those that count stay the same.
 
     python docs/benchmarks/screen.py SPEC [--set PATH=VALUE ...] [--rows 1,16,64] [--top-k 1,20] [--steps 48]
-        [--prompt 128]
+        [--prompt 128] [--repetition-penalty 1.1]
 
 Sequences continue pieces of the reference manual that ships inside Python, greedily, or sampling of top_k tokens. Each
 step in which all of them decode runs twice, with all logits and screened, in alternating order; the output head is
-timed alone. `computed` is the share of the logits that came out exact, `others` are rows whose first top_k differ.
+timed alone. `computed` is the share of the logits that came out exact, `others` are rows whose first top_k, penalised,
+differ.
 """
 
 import argparse
@@ -47,6 +48,7 @@ class Twice:
     def __init__(self, executable: Executable) -> None:
         self.found = Found()
         self.rows = 0  # of the steps that are looked at
+        self.penalty = np.float32(1)
         self._executable = executable
         self._seconds = np.zeros(len(executable.operator_work()))
         executable.time_operators(self._seconds)
@@ -58,10 +60,20 @@ class Twice:
         order = (False, True) if len(self.found.computed) % 2 else (True, False)
         logits = {screened: self._timed(inputs, asked if screened else None) for screened in order}
         self.found.computed.append(float((logits[False] == logits[True]).mean()))
-        first = {screened: largest(rows, int(asked[0])) for screened, rows in logits.items()}
+        first = {screened: largest(self._penalised(inputs, rows), int(asked[0])) for screened, rows in logits.items()}
         self.found.differing += int((first[False] != first[True]).any(1).sum())
         self.found.rows += len(inputs.sampled_rows)
         return logits[False]
+
+    def _penalised(self, inputs: StepInputs, logits: np.ndarray) -> np.ndarray:
+        if inputs.past is None:
+            return logits
+        penalised = logits.copy()
+        for at, (row, count) in enumerate(zip(inputs.past.row, inputs.past.count, strict=True)):
+            ids = np.unique(inputs.past.table[row, :count])
+            values = penalised[at, ids]
+            penalised[at, ids] = np.where(values > 0, values / self.penalty, values * self.penalty)
+        return penalised
 
     def _timed(self, inputs: StepInputs, num_largest: np.ndarray | None) -> np.ndarray:
         self._seconds[:] = 0
@@ -106,7 +118,7 @@ def prompts(plan: EnginePlan, count: int, size: int) -> list[list[int]]:
 def measure(
     twice: Twice, config: SchedulerConfig, vocab_size: int, texts: list[list[int]], sampling: SamplingParams
 ) -> Found:
-    twice.found, twice.rows = Found(), len(texts)
+    twice.found, twice.rows, twice.penalty = Found(), len(texts), np.float32(sampling.repetition_penalty)
     scheduler, runner = Scheduler(config), Runner(twice, config, vocab_size)
     for number, text in enumerate(texts):
         scheduler.add(b"", GenerateRequest(request_id=f"r{number}", prompt_token_ids=text, sampling=sampling))
@@ -123,6 +135,7 @@ def main() -> None:
     parser.add_argument("--top-k", default="1", help="1 is greedy")
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--repetition-penalty", type=float, default=1.0)
     given = parser.parse_args()
     plan = prepare(given.spec, tuple(given.overrides)).plan
     if not plan.kernels.screen_logits:
@@ -134,7 +147,12 @@ def main() -> None:
     say("| top_k | sequences | head, ms | screened, ms | ratio | computed: median | mean | most | others |")
     say("|---|---|---|---|---|---|---|---|---|")
     for top_k, rows in itertools.product(numbers(given.top_k), numbers(given.rows)):
-        sampling = SamplingParams(max_tokens=given.steps, temperature=0.0 if top_k == 1 else 1.0, top_k=top_k)
+        sampling = SamplingParams(
+            max_tokens=given.steps,
+            temperature=0.0 if top_k == 1 else 1.0,
+            top_k=top_k,
+            repetition_penalty=given.repetition_penalty,
+        )
         found = measure(twice, config, backend.vocab_size, prompts(plan, rows, given.prompt), sampling)
         say(f"| {top_k} " + line_of(found))
 

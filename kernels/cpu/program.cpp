@@ -164,6 +164,9 @@ void appl_program::check_step(const appl_step& step) const {
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
     require(step.num_largest == nullptr || step.num_largest[r] >= 0, "step: a row asks for less than no logits");
+    if (step.num_past == nullptr) continue;
+    require(step.past_row[r] >= 0 && step.past_row[r] < step.past_rows, "step: past tokens have no such row");
+    require(step.num_past[r] >= 0 && step.num_past[r] <= step.past_stride, "step: a row has more past tokens than its table");
   }
 }
 
@@ -238,8 +241,7 @@ void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
   uint8_t* const behind = memory + appl::round_up(bound.input.bytes(rows), 64);
   const appl::Prepared input = appl::prepare(pool_, bound.input, rows, memory, row_of);
   const appl::Prepared rounded = appl::prepare(pool_, bound.rounded, rows, behind, row_of);
-  appl::run_screened(pool_, {op.weight, op.screen, step.num_largest, op.x, input, rounded, op.out.data, op.out.stride,
-                             scratch<uint8_t>()});
+  appl::run_screened(pool_, {op.weight, op.screen, step, op.x, input, rounded, op.out.data, op.out.stride, scratch<uint8_t>()});
 }
 
 void appl_program::execute(const Bound& bound, const appl_step& step) {

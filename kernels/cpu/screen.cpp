@@ -115,7 +115,7 @@ class Screening {
     uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
     float* const upper = reinterpret_cast<float*>(own(thread));
     const Slack slack = slack_of(call_, row);
-    const int count = call_.num_largest[row];
+    const int count = call_.step.num_largest[row];
     const float least = count > 0 && slack.is_known() ? least_wanted(row, slack, count, upper) : -kInfinite;
     if (!std::isfinite(least)) return mark_all(marks);
     for (int word = 0; word < num_words_; ++word) {
@@ -152,6 +152,21 @@ class Screening {
     }
   }
 
+  // Leaves no bound to a lane of a word in which a past token may be the best.
+  void drop_past(int row, const Slack& slack, float* lower) const {
+    const appl_step& step = call_.step;
+    if (step.num_past == nullptr) return;
+    const float* const out = call_.out + size_t(row) * size_t(call_.out_stride);
+    const int32_t* const ids = step.past_table + size_t(step.past_row[row]) * size_t(step.past_stride);
+    for (int i = 0; i < step.num_past[row]; ++i) {
+      const int id = ids[i];
+      if (id < 0 || id >= weight_.rows) continue;
+      const float high = out[id] + call_.screen->norms[size_t(id)] * slack.of_norm + call_.screen->lost[size_t(id)] * slack.of_lost;
+      float& best = lower[id / (kWordPanels * kPanel) * kWidth + id % kWidth];
+      if (high >= best) best = -kInfinite;
+    }
+  }
+
   // What is less is none of the row's `count` largest outputs; infinite where that cannot be told. Writes upper bounds by word, and
   // behind them the best lower bound of each lane of a word: of so many outputs that the count-th bound is one of the row's.
   float least_wanted(int row, const Slack& slack, int count, float* upper) const {
@@ -165,6 +180,7 @@ class Screening {
       upper[word] = reduce_max(most);
       store(lower + word * kWidth, least);
     }
+    drop_past(row, slack, lower);
     const int size = num_words_ * kWidth;
     if (count > size) return -kInfinite;
     if (count > 1) std::nth_element(lower, lower + count - 1, lower + size, std::greater<>());

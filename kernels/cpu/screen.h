@@ -31,10 +31,10 @@ PreparedShape screen_shape(const appl_screen& screen);
 struct ScreenedCall {
   const appl_weight* weight;
   const appl_screen* screen;
-  const int32_t* num_largest;  // of each row: how many of its outputs are wanted, or 0 for all
-  appl_span x;       // what both inputs were prepared from
-  Prepared input;    // in input_shape's form
-  Prepared rounded;  // in screen_shape's form
+  const appl_step& step;  // says of each row how many of its outputs are wanted, and which do not count
+  appl_span x;            // what both inputs were prepared from
+  Prepared input;         // in input_shape's form
+  Prepared rounded;       // in screen_shape's form
   float* out;
   int out_stride;
   uint8_t* scratch;  // screen_scratch_bytes
@@ -42,8 +42,9 @@ struct ScreenedCall {
 
 size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& input, int rows, int threads);
 
-// out = x @ weight.T as run_linear has it in every panel with an output that may be one of the row's num_largest; the other outputs
-// are less than those, also when both are divided by a number of 0.001 to 100, and near what they would be.
+// out = x @ weight.T as run_linear has it in every panel with an output that may be one of the row's num_largest, or above one of
+// them and past; the other outputs are less than those, also when both are divided by a number of 0.001 to 100, and near what they
+// would be.
 void run_screened(appl_pool& pool, const ScreenedCall& call);
 
 }  // namespace appl

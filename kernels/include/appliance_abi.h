@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 5
+#define APPL_ABI_VERSION 6
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -221,6 +221,8 @@ typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
   const int32_t* num_largest; /* of each row's logits so many count, 0 for all: the others may be any that are less; NULL: all */
+  int32_t past_rows, past_stride;                  /* of past_table */
+  const int32_t *past_table, *past_row, *num_past; /* tokens that are not among num_largest; NULL: none */
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL where no row wants log-probabilities. */

@@ -46,7 +46,7 @@ def test_rows_that_sample_of_few_ask_for_those(harmless: dict[str, Any]) -> None
         {"temperature": 0.1}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 1.0, "top_k": 64},
         {"temperature": 0.0001, "top_k": 5},
         {"logprobs": 0}, {"logprobs": 3}, {"prompt_logprobs": 0}, {"grammar": object()},
-        {"repetition_penalty": 1.1}, {"presence_penalty": -0.5}, {"frequency_penalty": 0.5}, {"logit_bias": {3: 1.0}},
+        {"repetition_penalty": 0.9}, {"presence_penalty": -0.5}, {"frequency_penalty": -0.5}, {"logit_bias": {3: 1.0}},
         {"allowed_token_ids": (3, 5)}, {"bad_words": ((3,),)}, {"min_tokens": 2},
         {"logits_processors": (call("even"),)},
     ],
@@ -57,6 +57,16 @@ def test_rows_that_ask_for_more(more: dict[str, Any]) -> None:
     assert put(rows, **more) == 0
     assert put(rows, **{"temperature": 1.0, "top_k": 5} | more) == 0 or "temperature" in more
     assert put(rows) == 1, "the row's next sequence has nothing of that"
+
+
+@pytest.mark.parametrize("penalty", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_penalties_that_lower_leave_few_to_ask_for(penalty: str) -> None:
+    rows = empty_rows()
+    assert put(rows, **{penalty: 1.2}) == 1
+    assert put(rows, 2, **{"temperature": 0.7, "top_k": 5, penalty: 1.2}) == 5
+    assert rows.is_penalised.tolist() == [True, False, True, False]
+    assert put(rows) == 1
+    assert not rows.is_penalised[0]
 
 
 def test_a_mask_that_comes_later_asks_for_more() -> None:
@@ -96,6 +106,25 @@ def test_steps_ask_for_what_their_rows_ask() -> None:
     assert steps_of(*few) == [[1, 5]] * 4 + [[1]] * 2
 
 
+def test_tokens_of_penalised_rows_do_not_count() -> None:
+    steps: list[list[list[int]]] = []
+    executable = tiny_executable(configure())
+    run = executable.run
+
+    def spy(inputs: StepInputs) -> np.ndarray:
+        if inputs.past is not None:
+            rows = zip(inputs.past.row, inputs.past.count, strict=True)
+            steps.append([inputs.past.table[row, :count].tolist() for row, count in rows])
+        return run(inputs)
+
+    executable.run = spy  # type: ignore[method-assign]
+    plain, penalised = greedy(max_tokens=3), drawn(max_tokens=5, top_k=5, repetition_penalty=1.2, name="other")
+    engine = Engine(executable=executable).run(plain, penalised)
+    tokens = engine.tokens("other")
+    assert steps[:3] == [[[], [*PROMPT, *tokens[:count]]] for count in range(3)]
+    assert steps[3:] == [[[*PROMPT, *tokens[:count]]] for count in (3, 4)]
+
+
 def test_a_quarter_of_the_rows_that_want_all_decide_for_their_steps() -> None:
     wants_all = drawn(max_tokens=4, top_k=0, name="other")
     assert steps_of(greedy(max_tokens=6), wants_all) == [None] * 4 + [[1]] * 2
@@ -109,14 +138,15 @@ def test_answers_are_the_same_with_a_screen(kernel_set: str) -> None:
     config, vocab = configure(), 2048  # so many that few are computed
     ways: list[dict[str, Any]] = [
         {"temperature": 0.0}, {"top_k": 8}, {"temperature": 0.0}, {"temperature": 0.7}, {"top_k": 5, "min_p": 0.02},
-        {"top_k": 20, "top_p": 0.9, "temperature": 1.5},
+        {"top_k": 20, "top_p": 0.9, "temperature": 1.5}, {"temperature": 0.0, "repetition_penalty": 1.4},
+        {"top_k": 7, "presence_penalty": 0.5, "frequency_penalty": 0.3},
     ]  # fmt: skip
     requests = [generate(f"r{at}", PROMPT[at:], 20 + at, seed=at, **way) for at, way in enumerate(ways)]
     answers = []
     for screened in (False, True):
         executable = tiny_executable(config, vocab, kernel_set=kernel_set, screen_logits=screened)
         engine = Engine(config, executable=executable, vocab=vocab).run(*requests)
-        answers.append([engine.tokens(f"r{number}") for number in range(6)])
+        answers.append([engine.tokens(f"r{number}") for number in range(len(ways))])
         assert ("logit_screen" in executable.memory_bytes) == (screened and kernel_set != "reference")
     assert answers[0] == answers[1]
 

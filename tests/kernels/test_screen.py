@@ -7,7 +7,7 @@ import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Executable
+from appliance.kernels.interface import Executable, PastTokens
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Extent, GatherRows, Linear, RmsNorm, SoftCap, StepProgram
 from tests.kernels.harness import Graph, dense, limits, plain_step, random_weight, whole
@@ -188,6 +188,48 @@ def test_more_than_there_are_is_all(native: CpuKernelSet) -> None:
     head = head_of(native, random_input(5), random_head())
     for count in (VOCABULARY, 2**31 - 1):
         assert np.array_equal(head.logits(count), head.logits())
+
+
+def past_of(tokens: list[list[int]]) -> PastTokens:
+    """Rows of a table in another order than the rows of logits."""
+    count = np.array([len(row) for row in tokens], np.int32)
+    table = np.full((len(tokens) + 1, max(count) + 3), VOCABULARY - 1, np.int32)
+    row = np.arange(len(tokens), 0, -1, dtype=np.int32)
+    for at, ids in zip(row, tokens, strict=True):
+        table[at, : len(ids)] = ids
+    return PastTokens(table, row, count)
+
+
+def test_past_tokens_do_not_count(native: CpuKernelSet) -> None:
+    """Of the first forty of a row every second one is past, some of them twice; what is as large as the fifth of the
+    others is exact, past or not."""
+    head = head_of(native, random_input(7, 128), random_head(rows=30_000, hidden=128))
+    exact, every = head.logits(), np.arange(7)[:, None]
+    first = np.argsort(-exact, 1)[:, :40]
+    past = past_of([[*row[::2], *row[:6:2]] if at != 3 else [] for at, row in enumerate(first.tolist())])
+    step = replace(plain_step(7), num_largest=np.full(7, 5, np.int32), past=past)
+    screened = head.executable.run(step).copy()
+    wanted = np.where(np.arange(7) == 3, 5, 10)
+    least = exact[every, first[every, wanted[:, None] - 1]]
+    is_wanted = exact >= least
+    assert np.array_equal(screened[is_wanted], exact[is_wanted])
+    assert (screened < least)[~is_wanted].all()
+    assert (screened != exact).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"row": [0, 1, 2, 9]}, {"row": [0, 1, 2, -1]}, {"count": [0, 0, 0, 6]}, {"count": [0, 0, 0, -1]},
+     {"count": [0, 0, 0]}, {"row": [[0, 1, 2, 3]]}, {"table": [[0] * 5]}, {"table": [0] * 5}],
+)  # fmt: skip
+def test_past_tokens_out_of_their_table_are_refused(native: CpuKernelSet, change: dict[str, list[int]]) -> None:
+    head = head_of(native, random_input(4), random_head())
+    past = PastTokens(np.zeros((4, 5), np.int32), np.arange(4, dtype=np.int32), np.full(4, 5, np.int32))
+    step = replace(plain_step(4), num_largest=np.ones(4, np.int32), past=past)
+    head.executable.run(step)
+    wrong = replace(past, **{name: np.array(values, np.int32) for name, values in change.items()})
+    with pytest.raises(StepError):
+        head.executable.run(replace(step, past=wrong))
 
 
 @pytest.mark.parametrize(

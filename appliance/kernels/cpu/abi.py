@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -171,6 +171,8 @@ class Step(Structure):
         *((name, c_int32) for name in ("num_tokens", "num_seqs", "num_sampled", "block_table_stride")),
         *((name, c_void_p) for name in STEP_ARRAYS),
         ("num_largest", c_void_p),
+        *((name, c_int32) for name in ("past_rows", "past_stride")),
+        *((name, c_void_p) for name in ("past_table", "past_row", "num_past")),
     ]
 
 

@@ -18,7 +18,7 @@ from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import create_screen
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
-from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.interface import ExecutionLimits, KvCacheShape, PastTokens, StepInputs
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
@@ -113,6 +113,7 @@ class CpuExecutable:
         step.block_tables = inputs.block_tables.ctypes.data
         step.sampled_rows = inputs.sampled_rows.ctypes.data
         step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
+        _put_past(step, inputs.past)
         if self._run(self._program, self._step_reference) != 0:
             raise StepError(self._library.last_error())
         return self._logits[: inputs.sampled_rows.shape[0]]
@@ -213,6 +214,16 @@ def _native_limits(limits: ExecutionLimits) -> abi.Limits:
     )
 
 
+def _put_past(step: abi.Step, past: PastTokens | None) -> None:
+    if past is None:
+        step.num_past = None
+        return
+    step.past_rows, step.past_stride = past.table.shape
+    step.past_table = past.table.ctypes.data
+    step.past_row = past.row.ctypes.data
+    step.num_past = past.count.ctypes.data
+
+
 def _check_step(inputs: StepInputs) -> None:
     """What the native check cannot see: element types, and arrays shorter than their counts."""
     tokens, sequences = inputs.token_ids.shape[0], inputs.seq_lens.shape[0]
@@ -225,10 +236,29 @@ def _check_step(inputs: StepInputs) -> None:
     )
     if not fits:
         raise StepError("the arrays of a step differ in length")
-    for name in abi.STEP_ARRAYS if inputs.num_largest is None else (*abi.STEP_ARRAYS, "num_largest"):
-        array = getattr(inputs, name)
-        if array.dtype != np.int32 or has_gaps(array):
-            raise StepError(f"{name} is not an array of int32 without gaps")
+    for name in abi.STEP_ARRAYS:
+        _check_array(name, getattr(inputs, name))
+    if inputs.num_largest is not None:
+        _check_array("num_largest", inputs.num_largest)
+    if inputs.past is not None:
+        _check_past(inputs.past, inputs.sampled_rows.shape)
+
+
+def _check_past(past: PastTokens, shape: tuple[int, ...]) -> None:
+    if (
+        past.table.ndim != 2
+        or not past.table.flags.c_contiguous
+        or past.row.shape != shape
+        or past.count.shape != shape
+    ):
+        raise StepError("past tokens are no table, or their arrays differ in length")
+    for name in ("table", "row", "count"):
+        _check_array(f"past.{name}", getattr(past, name))
+
+
+def _check_array(name: str, array: np.ndarray) -> None:
+    if array.dtype != np.int32 or has_gaps(array):
+        raise StepError(f"{name} is not an array of int32 without gaps")
 
 
 def _closed(*_: object) -> int:
