@@ -9,6 +9,7 @@
 #include "linear.h"
 #include "memory.h"
 #include "pool.h"
+#include "screen.h"
 
 struct appl_program {
  public:
@@ -70,6 +71,7 @@ struct appl_program {
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;  // of a row
   size_t screen_bytes_ = 0;  // of scratch
+  appl::ScreenPauses pauses_;
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
 

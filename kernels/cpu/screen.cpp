@@ -262,7 +262,7 @@ size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& inpu
   return size_t(rows) * size_t(words_of(weight)) * sizeof(uint32_t) + 64 + size_t(threads) * own_bytes(weight, input);
 }
 
-void run_screened(appl_pool& pool, const ScreenedCall& call) {
+bool run_screened(appl_pool& pool, const ScreenedCall& call) {
   const int rows = call.input.rows;
   run_linear(pool, {call.screen->codes.get(), call.rounded, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
   const Screening screening(call);
@@ -270,11 +270,13 @@ void run_screened(appl_pool& pool, const ScreenedCall& call) {
     for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
   }, 1);
   if (screening.is_most_marked()) {
-    return run_linear(pool, {call.weight, call.input, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
+    run_linear(pool, {call.weight, call.input, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
+    return false;
   }
   parallel_for(pool, screening.num_words(), int64_t{rows} * call.weight->columns * kPanel, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t word = begin; word < end; ++word) screening.compute(int(word), thread);
   });
+  return true;
 }
 
 }  // namespace appl

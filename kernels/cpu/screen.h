@@ -2,6 +2,7 @@
 // how large it is at most and at least. Only where that leaves a doubt is the weight itself read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -44,7 +45,23 @@ size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& inpu
 
 // out = x @ weight.T as run_linear has it in every panel with an output that may be one of the row's num_largest, or above one of
 // them and past; the other outputs are less than those, also when both are divided by a number of 0.001 to 100, and near what they
-// would be.
-void run_screened(appl_pool& pool, const ScreenedCall& call);
+// would be. Returns false where that were so many panels that all outputs were computed.
+bool run_screened(appl_pool& pool, const ScreenedCall& call);
+
+// Steps whose outputs are so alike that a screen gains nothing come in runs: after some in a row it pauses, longer each time.
+class ScreenPauses {
+ public:
+  // Called once a step: true where this one does without.
+  bool skip() { return left_ > 0 && left_-- > 0; }
+
+  void ran(bool has_gained) {
+    failures_ = has_gained ? 0 : std::min(failures_ + 1, kMostFailures);
+    left_ = (1 << failures_) / 2 - (failures_ > 0);
+  }
+
+ private:
+  static constexpr int kMostFailures = 5;  // in a row that count: 0, 1, 3, 7, and then always 15 steps of pause
+  int failures_ = 0, left_ = 0;
+};
 
 }  // namespace appl

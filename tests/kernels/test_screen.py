@@ -249,6 +249,28 @@ def test_steps_with_and_without_follow_each_other(native: CpuKernelSet) -> None:
     assert np.array_equal(head.logits(1), screened)
 
 
+def test_a_screen_that_gains_nothing_pauses(native: CpuKernelSet) -> None:
+    """Row 0 has nothing but equal logits, all of which may be the largest; row 1 is screened where no pause is left."""
+    x = random_input(2)
+    x[0] = 0
+    head = head_of(native, x, random_head())
+    exact = head.logits()
+
+    def is_screened(row: int) -> bool:
+        sampled = np.array([row], np.int32)
+        step = replace(plain_step(2), sampled_rows=sampled, num_largest=np.ones(1, np.int32))
+        return not np.array_equal(head.executable.run(step)[0], exact[row])
+
+    assert is_screened(1)
+    pauses = [0, 1, 3, 7, 15, 15, 15]
+    for failures in range(1, 8):
+        for pause in pauses[: failures - 1]:
+            assert not any(is_screened(0) for _ in range(1 + pause))
+        assert not is_screened(0)
+        last = pauses[failures - 1]
+        assert [is_screened(1) for _ in range(last + 2)] == [False] * last + [True, True]
+
+
 def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:
     x = random_input(3)
     for head in (head_of(native, x, random_head(Layout.INT8)), head_of(native, x, random_head(), cap=30.0)):
