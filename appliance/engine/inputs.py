@@ -69,9 +69,9 @@ class InputBuilder:
         return inputs, wanted
 
     def _ask_for_few(self, inputs: StepInputs, rows: Int32) -> None:
-        """Unless a quarter of the rows or more want all logits: to compute all of all is as fast then."""
+        """Unless an eighth of the rows or more want all logits: to compute all of all is as fast then."""
         asked = self._rows.num_largest[rows]
-        if 4 * np.count_nonzero(asked == 0) >= len(asked):
+        if 8 * np.count_nonzero(asked == 0) >= len(asked):
             return
         inputs.num_largest = asked
         is_penalised = self._rows.is_penalised[rows]

@@ -104,10 +104,11 @@ class Screening {
 
   // True where so much is marked that computing all is faster.
   bool is_most_marked() const {
-    constexpr int kWorthWhole = 4;  // times what is marked
+    constexpr int kCrowd = 4;  // rows that share a panel's bytes when all is computed
+    const int worth_whole = call_.input.rows < kCrowd ? 4 : 8;  // times what is marked
     int64_t marks = 0;
     for (int i = 0; i < call_.input.rows * num_words_; ++i) marks += std::popcount(marks_[i]);
-    return marks * kWorthWhole > int64_t{call_.input.rows} * weight_.num_panels;
+    return marks * worth_whole > int64_t{call_.input.rows} * weight_.num_panels;
   }
 
   // Marks the panels in which the row's largest outputs may be.

@@ -125,12 +125,12 @@ def test_tokens_of_penalised_rows_do_not_count() -> None:
     assert steps[3:] == [[[*PROMPT, *tokens[:count]]] for count in (3, 4)]
 
 
-def test_a_quarter_of_the_rows_that_want_all_decide_for_their_steps() -> None:
+def test_an_eighth_of_the_rows_that_want_all_decide_for_their_steps() -> None:
     wants_all = drawn(max_tokens=4, top_k=0, name="other")
     assert steps_of(greedy(max_tokens=6), wants_all) == [None] * 4 + [[1]] * 2
-    few = [generate(f"few{number}", PROMPT, 6, temperature=0.0) for number in range(4)]
-    assert steps_of(*few[:3], wants_all) == [None] * 4 + [[1] * 3] * 2
-    assert steps_of(*few, wants_all) == [[1, 1, 1, 1, 0]] * 4 + [[1] * 4] * 2
+    few = [generate(f"few{number}", PROMPT, 6, temperature=0.0) for number in range(8)]
+    assert steps_of(*few[:7], wants_all) == [None] * 4 + [[1] * 7] * 2
+    assert steps_of(*few, wants_all) == [[*[1] * 8, 0]] * 4 + [[1] * 8] * 2
 
 
 @pytest.mark.parametrize("kernel_set", ["cpu-generic", "reference"])
