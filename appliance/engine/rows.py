@@ -12,7 +12,7 @@ from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-_MOST_OF_LARGEST = 128  # top_k beyond: so many candidates that a screen of the logits gains little
+_MOST_TOP_K = 128  # beyond, candidates are so many that a screen of the logits gains little
 _LEAST_TEMPERATURE = 0.001  # below, what is less may not stay less when divided by it (StepInputs.num_largest)
 
 
@@ -156,7 +156,7 @@ def _num_largest(new: NewRow, vocab_size: int) -> int:
         return 0
     if sampling.temperature == 0:
         return 1
-    is_few = 0 < sampling.top_k <= _MOST_OF_LARGEST and sampling.top_k < vocab_size
+    is_few = 0 < sampling.top_k <= _MOST_TOP_K and sampling.top_k < vocab_size
     return sampling.top_k if is_few and sampling.temperature >= _LEAST_TEMPERATURE else 0
 
 

@@ -38,7 +38,7 @@ class ScreenRequest:
         if self.is_wanted:
             return ledger.take(PATH, SPEC_PATH, True)
         if self.item.size_bytes <= free_bytes:
-            return ledger.decide(PATH, True, "computed", "a greedy token needs few exact logits, and the copy fits")
+            return ledger.decide(PATH, True, "computed", "most tokens need few exact logits, and the copy fits")
         return ledger.decide(PATH, False, "computed", f"{format_size(self.item.size_bytes)} would be the cache's")
 
 

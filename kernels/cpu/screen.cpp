@@ -77,9 +77,13 @@ void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen)
   }
 }
 
-// How far an output may be from its approximation: norm * of_norm + lost * of_lost.
+// How far outputs of a row may be from their approximations.
 struct Slack {
   float of_norm, of_lost;
+
+  // Of one output or a vector of them, from the weight's norms.
+  template <class T>
+  T at_most(T norm, T lost) const { return norm * of_norm + lost * of_lost; }
   bool is_known() const { return of_norm < kInfinite && of_lost < kInfinite; }  // neither is NaN
 };
 
@@ -114,10 +118,11 @@ class Screening {
   // Marks the panels in which the row's largest outputs may be.
   void mark(int row, int thread) const {
     uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
+    const int count = call_.step.num_largest[row];
+    if (count == 0) return mark_all(marks);
     float* const upper = reinterpret_cast<float*>(own(thread));
     const Slack slack = slack_of(call_, row);
-    const int count = call_.step.num_largest[row];
-    const float least = count > 0 && slack.is_known() ? least_wanted(row, slack, count, upper) : -kInfinite;
+    const float least = slack.is_known() ? least_wanted(row, slack, count, upper) : -kInfinite;
     if (!std::isfinite(least)) return mark_all(marks);
     for (int word = 0; word < num_words_; ++word) {
       marks[word] = 0;
@@ -162,7 +167,7 @@ class Screening {
     for (int i = 0; i < step.num_past[row]; ++i) {
       const int id = ids[i];
       if (id < 0 || id >= weight_.rows) continue;
-      const float high = out[id] + call_.screen->norms[size_t(id)] * slack.of_norm + call_.screen->lost[size_t(id)] * slack.of_lost;
+      const float high = out[id] + slack.at_most(call_.screen->norms[size_t(id)], call_.screen->lost[size_t(id)]);
       float& best = lower[id / (kWordPanels * kPanel) * kWidth + id % kWidth];
       if (high >= best) best = -kInfinite;
     }
@@ -204,7 +209,7 @@ class Screening {
       const float* const values = live < kPanel ? last : out + at;
       for (int k = 0; k < kPanel; k += kWidth) {
         const Floats value = load(values + k);
-        const Floats far = load(norms + at + k) * slack.of_norm + load(lost + at + k) * slack.of_lost;
+        const Floats far = slack.at_most(load(norms + at + k), load(lost + at + k));
         body(panel - first, value + far, value - far);
       }
     }

@@ -56,7 +56,7 @@ class ScreenPauses {
 
   void ran(bool has_gained) {
     failures_ = has_gained ? 0 : std::min(failures_ + 1, kMostFailures);
-    left_ = (1 << failures_) / 2 - (failures_ > 0);
+    left_ = has_gained ? 0 : (1 << (failures_ - 1)) - 1;
   }
 
  private:

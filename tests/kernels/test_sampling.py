@@ -1,11 +1,11 @@
 """The native sampler against the oracle; statistics, determinism and hostile input."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.errors import StepError
@@ -17,8 +17,7 @@ MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 
 
 @pytest.fixture(scope="module")
-def sampler(library: Library):  # type: ignore[no-untyped-def]  # a generator fixture
-    assert create_pool is not None
+def sampler(library: Library) -> Iterator[NativeSampler]:
     with thread_pool(library, 2) as pool:
         yield NativeSampler(library, pool)
 
