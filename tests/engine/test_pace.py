@@ -7,7 +7,7 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.gaps import WINDOW, LateGaps
-from appliance.engine.core.pace import FIRST_TOKENS, MIN_TOKENS, PAUSE_S, PAUSE_STEP, Backlog, Decodes, Pace
+from appliance.engine.core.pace import ALONE_S, FIRST_TOKENS, MIN_TOKENS, PAUSE_S, PAUSE_STEP, Backlog, Decodes, Pace
 from appliance.engine.core.scheduler import Scheduler
 
 from .simulator import Harness, generate
@@ -102,6 +102,18 @@ def test_a_step_that_nobody_reads_may_be_longer_and_one_reader_ends_that() -> No
     unread, one = pace.prompt_tokens(Decodes(8, 0)), pace.prompt_tokens(Decodes(8, 1))
     assert machine(8, unread or 0) == pytest.approx(0.8, rel=0.05)
     assert one == pace.prompt_tokens(read(8))
+
+
+def test_a_prompt_alone_runs_in_few_even_pieces() -> None:
+    pace, alone = known(Pace(0.2, 0.04)), Decodes(0, 0)
+    most = pace.prompt_tokens(alone, 625)
+    assert most == 625, "to its end, as that is less than ALONE_S away"
+    assert machine(0, most) == pytest.approx(ALONE_S, rel=0.05)
+    assert pace.prompt_tokens(alone, 700) == 350
+    assert pace.prompt_tokens(alone, 2000) == 500
+    assert pace.prompt_tokens(alone, 10) == pace.prompt_tokens(alone), "other prompts fill the step"
+    assert pace.prompt_tokens(Decodes(1, 0), 2000) == pace.prompt_tokens(Decodes(1, 0)), "that one waits for its next"
+    assert Pace(0.2).prompt_tokens(alone, 2000) == FIRST_TOKENS, "nothing is known"
 
 
 def test_steps_that_nobody_reads_use_up_no_late_gaps() -> None:
@@ -261,6 +273,53 @@ def test_steps_are_short_for_streams_alone(streamed: tuple[bool, bool], most_s: 
     for _ in range(8):
         assert clock.step()
     assert max(clock.steps[8:]) == pytest.approx(most_s, rel=0.15)
+
+
+def alone(prompts: list[list[int]], **fields: object) -> tuple[Clock, list[int]]:
+    """Runs the first prompt to its end, then the others, which come during its first step; also their step's sizes."""
+    config = SchedulerConfig(
+        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=2048,
+        max_num_sampled=8, target_step_s=0.2, **fields,
+    )  # fmt: skip
+    clock = Clock(Harness(Scheduler(config)))
+    clock.run.scheduler.add(b"", generate("warm", [1] * 300, 1))
+    while clock.step():
+        pass
+    begin = len(clock.run.steps)
+    clock.run.scheduler.add(b"", generate("0", prompts[0], 1))
+    assert clock.step()
+    for number, prompt in enumerate(prompts[1:], start=1):
+        clock.run.scheduler.add(b"", generate(str(number), prompt, 1))
+    while clock.step():
+        pass
+    return clock, [plan.num_tokens for plan in clock.run.steps[begin:]]
+
+
+def test_a_prompt_alone_holds_up_nobody_longer_than_it_would_in_small_pieces() -> None:
+    """Who comes while it runs waits for its end in any case."""
+    prompts = [[2] * 2000, [3] * 40]
+    large, sizes = alone(prompts)
+    small, small_sizes = alone(prompts, long_prefill_token_threshold=4000)
+    assert sizes == [500, 500, 500, 500, 40]
+    assert len(small_sizes) >= 10
+    assert large.first["0"] < small.first["0"]
+    assert large.first["1"] < small.first["1"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_num_partial_prefills": 2}, {"long_prefill_token_threshold": 1000}, {"policy": "priority"}]
+)
+def test_pieces_are_small_where_others_may_pass(fields: dict[str, object]) -> None:
+    clock, _ = alone([[2] * 2000, [3] * 40], **fields)
+    assert max(clock.steps[-5:]) == pytest.approx(0.8, rel=0.05)
+
+
+def test_what_a_prompt_finds_cached_makes_no_step_longer() -> None:
+    """Steps behind the first are as long as what is left of the prompts takes, not as the prompts are."""
+    shared = [2] * 2000
+    _, sizes = alone([[*shared, 1], *([*shared, number] + [number] * 60 for number in range(2, 9))])
+    assert sum(sizes) <= 2001 + 7 * 80
+    assert max(machine(0, size) for size in sizes[4:]) == pytest.approx(0.8, rel=0.05)
 
 
 def test_without_a_target_a_step_takes_what_fits() -> None:

@@ -6,6 +6,7 @@ per_token from the rest of steps with prompts, so it follows the growing context
 by other work on the machine, and never hurried: so averages follow quick steps sooner than slow ones.
 """
 
+from math import ceil
 from typing import NamedTuple
 
 from appliance.engine.core.gaps import LateGaps
@@ -14,6 +15,7 @@ WEIGHT_OF_SLOWER = 0.25  # of the newest step in a moving average
 WEIGHT_OF_QUICKER = 0.5
 MOST_SLOWER = 2.0  # a step that took more than so many times the average counts as this
 UNREAD = 4.0  # times the target: a step that nobody reads, which holds up only what comes in, aborts and the watchdog
+ALONE_S = 2.5  # a step of prompts alone at most, where what comes in waits for the first one's end in any case
 MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
 MIN_TOKENS = 16  # prompt tokens a step: fewer cost nearly as much
 FIRST_TOKENS = 64  # of the first step with a prompt, before anything is known
@@ -69,11 +71,16 @@ class Pace:
             self._late_gaps.count(decodes.num_read, late=self._paused_s + seconds > LATE * should_s)
         self._paused_s = 0.0
 
-    def prompt_tokens(self, decodes: Decodes) -> int | None:
-        """What a step with these decodes may take of prompts; None when that is not bounded."""
+    def prompt_tokens(self, decodes: Decodes, num_first: int = 0) -> int | None:
+        """What a step with these decodes may take of prompts; None when that is not bounded.
+
+        `num_first`: tokens left of the first prompt, where nothing that comes in would run before its end; 0 elsewhere.
+        Without decodes, a shorter step would then bring nobody's token forward.
+        """
         if self._target_s is None:
             return None
-        return self._tokens_in(self._prompt_seconds(decodes))
+        in_time = self._tokens_in(self._prompt_seconds(decodes))
+        return in_time if decodes.num else max(in_time, self._even_piece(num_first))
 
     def pause(self, decodes: Decodes, backlog: Backlog) -> int | None:
         """How many prompt tokens the next step takes when it leaves these decodes out; None when it should not."""
@@ -117,6 +124,11 @@ class Pace:
         if self._token_s is None:
             return FIRST_TOKENS
         return max(MIN_TOKENS, int(seconds / max(self._token_s, 1e-9)))
+
+    def _even_piece(self, num_tokens: int) -> int:
+        """Of a prompt in as few pieces as ALONE_S allows."""
+        count = ceil(num_tokens / self._tokens_in(ALONE_S))
+        return ceil(num_tokens / max(1, count))
 
     def _may_pause(self, decodes: Decodes, backlog: Backlog) -> bool:
         """Whether readers should wait for others' first tokens: these are many beside them, and a gap may be late."""

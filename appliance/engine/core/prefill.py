@@ -19,6 +19,13 @@ class PrefillRules:
     def use(self, config: SchedulerConfig) -> None:
         self._config = config
 
+    @property
+    def is_one_by_one(self) -> bool:
+        """Whether a long prompt takes all steps to its end, whatever else comes."""
+        config = self._config
+        takes_all = config.max_num_partial_prefills == 1 and config.long_prefill_token_threshold == 0
+        return takes_all and config.policy == "fcfs"
+
     def shares(self, num_candidates: int) -> int:
         return min(self._config.max_num_partial_prefills, num_candidates)
 

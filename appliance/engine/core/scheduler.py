@@ -118,7 +118,7 @@ class Scheduler:
         step = StepDraft(self.config.max_num_batched_tokens, self.config.max_num_sampled)
         prefills = self._schedule_decodes(step)
         if self.config.chunked_prefill:
-            room = self._pace.prompt_tokens(self._decodes)
+            room = self._pace.prompt_tokens(self._decodes, self._num_alone(prefills))
             step.budget = step.budget if room is None else min(step.budget, room)
         self._schedule_prompts(step, prefills)
         return step
@@ -202,6 +202,15 @@ class Scheduler:
             waiting.append(len(head.tokens))
             num_awaited += self._books.num_waiting_streamed
         return Backlog(num_awaited, sum(waiting), waiting[0] if waiting else 0)
+
+    def _num_alone(self, prefills: list[Sequence]) -> int:
+        """Tokens left of the first prompt, where whatever comes next waits for its end; 0 elsewhere."""
+        if self._decodes.num or not self._rules.is_one_by_one:
+            return 0
+        if prefills:
+            return len(prefills[0].tokens) - prefills[0].num_computed
+        head = self._books.head()
+        return 0 if head is None else len(head.tokens) - len(self.kv.cached_prefix(head)) * self.config.block_size
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
