@@ -144,7 +144,7 @@ class Run {
   Run(const LinearCall& call, const Division& division)
       : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_, call.input.shape.form)) {
     const PreparedShape& shape = call.input.shape;
-    block_columns_ = call.direct != nullptr ? w_.padded_columns : block_columns(shape.form);
+    block_columns_ = call.direct != nullptr ? w_.padded_columns : block_columns(shape.form) * blocks_per_tile();
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
@@ -172,6 +172,15 @@ class Run {
   }
 
  private:
+  // Blocks of the input that a tile sums up before it writes: wide vectors would else load and store their sums too often. Where rows
+  // stream, what is asked for ahead is to be near.
+  int blocks_per_tile() const {
+    constexpr int kMost = kWidth == 16 ? 4 : 1;  // so many of all rows, and of a tile's panels, stay in the second level
+    if (w_.is_quantized() || division_.is_matrix() || division_.streams()) return 1;
+    const int blocks = call_.input.shape.num_blocks(), parts = (blocks + kMost - 1) / kMost;
+    return (blocks + parts - 1) / parts;
+  }
+
   // Where an item's sums are: its first row's of its first panel, and the floats from row to row.
   struct Sums {
     float* first;
@@ -376,9 +385,22 @@ class Run {
     t.panel_bytes = w_.panel_bytes;
     t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     const size_t first_column = size_t(block) * size_t(block_columns_);
-    if (w_.is_quantized()) locate_groups(t, w_.panel(panel), first_column, row);
-    else t.b = w_.panel(panel) + first_column * column_panel_bytes(w_.layout);
+    if (w_.is_quantized()) {
+      locate_groups(t, w_.panel(panel), first_column, row);
+    } else {
+      t.b = w_.panel(panel) + first_column * column_panel_bytes(w_.layout);
+      if (call_.direct == nullptr) cut_into_segments(t);
+    }
     return t;
+  }
+
+  // Columns of the weight lie behind each other, those of the input in blocks.
+  void cut_into_segments(TileArgs& t) const {
+    const int most = block_columns(call_.input.shape.form);
+    t.num_more = (t.columns - 1) / most;
+    t.last_columns = t.columns - t.num_more * most;
+    t.columns = std::min(t.columns, most);
+    t.input_jump = size_t(call_.input.rows - 1) * kRowBytes;
   }
 
   const uint8_t* input(int row, int column) const {

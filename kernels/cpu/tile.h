@@ -31,10 +31,11 @@ struct TileArgs {
   // Or of each segment's lines, kPanel * 4 bytes from one to the next, as many a step as there are panels.
   const uint8_t* const* asked_segments = nullptr;
 
-  // Dense tiles go on over the same columns of further panels, as when a sum runs over several blocks of a cache.
-  const uint8_t* const* more = nullptr;  // panel 0 of each further segment
+  // Dense tiles go on over further segments of columns, as when a sum runs over several blocks of a cache or of the input.
+  const uint8_t* const* more = nullptr;  // panel 0 of each further segment; null where they lie behind each other
   int num_more = 0;
-  int last_columns = 0;  // of the last further segment
+  int last_columns = 0;    // of the last further segment
+  size_t input_jump = 0;   // from the end of a segment's input to the next one's
   float* c;            // MR rows of NP * 16, ldc floats apart
   size_t ldc;
   bool add;            // to c, which is overwritten otherwise

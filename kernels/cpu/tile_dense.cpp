@@ -23,11 +23,16 @@ struct Bf16Reader {
   }
 };
 
-// Calls body(b, columns) for each segment.
+// Calls body(a, b, columns) for each segment, which leaves `a` and `b` behind its columns.
 template <class Body>
 inline void for_segments(const TileArgs& t, Body&& body) {
-  body(t.b, t.columns);
-  for (int i = 0; i < t.num_more; ++i) body(t.more[i], i == t.num_more - 1 ? t.last_columns : t.columns);
+  const uint8_t *a = t.a, *b = t.b;
+  body(a, b, t.columns);
+  for (int i = 0; i < t.num_more; ++i) {
+    a += t.input_jump;
+    if (t.more != nullptr) b = t.more[i];
+    body(a, b, i == t.num_more - 1 ? t.last_columns : t.columns);
+  }
 }
 
 template <class Ahead, class Reader, int Rows, int Panels>
@@ -36,10 +41,9 @@ void run_floats(const TileArgs& t) {
   Accumulators<Rows, kVectors> c;
   c.start(t);
   Ahead ahead(t);
-  const float* a = reinterpret_cast<const float*>(t.a);
-  for_segments(t, [&](const uint8_t* b, int columns) {
+  for_segments(t, [&](const uint8_t*& a, const uint8_t*& b, int columns) {
     ahead.segment();
-    for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep, b += Reader::kStepBytes) {
+    for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep * sizeof(float), b += Reader::kStepBytes) {
       ahead.step(b);
 #pragma GCC unroll 2
       for (int s = 0; s < Reader::kStep; ++s) {
@@ -50,7 +54,7 @@ void run_floats(const TileArgs& t) {
         }
 #pragma GCC unroll 16
         for (int m = 0; m < Rows; ++m) {
-          const Floats x = splat(a[size_t(m) * (kRowBytes / 4) + size_t(s)]);
+          const Floats x = splat(load<float>(a + size_t(m) * kRowBytes + size_t(s) * sizeof(float)));
 #pragma GCC unroll 16
           for (int v = 0; v < kVectors; ++v) c.value[m][v] = multiply_add(c.value[m][v], x, w[v]);
         }
@@ -91,8 +95,7 @@ struct Bf16DotKernel {
     Accumulators<Rows, kVectors> c;
     c.start(t);
     Ahead ahead(t);
-    const uint8_t* a = t.a;
-    for_segments(t, [&](const uint8_t* b, int columns) {
+    for_segments(t, [&](const uint8_t*& a, const uint8_t*& b, int columns) {
       ahead.segment();
       for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
         ahead.step(b);
