@@ -69,7 +69,7 @@ class StepCounts:
 def program_work(
     program: StepProgram,
     weight_bytes: Callable[[str], int],
-    kv_element_bytes: int,
+    kv_dtype: str,
     *,
     int8_inputs: bool,
     screen_bytes: int = 0,
@@ -93,7 +93,8 @@ def program_work(
             case PagedAttention():
                 return OperatorWork(
                     label="attention" if op.window is None else "attention in a window",
-                    key_bytes=2 * op.num_kv_heads * op.head_dim * kv_element_bytes,
+                    unit="bf16" if kv_dtype == "bf16" else "f32",
+                    key_bytes=2 * op.num_kv_heads * op.head_dim * (4 if kv_dtype == "f32" else 2),
                     visit_operations=4 * op.num_heads * op.head_dim,
                     window=op.window,
                 )

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, KernelSet
+from appliance.kernels.interface import Executable, KernelSet, KvCacheShape
 from appliance.kernels.layout import Layout
 from appliance.kernels.work import OperatorWork, StepCounts
-from tests.kernels.harness import batch_step
-from tests.kernels.test_program import DIM, HEADS, HIDDEN, INNER, KV_HEADS, VOCABULARY, make
+from tests.kernels.harness import Graph, batch_step, bind, limits
+from tests.kernels.test_program import DIM, HEADS, HIDDEN, INNER, KV_HEADS, VOCABULARY, decoder, make
 
 
 def by_label(executable: Executable) -> dict[str, OperatorWork]:
@@ -32,6 +32,17 @@ def test_work_of_a_program(native: CpuKernelSet) -> None:
 def test_quantized_weights_are_bound_by_what_they_meet(native: CpuKernelSet, quantize: bool, unit: str) -> None:
     linears = [one for one in make(native, Layout.INT4, quantize).operator_work() if one.label.startswith("linear")]
     assert {one.unit for one in linears} == {unit}
+
+
+@pytest.mark.parametrize(("kv_dtype", "unit", "size"), [("f32", "f32", 4), ("f16", "f32", 2), ("bf16", "bf16", 2)])
+def test_attention_is_bound_by_the_arithmetic_of_its_cache(
+    native: CpuKernelSet, kv_dtype: str, unit: str, size: int
+) -> None:
+    graph = Graph()
+    shapes = [KvCacheShape(KV_HEADS, DIM)]
+    executable = bind(native, graph, decoder(graph, Layout.F32), limits(64, kv_dtype=kv_dtype), shapes)
+    work = by_label(executable)["attention"]
+    assert (work.unit, work.key_bytes) == (unit, 2 * KV_HEADS * DIM * size)
 
 
 def test_counts_of_a_step() -> None:

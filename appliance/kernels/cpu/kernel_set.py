@@ -134,11 +134,10 @@ class CpuExecutable:
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
         size_of = self._library.functions.appl_weight_bytes
-        kv_element_bytes = 4 if self._limits.kv_dtype == "f32" else 2
         return program_work(
             self._operators,
             lambda name: int(size_of(self.matrix(name))),
-            kv_element_bytes,
+            self._limits.kv_dtype,
             int8_inputs=self._limits.quantize_activations,
             screen_bytes=0 if self._screen is None else self._screen.size_bytes,
         )

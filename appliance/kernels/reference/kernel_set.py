@@ -61,7 +61,7 @@ class ReferenceExecutable:
         self._seconds = seconds
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
-        return program_work(self._program, lambda name: self._weights[name].nbytes, 4, int8_inputs=False)
+        return program_work(self._program, lambda name: self._weights[name].nbytes, "f32", int8_inputs=False)
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
