@@ -3,8 +3,8 @@
     python docs/benchmarks/kernels.py [--level avx2] [--threads 2] [--seconds 0.3] [--rows 1,4,16,256]
 
 A GEMV's floor is the time to read the packed weights at the measured bandwidth; a GEMM's the time of its operations at
-the measured peak of its arithmetic: f32, or int8 where activations are quantized. Figures are the best of the repeats
-that fit into --seconds.
+the measured peak of its arithmetic: f32, bf16 over weights of bf16, or int8 where activations are quantized. Figures are
+the best of the repeats that fit into --seconds.
 """
 
 import argparse
@@ -113,6 +113,11 @@ def best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:
     return best
 
 
+def unit(case: tuple[Layout, int | SubGroups | None, bool]) -> str:
+    layout, _, quantize = case
+    return "int8" if quantize else "bf16" if layout is Layout.BF16 else "f32"
+
+
 def write(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -144,7 +149,7 @@ def main() -> None:
             executable.close()
             write(
                 f"{name:22}{rows:6}{seconds * 1e3:10.2f}{rate / 1e9:8.1f}{rate / bandwidth:9.0%}"
-                f"{operations / 1e9:8.0f}{operations / peaks['int8' if CASES[name][2] else 'f32']:9.0%}"
+                f"{operations / 1e9:8.0f}{operations / peaks[unit(CASES[name])]:9.0%}"
             )
 
 
