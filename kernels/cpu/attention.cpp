@@ -401,29 +401,27 @@ class Attention {
     const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int all = count * g_.slots, end = std::min(all, column(last, first_block) + 1);
-    if (begin >= end) {
-      std::fill_n(s, all, 0.0f);
-      return store_probabilities(s, row, count, scratch);
-    }
+    if (begin >= end) return put_probabilities(row, scratch, [&](auto put) { put_zeros(0, all, put); });
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
     if (begin > low) keep_lanes(s + low, begin - low, kWidth);
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
     const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
     const float correction = std::exp(state.maximum[row] - maximum);
-    for (int i = 0; i < low; i += kWidth) store(s + i, Floats{});
     Floats sum{};
-    for_vectors(s, low, high, [&](Floats v) {
-      const Floats p = vexp(v - maximum);
-      sum += p;
-      return p;
+    put_probabilities(row, scratch, [&](auto put) {
+      put_zeros(0, low, put);
+      for_vectors(low, high, [&](int i) {
+        const Floats p = vexp(load(s + i) - maximum);
+        sum += p;
+        put(i, p);
+      });
+      put_zeros(high, all, put);
     });
-    for (int i = high; i < all; i += kWidth) store(s + i, Floats{});
     state.sum[row] = state.sum[row] * correction + reduce_add(sum);
     state.maximum[row] = maximum;
     float* values = state.values + size_t(row) * size_t(g_.width);
     if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
-    store_probabilities(s, row, count, scratch);
   }
 
   // Of a vector of scores those in [first, end), without a branch that could not be foreseen; the others become minus infinity.
@@ -439,29 +437,38 @@ class Attention {
     for (int b = 0; b < count; ++b) std::fill(s + b * g_.slots + g_.block_size, s + (b + 1) * g_.slots, kMinusInfinity);
   }
 
-  // s[i] = f(s[i]), four vectors at a time: one after the other they would wait for each other's latencies.
+  // f(i) for each vector, four at a time: one after the other they would wait for each other's latencies.
   template <class F>
-  static void for_vectors(float* s, int low, int high, F&& f) {
+  static void for_vectors(int low, int high, F&& f) {
     int i = low;
     for (; i + 4 * kWidth <= high; i += 4 * kWidth) {
 #pragma GCC unroll 4
-      for (int j = 0; j < 4 * kWidth; j += kWidth) store(s + i + j, f(load(s + i + j)));
+      for (int j = 0; j < 4 * kWidth; j += kWidth) f(i + j);
     }
-    for (; i < high; i += kWidth) store(s + i, f(load(s + i)));
+    for (; i < high; i += kWidth) f(i);
   }
 
   float cap_and_find_maximum(float* s, int low, int high) const {
     const float cap = op_.soft_cap, inverse = cap > 0 ? 1.0f / cap : 0.0f;
-    if (cap > 0) for_vectors(s, low, high, [&](Floats v) { return v > kMinusInfinity ? cap * vtanh(v * inverse) : v; });
+    const auto capped = [&](Floats v) { return v > kMinusInfinity ? cap * vtanh(v * inverse) : v; };
+    if (cap > 0) for_vectors(low, high, [&](int i) { store(s + i, capped(load(s + i))); });
     Floats maximum = splat(kMinusInfinity);
     for (int i = low; i < high; i += kWidth) maximum = vmax(load(s + i), maximum);
     return reduce_max(maximum);
   }
 
-  void store_probabilities(const float* s, int row, int count, Scratch& scratch) const {
-    if (form_ == Form::kF32) return;  // read in place
+  // Calls body(put), where put(i, p) writes a row's probabilities from column i on, as tiles read them: f32 in place of the scores.
+  template <class Body>
+  void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
+    float* scores = scratch.scores + size_t(row) * kChunk;
+    if (form_ == Form::kF32) return body([scores](int i, Floats p) { store(scores + i, p); });
     uint16_t* out = reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes);
-    for (int i = 0; i < count * g_.slots; i += kWidth) store(out + i, floats_to_bf16(load(s + i)));
+    body([out](int i, Floats p) { store(out + i, floats_to_bf16(p)); });
+  }
+
+  template <class Put>
+  static void put_zeros(int begin, int end, Put&& put) {
+    for (int i = begin; i < end; i += kWidth) put(i, Floats{});
   }
 
   // Returns how many blocks it has asked for of the keys that come next.

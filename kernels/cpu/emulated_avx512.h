@@ -47,6 +47,18 @@ inline __m256i convert_to_halves(F512 x) {
   return vector<__m256i>(out);
 }
 
+// vcvtneps2bf16: rounds to nearest even, takes subnormals for zero, and makes not-a-number quiet.
+inline __m256i convert_to_bf16(F512 x) {
+  Lanes<uint16_t, 16> out;
+  const auto in = lanes<uint32_t, 16>(x);
+  for (int i = 0; i < 16; ++i) {
+    const uint32_t bits = in.v[i], magnitude = bits & 0x7fffffff;
+    const uint32_t rounded = magnitude > 0x7f800000 ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
+    out.v[i] = uint16_t((magnitude < 0x800000 ? bits & 0x80000000 : rounded) >> 16);
+  }
+  return vector<__m256i>(out);
+}
+
 // vpdpbusd: unsigned bytes of b times signed bytes of c, added in fours.
 inline I512 dot_bytes(I512 a, I512 b, I512 c) {
   auto sum = lanes<int32_t, 16>(a);
@@ -88,6 +100,7 @@ inline I512 multiply_words(I512 a, I512 b) {
 #define __m512bh emulated::I512
 #define _mm512_maskz_cvtph_ps(mask, x) emulated::convert_halves(x)
 #define _mm512_maskz_cvtps_ph(mask, x, rounding) emulated::convert_to_halves(x)
+#define _mm512_cvtneps_pbh emulated::convert_to_bf16
 #define _mm512_dpbusd_epi32 emulated::dot_bytes
 #define _mm512_dpbf16_ps emulated::dot_bf16
 #define _mm512_madd_epi16 emulated::multiply_words

@@ -152,10 +152,15 @@ inline Words numbers_to_bf16(Floats x) {
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// What products of bf16 take for zero, subnormals, may be it already.
 inline Halves floats_to_bf16(Floats x) {
+#if APPL_BF16_DOT
+  return bit_cast<Halves>(_mm512_cvtneps_pbh(bit_cast<__m512>(x)));
+#else
   Words bits = bit_cast<Words>(x), rounded = numbers_to_bf16(x);
   Words is_nan = Words((bits & 0x7fffffffu) > 0x7f800000u);
   return __builtin_convertvector((rounded & ~is_nan) | (((bits >> 16) | 0x40) & is_nan), Halves);
+#endif
 }
 
 inline float f16_to_float(uint16_t half) {
