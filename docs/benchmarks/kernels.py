@@ -3,8 +3,8 @@
     python docs/benchmarks/kernels.py [--level avx2] [--threads 2] [--seconds 0.3] [--rows 1,4,16,256]
 
 A GEMV's floor is the time to read the packed weights at the measured bandwidth; a GEMM's the time of its operations at
-the measured peak of its arithmetic: f32, bf16 over weights of bf16, or int8 where activations are quantized. Figures are
-the best of the repeats that fit into --seconds.
+the measured peak of its arithmetic: f32, bf16 over weights of bf16, or int8 where activations are quantized. Figures
+are the best of the repeats that fit into --seconds.
 """
 
 import argparse
