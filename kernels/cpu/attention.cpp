@@ -293,7 +293,10 @@ class Attention {
         if (form_ == Form::kF32) {
           map(reinterpret_cast<float*>(to), count, [this](Floats v) { return v * op_.scale; }, q + first);
         } else {
-          for (int j = 0; j < count; ++j) reinterpret_cast<uint16_t*>(to)[j] = float_to_bf16(q[first + j] * op_.scale);
+          uint16_t* const halves = reinterpret_cast<uint16_t*>(to);
+          int j = 0;
+          for (; j + kWidth <= count; j += kWidth) store(halves + j, floats_to_bf16(load(q + first + j) * op_.scale));
+          for (; j < count; ++j) halves[j] = float_to_bf16(q[first + j] * op_.scale);
         }
       }
     });
@@ -407,7 +410,8 @@ class Attention {
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
     const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
-    const float correction = std::exp(state.maximum[row] - maximum);
+    const bool is_first = state.maximum[row] == kMinusInfinity;  // nothing is summed yet
+    const float correction = is_first ? 1.0f : std::exp(state.maximum[row] - maximum);
     Floats sum{};
     put_probabilities(row, scratch, [&](auto put) {
       put_zeros(0, low, put);
