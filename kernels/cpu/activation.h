@@ -27,11 +27,14 @@ inline void with_activation(int32_t kind, Body&& body) {
   }
 }
 
-// Applies f(vector...) to `count` floats; the last ones go through padded vectors.
-template <class F, class... Inputs>
-inline void map(float* out, int count, F&& f, const Inputs*... inputs) {
+inline void put(float* out, Floats v) { store(out, v); }
+inline void put(uint16_t* out, Floats v) { store(out, floats_to_bf16(v)); }
+
+// Applies f(vector...) to `count` floats; the last ones go through padded vectors. What comes out is f32, or as words bf16.
+template <class To, class F, class... Inputs>
+inline void map(To* out, int count, F&& f, const Inputs*... inputs) {
   int i = 0;
-  for (; i + kWidth <= count; i += kWidth) store(out + i, f(load(inputs + i)...));
+  for (; i + kWidth <= count; i += kWidth) put(out + i, f(load(inputs + i)...));
   if (i == count) return;
   const size_t rest = size_t(count - i) * sizeof(float);
   auto load_rest = [&](const float* from) {
@@ -39,8 +42,9 @@ inline void map(float* out, int count, F&& f, const Inputs*... inputs) {
     std::memcpy(&v, from + i, rest);
     return v;
   };
-  const Floats result = f(load_rest(inputs)...);
-  std::memcpy(out + i, &result, rest);
+  To result[kWidth];
+  put(result, f(load_rest(inputs)...));
+  std::memcpy(out + i, result, size_t(count - i) * sizeof(To));
 }
 
 }  // namespace appl

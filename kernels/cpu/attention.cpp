@@ -290,14 +290,9 @@ class Attention {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
         const int first = block * columns, count = std::min(columns, g_.head_dim - first);
         if (count < std::min(columns, g_.width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
-        if (form_ == Form::kF32) {
-          map(reinterpret_cast<float*>(to), count, [this](Floats v) { return v * op_.scale; }, q + first);
-        } else {
-          uint16_t* const halves = reinterpret_cast<uint16_t*>(to);
-          int j = 0;
-          for (; j + kWidth <= count; j += kWidth) store(halves + j, floats_to_bf16(load(q + first + j) * op_.scale));
-          for (; j < count; ++j) halves[j] = float_to_bf16(q[first + j] * op_.scale);
-        }
+        const auto scaled = [this](Floats v) { return v * op_.scale; };
+        if (form_ == Form::kF32) map(reinterpret_cast<float*>(to), count, scaled, q + first);
+        else map(reinterpret_cast<uint16_t*>(to), count, scaled, q + first);
       }
     });
   }
@@ -465,9 +460,9 @@ class Attention {
   template <class Body>
   void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
     float* scores = scratch.scores + size_t(row) * kChunk;
-    if (form_ == Form::kF32) return body([scores](int i, Floats p) { store(scores + i, p); });
+    if (form_ == Form::kF32) return body([scores](int i, Floats p) { put(scores + i, p); });
     uint16_t* out = reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes);
-    body([out](int i, Floats p) { store(out + i, floats_to_bf16(p)); });
+    body([out](int i, Floats p) { put(out + i, p); });
   }
 
   template <class Put>

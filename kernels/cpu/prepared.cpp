@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "activation.h"
 #include "simd.h"
 
 namespace appl {
@@ -10,12 +11,6 @@ namespace {
 
 using Bytes = int8_t __attribute__((vector_size(kWidth)));
 using Shorts = int16_t __attribute__((vector_size(kWidth * 2)));
-
-void copy_bf16(const float* x, int count, uint16_t* out) {
-  int k = 0;
-  for (; k + kWidth <= count; k += kWidth) store(out + k, floats_to_bf16(load(x + k)));
-  for (; k < count; ++k) out[k] = float_to_bf16(x[k]);
-}
 
 struct Group {
   float scale;
@@ -153,7 +148,7 @@ void prepare_columns(const Prepared& p, const float* x, int row, int first, int 
   uint8_t* const to = block + begin;
   if (form == Form::kInt8) return quantize_columns(p, x, row, first, count, reinterpret_cast<int8_t*>(to));
   if (form == Form::kInt16) return quantize_columns(p, x, row, first, count, reinterpret_cast<int16_t*>(to));
-  if (form == Form::kBf16) copy_bf16(x, count, reinterpret_cast<uint16_t*>(to));
+  if (form == Form::kBf16) map(reinterpret_cast<uint16_t*>(to), count, [](Floats v) { return v; }, x);
   else std::memcpy(to, x, size_t(count) * sizeof(float));
   const size_t end = size_t(begin + count * column_bytes(form));
   if (first + count == p.shape.columns) std::memset(block + end, 0, kRowBytes - end);

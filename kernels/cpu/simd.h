@@ -152,7 +152,7 @@ inline Words numbers_to_bf16(Floats x) {
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// What products of bf16 take for zero, subnormals, may be it already.
+// Round to nearest even. Subnormals may come out as zero, for which products of bf16 take them.
 inline Halves floats_to_bf16(Floats x) {
 #if APPL_BF16_DOT
   return bit_cast<Halves>(_mm512_cvtneps_pbh(bit_cast<__m512>(x)));

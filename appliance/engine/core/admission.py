@@ -39,7 +39,7 @@ class Admission:
             if self._can_fork(head):
                 admitted = self._fork(head, step, reserved)
             else:
-                hits = self._cached_prefix(head)
+                hits = self.cached_prefix(head)
                 if len(held) < MOST_HELD and self._is_coming(head, hits, prefills):
                     held.append(books.pop_head())
                     continue
@@ -65,7 +65,7 @@ class Admission:
                 return
             self._books.preempt(running[-1])
 
-    def _cached_prefix(self, sequence: Sequence) -> list[int]:
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Nothing for a sequence that asks for the logits of its prompt: they are to be computed."""
         return [] if sequence.prompt_logprobs_left is not None else self._kv.cached_prefix(sequence)
 

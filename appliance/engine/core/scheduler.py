@@ -210,7 +210,9 @@ class Scheduler:
         if prefills:
             return len(prefills[0].tokens) - prefills[0].num_computed
         head = self._books.head()
-        return 0 if head is None else len(head.tokens) - len(self.kv.cached_prefix(head)) * self.config.block_size
+        if head is None:
+            return 0
+        return len(head.tokens) - len(self._admission.cached_prefix(head)) * self.config.block_size
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
