@@ -23,6 +23,7 @@ constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for whe
 constexpr int kManyRows = 16;       // whose queries and output are not in the caches
 constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
+constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 constexpr int kPartialsPerThread = 8;
 constexpr int kItemsPerThread = 16;  // or more, where items have several KV heads
 
@@ -57,7 +58,7 @@ class Attention {
         form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
         tiles_(g_.layout == APPL_F32 ? kF32Tiles : g_.layout == APPL_F16 ? kF16Tiles
                : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles),
-        chunk_blocks_(kChunk / g_.slots) {
+        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), chunk_blocks_(kChunk / g_.slots) {
     const int most = divided(divided(g_.max_model_len, g_.block_size), chunk_blocks_);
     segment_blocks_ = chunk_blocks_ * std::max(kSegmentChunks, divided(most, kMaxSegments));
     const int64_t least_items = int64_t{kItemsPerThread} * threads;
@@ -290,7 +291,7 @@ class Attention {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
         const int first = block * columns, count = std::min(columns, g_.head_dim - first);
         if (count < std::min(columns, g_.width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
-        const auto scaled = [this](Floats v) { return v * op_.scale; };
+        const auto scaled = [this](Floats v) { return v * scale_; };
         if (form_ == Form::kF32) map(reinterpret_cast<float*>(to), count, scaled, q + first);
         else map(reinterpret_cast<uint16_t*>(to), count, scaled, q + first);
       }
@@ -399,23 +400,23 @@ class Attention {
     const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int all = count * g_.slots, end = std::min(all, column(last, first_block) + 1);
-    if (begin >= end) return put_probabilities(row, scratch, [&](auto put) { put_zeros(0, all, put); });
+    if (begin >= end) return put_probabilities(row, scratch, [&](auto out) { put_zeros(0, all, out); });
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
     if (begin > low) keep_lanes(s + low, begin - low, kWidth);
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
     const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
     const bool is_first = state.maximum[row] == kMinusInfinity;  // nothing is summed yet
-    const float correction = is_first ? 1.0f : std::exp(state.maximum[row] - maximum);
+    const float correction = is_first ? 1.0f : std::exp2(state.maximum[row] - maximum);
     Floats sum{};
-    put_probabilities(row, scratch, [&](auto put) {
-      put_zeros(0, low, put);
+    put_probabilities(row, scratch, [&](auto out) {
+      put_zeros(0, low, out);
       for_vectors(low, high, [&](int i) {
-        const Floats p = vexp(load(s + i) - maximum);
+        const Floats p = out.exp2(load(s + i) - maximum);
         sum += p;
-        put(i, p);
+        out.put(i, p);
       });
-      put_zeros(high, all, put);
+      put_zeros(high, all, out);
     });
     state.sum[row] = state.sum[row] * correction + reduce_add(sum);
     state.maximum[row] = maximum;
@@ -449,25 +450,35 @@ class Attention {
 
   float cap_and_find_maximum(float* s, int low, int high) const {
     const float cap = op_.soft_cap, inverse = cap > 0 ? 1.0f / cap : 0.0f;
-    const auto capped = [&](Floats v) { return v > kMinusInfinity ? cap * vtanh(v * inverse) : v; };
+    const auto capped = [&](Floats v) { return v > kMinusInfinity ? cap * kLog2E * vtanh(v * inverse) : v; };
     if (cap > 0) for_vectors(low, high, [&](int i) { store(s + i, capped(load(s + i))); });
     Floats maximum = splat(kMinusInfinity);
     for (int i = low; i < high; i += kWidth) maximum = vmax(load(s + i), maximum);
     return reduce_max(maximum);
   }
 
-  // Calls body(put), where put(i, p) writes a row's probabilities from column i on, as tiles read them: f32 in place of the scores.
+  // Where a row's probabilities go, as tiles read them, and how well they are computed for that.
+  struct AsFloats {
+    float* row;
+    static Floats exp2(Floats x) { return vexp2<5>(x); }
+    void put(int i, Floats p) const { appl::put(row + i, p); }
+  };
+  struct AsBf16 {
+    uint16_t* row;
+    static Floats exp2(Floats x) { return vexp2<3>(x); }
+    void put(int i, Floats p) const { appl::put(row + i, p); }
+  };
+
+  // Calls body(out) with the one or the other; f32 comes in place of the scores.
   template <class Body>
   void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
-    float* scores = scratch.scores + size_t(row) * kChunk;
-    if (form_ == Form::kF32) return body([scores](int i, Floats p) { put(scores + i, p); });
-    uint16_t* out = reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes);
-    body([out](int i, Floats p) { put(out + i, p); });
+    if (form_ == Form::kF32) return body(AsFloats{scratch.scores + size_t(row) * kChunk});
+    body(AsBf16{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
   }
 
-  template <class Put>
-  static void put_zeros(int begin, int end, Put&& put) {
-    for (int i = begin; i < end; i += kWidth) put(i, Floats{});
+  template <class Out>
+  static void put_zeros(int begin, int end, const Out& out) {
+    for (int i = begin; i < end; i += kWidth) out.put(i, Floats{});
   }
 
   // Returns how many blocks it has asked for of the keys that come next.
@@ -537,6 +548,7 @@ class Attention {
   const int group_;
   const Form form_;
   const TileTable& tiles_;
+  const float scale_;
   const int chunk_blocks_;
   int segment_blocks_;
   int64_t most_work_, num_items_;

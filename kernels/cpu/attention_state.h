@@ -11,7 +11,7 @@ namespace appl {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// What is known of some rows after some keys; `values` are not divided by the sum yet.
+// What is known of some rows after some keys; `values` are not divided by the sum yet. Scores and their maxima are logarithms to base 2.
 struct State {
   float *maximum, *sum, *values;  // [rows], [rows], [rows][width]
 };
@@ -34,7 +34,7 @@ inline State state_at(float* memory, int rows, int width) {
     std::copy_n(from, width, to);
     total.sum[row] = more.sum[row];
   } else {
-    const float a = std::exp(older - maximum), b = std::exp(newer - maximum);
+    const float a = std::exp2(older - maximum), b = std::exp2(newer - maximum);
     map(to, width, [a, b](Floats v, Floats w) { return a * v + b * w; }, to, from);
     total.sum[row] = a * total.sum[row] + b * more.sum[row];
   }

@@ -227,6 +227,31 @@ inline Floats vexp(Floats x) {
   return x < low ? Floats{} : result;
 }
 
+// 2^x with a relative error of 2^-23 (Degree 5) or 2^-13 (3, for what becomes bf16); x <= 0, and 0 below -126. The polynomials are
+// those of least relative error on [-0.5, 0.5] with p(0) = 1.
+template <int Degree>
+inline Floats vexp2(Floats x) {
+  static_assert(Degree == 3 || Degree == 5);
+  const Floats low = splat(-126.0f);
+  Floats shifted = vmax(x, low) + 12582912.0f;  // as in vexp
+  Floats r = vmax(x, low) - (shifted - 12582912.0f);
+  Floats p;
+  if constexpr (Degree == 3) {
+    p = splat(0.05500893294811249f);
+    p = p * r + 0.2422109693288803f;
+    p = p * r + 0.6932829022407532f;
+  } else {
+    p = splat(0.001326472731307149f);
+    p = p * r + 0.009671512991189957f;
+    p = p * r + 0.05550733581185341f;
+    p = p * r + 0.24022242426872253f;
+    p = p * r + 0.6931470036506653f;
+  }
+  p = p * r + 1.0f;
+  Floats result = bit_cast<Floats>(bit_cast<Words>(p) + (bit_cast<Words>(shifted) << 23));
+  return x < low ? Floats{} : result;
+}
+
 inline Floats vsigmoid(Floats x) { return 1.0f / (1.0f + vexp(-x)); }
 
 inline Floats vtanh(Floats x) {

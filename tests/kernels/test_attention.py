@@ -134,6 +134,29 @@ def test_many_decodes_whose_heads_are_read_together(
         np.testing.assert_array_equal(together[number], alone[0], f"{number}")
 
 
+@pytest.mark.parametrize(("kv_dtype", "tolerance"), [("f32", 1e-6), ("bf16", 1e-4)])
+def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str, tolerance: float) -> None:
+    """Half of the keys score 0, half -n / 16 to base 2, of which bf16 holds all; with values of 1 and 0 what comes out is
+    the quotient of two sums of probabilities, before these are rounded."""
+    dim, half, query, scores = 64, 16, 65, np.arange(65) / 16
+    table = np.zeros((66, 3 * dim), np.float32)
+    table[:65, dim] = -scores  # keys of tokens 0 to 64; token 0 has the value 1
+    table[0, 2 * dim :] = 1
+    table[query, 0], table[query, dim] = dim**0.5 * np.log(2), -100  # asks, and scores nothing itself
+    graph = Graph()
+    qkv, out = graph.given(table), graph.slot(dim)
+    k, v = Span(qkv, dim, dim), Span(qkv, 2 * dim, dim)
+    graph.add(KvWrite(k, v, 0, 1, dim))
+    graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
+    length = 2 * half + 1
+    bounds = limits(length, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS)
+    executable = bind(native, graph, graph.program(out, 1), bounds, [KvCacheShape(1, dim)])
+    for token in range(1, 65):
+        prompt = [0] * half + [token] * half + [query]
+        got = executable.run(batch_step([prompt], [0], tables(16, length), 16))[-1]
+        np.testing.assert_allclose(got, 1 / (1 + 2.0 ** -scores[token]), rtol=tolerance)
+
+
 def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
     executable = make(native, CASES[0], limits(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
     prompt = tokens(20)
