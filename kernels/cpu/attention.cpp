@@ -117,15 +117,15 @@ class Attention {
     const Part& whole = now.part;
     Turn next{};
     load_queries(whole, scratch);
-    clear(whole, scratch.total);
-    for (int i = first_segment(whole), last = (whole.end_block - 1) / segment_blocks_; i <= last; ++i) {
+    const int first = first_segment(whole), last = (whole.end_block - 1) / segment_blocks_;
+    for (int i = first; i <= last; ++i) {
       const auto following = [&] {
         if (i < last) return segment(whole, i + 1);
         next = claim();
         return segment(next.part, first_segment(next.part));
       };
-      compute(segment(whole, i), scratch, scratch.segment, following, i == last);
-      for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
+      compute(segment(whole, i), scratch, i == first ? scratch.total : scratch.segment, following, i == last);
+      for (int row = 0; i > first && row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
     write(whole, scratch.total);
     return next;
