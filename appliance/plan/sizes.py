@@ -10,6 +10,7 @@ from appliance.plan.types import KvGroupPlan, PrecisionPlan, WeightPlan
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
+LINE_FLOATS = 16  # of a line of the caches
 ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
 PARTIALS_PER_THREAD = 8
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
@@ -78,11 +79,12 @@ class InputForm(NamedTuple):
 
 def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
     """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, three floats a group of
-    columns, and two bytes a sub-group."""
+    columns, and two bytes a sub-group, where rows of these are an odd number of lines of sixteen if they are many."""
     blocks = -(-columns * form.element_bytes // ROW_BYTES)
     groups = -(-columns // form.group_size) if form.group_size else 0
     sums = form.group_size // form.sub_group_size if form.sub_group_size else 0
-    return rows * (blocks * ROW_BYTES + groups * (12 + 2 * sums))
+    stride = rows if rows <= LINE_FLOATS else (-(-rows // LINE_FLOATS) | 1) * LINE_FLOATS
+    return rows * blocks * ROW_BYTES + stride * groups * (12 + 2 * sums)
 
 
 def workspace_bytes(

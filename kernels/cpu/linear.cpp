@@ -425,8 +425,8 @@ class Run {
     t.sub_offset_at = w_.sub_offset_at();
     t.header_bytes = w_.header_bytes;
     if (call_.input.shape.group_size == 0) return;
-    const size_t side = first_group * size_t(call_.input.rows) + size_t(row);
-    t.side_stride = size_t(call_.input.rows);
+    const size_t side = first_group * call_.input.side_stride + size_t(row);
+    t.side_stride = call_.input.side_stride;
     t.scale = call_.input.scale + side;
     t.sum = call_.input.sum + side;
     t.scaled_sum = call_.input.scaled_sum + side;

@@ -116,8 +116,8 @@ template <class Value>
 void quantize_columns(const Prepared& p, const float* x, int row, int first, int count, Value* q) {
   const PreparedShape& shape = p.shape;
   const int parts = shape.num_sub_groups(), size = shape.group_size;
-  size_t at = size_t(first / size) * size_t(p.rows) + size_t(row);
-  for (int done = 0; done < count; done += size, at += size_t(p.rows)) {
+  size_t at = size_t(first / size) * p.side_stride + size_t(row);
+  for (int done = 0; done < count; done += size, at += p.side_stride) {
     const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
     sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
     p.scale[at] = result.scale;
@@ -133,7 +133,8 @@ Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory) {
   p.shape = shape;
   p.rows = rows;
   p.data = memory;
-  const size_t side = size_t(shape.num_groups()) * size_t(rows);
+  p.side_stride = PreparedShape::side_stride(rows);
+  const size_t side = size_t(shape.num_groups()) * p.side_stride;
   p.scale = reinterpret_cast<float*>(memory + size_t(rows) * size_t(shape.num_blocks()) * kRowBytes);
   p.scaled_sum = p.scale + side;
   p.sum = p.scaled_sum + side;

@@ -31,10 +31,19 @@ struct PreparedShape {
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
   int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
-  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][row], sums of sub-groups, and room for a vector.
+  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][side_stride(rows)], sums of sub-groups, and
+  // room for a vector.
   size_t bytes(int rows) const {
     const size_t group_bytes = 3 * sizeof(float) + size_t(num_sub_groups()) * sizeof(int16_t);
-    return size_t(rows) * (size_t(num_blocks()) * kRowBytes + size_t(num_groups()) * group_bytes) + 64;
+    return size_t(rows) * size_t(num_blocks()) * kRowBytes + side_stride(rows) * size_t(num_groups()) * group_bytes + 64;
+  }
+
+  // Rows from one group's scales to the next group's. Of many rows an odd number of lines: lines that are whole pages apart take each
+  // other's place in the caches.
+  static constexpr size_t side_stride(int rows) {
+    constexpr size_t kLineRows = 64 / sizeof(float);
+    const size_t count = size_t(rows);
+    return count <= kLineRows ? count : ((count + kLineRows - 1) / kLineRows | 1) * kLineRows;
   }
 };
 
@@ -42,6 +51,7 @@ struct Prepared {
   PreparedShape shape;
   int rows = 0;
   uint8_t* data = nullptr;          // [block][row][kRowBytes]; columns past the end are zero
+  size_t side_stride = 0;           // of what follows, from group to group
   float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
   float* sum = nullptr;             // [group][row]: of the rounded values
   float* scaled_sum = nullptr;      // sum * scale
