@@ -6,6 +6,7 @@
 #include "activation.h"
 #include "attention_state.h"
 #include "memory.h"
+#include "softmax.h"
 #include "tile.h"
 
 namespace appl {
@@ -424,28 +425,9 @@ class Attention {
     if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
   }
 
-  // Of a vector of scores those in [first, end), without a branch that could not be foreseen; the others become minus infinity.
-  static void keep_lanes(float* s, int first, int end) {
-    Ints lane;
-    for (int i = 0; i < kWidth; ++i) lane[i] = i;
-    const Ints keeps = Ints(lane >= first) & Ints(lane < end);
-    store(s, keeps != 0 ? load(s) : splat(kMinusInfinity));
-  }
-
   void mask_padding(float* s, int count) const {
     if (g_.slots == g_.block_size) return;
     for (int b = 0; b < count; ++b) std::fill(s + b * g_.slots + g_.block_size, s + (b + 1) * g_.slots, kMinusInfinity);
-  }
-
-  // f(i) for each vector, four at a time: one after the other they would wait for each other's latencies.
-  template <class F>
-  static void for_vectors(int low, int high, F&& f) {
-    int i = low;
-    for (; i + 4 * kWidth <= high; i += 4 * kWidth) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4 * kWidth; j += kWidth) f(i + j);
-    }
-    for (; i < high; i += kWidth) f(i);
   }
 
   float cap_and_find_maximum(float* s, int low, int high) const {
@@ -457,28 +439,11 @@ class Attention {
     return reduce_max(maximum);
   }
 
-  // Where a row's probabilities go, as tiles read them, and how well they are computed for that.
-  struct AsFloats {
-    float* row;
-    static Floats exp2(Floats x) { return vexp2<5>(x); }
-    void put(int i, Floats p) const { appl::put(row + i, p); }
-  };
-  struct AsBf16 {
-    uint16_t* row;
-    static Floats exp2(Floats x) { return vexp2<3>(x); }
-    void put(int i, Floats p) const { appl::put(row + i, p); }
-  };
-
-  // Calls body(out) with the one or the other; f32 comes in place of the scores.
+  // Calls body(out), where `out` takes a row's probabilities as tiles read them; f32 comes in place of the scores.
   template <class Body>
   void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
-    if (form_ == Form::kF32) return body(AsFloats{scratch.scores + size_t(row) * kChunk});
-    body(AsBf16{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
-  }
-
-  template <class Out>
-  static void put_zeros(int begin, int end, const Out& out) {
-    for (int i = begin; i < end; i += kWidth) out.put(i, Floats{});
+    if (form_ == Form::kF32) return body(FloatProbabilities{scratch.scores + size_t(row) * kChunk});
+    body(Bf16Probabilities{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
   }
 
   // Returns how many blocks it has asked for of the keys that come next.

@@ -136,8 +136,8 @@ def test_many_decodes_whose_heads_are_read_together(
 
 @pytest.mark.parametrize(("kv_dtype", "tolerance"), [("f32", 1e-6), ("bf16", 1e-4)])
 def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str, tolerance: float) -> None:
-    """Half of the keys score 0, half -n / 16 to base 2, of which bf16 holds all; with values of 1 and 0 what comes out is
-    the quotient of two sums of probabilities, before these are rounded."""
+    """Half of the keys score 0, half -n / 16 to base 2, of which bf16 holds all; with values of 1 and 0 what comes out
+    is the quotient of two sums of probabilities, before these are rounded."""
     dim, half, query, scores = 64, 16, 65, np.arange(65) / 16
     table = np.zeros((66, 3 * dim), np.float32)
     table[:65, dim] = -scores  # keys of tokens 0 to 64; token 0 has the value 1
