@@ -194,12 +194,12 @@ class Scheduler:
         return prefills
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
-        """Of the waiting ones the first counts with its tokens: more would have to be looked for."""
+        """Of the waiting ones the first counts with what it has to compute: more would have to be looked for."""
         waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
         num_awaited = sum(sequence.is_streamed for sequence in prefills)
         head = self._books.head() if self._books.free_rows else None
         if head is not None:
-            waiting.append(len(head.tokens))
+            waiting.append(self._uncached(head))
             num_awaited += self._books.num_waiting_streamed
         return Backlog(num_awaited, sum(waiting), waiting[0] if waiting else 0)
 
@@ -210,9 +210,11 @@ class Scheduler:
         if prefills:
             return len(prefills[0].tokens) - prefills[0].num_computed
         head = self._books.head()
-        if head is None:
-            return 0
-        return len(head.tokens) - len(self._admission.cached_prefix(head)) * self.config.block_size
+        return 0 if head is None else self._uncached(head)
+
+    def _uncached(self, waiting: Sequence) -> int:
+        """Tokens that it would have to compute if it ran now: one at least, for its logits."""
+        return max(1, len(waiting.tokens) - len(self._admission.cached_prefix(waiting)) * self.config.block_size)
 
     def _schedule_prefills(self, step: StepDraft, prefills: list[Sequence]) -> None:
         """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
