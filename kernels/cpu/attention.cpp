@@ -126,7 +126,8 @@ class Attention {
         return segment(next.part, first_segment(next.part));
       };
       compute(segment(whole, i), scratch, i == first ? scratch.total : scratch.segment, following, i == last);
-      for (int row = 0; i > first && row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
+      if (i == first) continue;
+      for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
     write(whole, scratch.total);
     return next;

@@ -232,9 +232,9 @@ inline Floats vexp(Floats x) {
 template <int Degree>
 inline Floats vexp2(Floats x) {
   static_assert(Degree == 3 || Degree == 5);
-  const Floats low = splat(-126.0f);
-  Floats shifted = vmax(x, low) + 12582912.0f;  // as in vexp
-  Floats r = vmax(x, low) - (shifted - 12582912.0f);
+  const Floats low = splat(-126.0f), clamped = vmax(x, low);
+  Floats shifted = clamped + 12582912.0f;  // as in vexp
+  Floats r = clamped - (shifted - 12582912.0f);
   Floats p;
   if constexpr (Degree == 3) {
     p = splat(0.05500893294811249f);
