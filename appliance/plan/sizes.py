@@ -79,7 +79,7 @@ class InputForm(NamedTuple):
 
 def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
     """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, three floats a group of
-    columns, and two bytes a sub-group, where rows of these are an odd number of lines of sixteen if they are many."""
+    columns, and two bytes a sub-group. Of these last many rows take an odd number of lines of the caches."""
     blocks = -(-columns * form.element_bytes // ROW_BYTES)
     groups = -(-columns // form.group_size) if form.group_size else 0
     sums = form.group_size // form.sub_group_size if form.sub_group_size else 0

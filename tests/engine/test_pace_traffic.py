@@ -43,17 +43,21 @@ class Clock:
         return True
 
 
+def traffic(num_seqs: int = 8, **fields: object) -> Clock:
+    values: dict[str, object] = {
+        "max_model_len": 4096, "block_size": 16, "num_blocks": 1024, "max_num_seqs": num_seqs,
+        "max_num_batched_tokens": 2048, "max_num_sampled": num_seqs, "target_step_s": 0.2,
+    }  # fmt: skip
+    return Clock(Harness(Scheduler(SchedulerConfig(**(values | fields)))))  # type: ignore[arg-type] # free keywords
+
+
 def test_a_long_prompt_keeps_the_others_flowing() -> None:
     """Traffic on a simulated clock: each step with decodes ends near the target, and the long prompt ends too."""
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=512,
-        max_num_sampled=8, target_step_s=0.2,
-    )  # fmt: skip
-    run = Harness(Scheduler(config))
+    clock = traffic(max_num_batched_tokens=512)
+    run = clock.run
     draw = random.Random(3)
     for name in "abc":
         run.scheduler.add(b"", generate(name, [draw.randrange(90) for _ in range(40)], 200))
-    clock = Clock(run)
     for _ in range(5):
         assert clock.step()
     run.scheduler.add(b"", generate("long", [draw.randrange(90) for _ in range(2000)], 5))
@@ -66,14 +70,10 @@ def test_a_long_prompt_keeps_the_others_flowing() -> None:
 @pytest.mark.parametrize(("streamed", "most_s"), [((False, False), 0.8), ((False, True), 0.2)])
 def test_steps_are_short_for_streams_alone(streamed: tuple[bool, bool], most_s: float) -> None:
     """Two sequences decode while a prompt that nobody reads runs beside them."""
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=2048,
-        max_num_sampled=8, target_step_s=0.2,
-    )  # fmt: skip
-    run = Harness(Scheduler(config))
+    clock = traffic()
+    run = clock.run
     for name, is_streamed in zip("ab", streamed, strict=True):
         run.scheduler.add(b"", msgspec.structs.replace(generate(name, [3] * 40, 200), is_streamed=is_streamed))
-    clock = Clock(run)
     for _ in range(8):
         assert clock.step()
     run.scheduler.add(b"", msgspec.structs.replace(generate("c", [5] * 3000, 5), is_streamed=False))
@@ -84,11 +84,7 @@ def test_steps_are_short_for_streams_alone(streamed: tuple[bool, bool], most_s: 
 
 def alone(prompts: list[list[int]], **fields: object) -> tuple[Clock, list[int]]:
     """Runs the first prompt to its end, then the others, which come during its first step; also their step's sizes."""
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=2048,
-        max_num_sampled=8, target_step_s=0.2, **fields,
-    )  # fmt: skip
-    clock = Clock(Harness(Scheduler(config)))
+    clock = traffic(**fields)
     clock.run.scheduler.add(b"", generate("warm", [1] * 300, 1))
     while clock.step():
         pass
@@ -130,11 +126,7 @@ def test_what_a_prompt_finds_cached_makes_no_step_longer() -> None:
 
 
 def test_decodes_do_not_wait_for_a_prompt_that_is_cached() -> None:
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
-        max_num_sampled=16, target_step_s=0.2, late_share=0.04,
-    )  # fmt: skip
-    clock, shared = Clock(Harness(Scheduler(config))), [2] * 2000
+    clock, shared = traffic(16, late_share=0.04), [2] * 2000
     clock.run.scheduler.add(b"", generate("warm", [*shared, 1], 1))
     while clock.step():
         pass
@@ -148,11 +140,7 @@ def test_decodes_do_not_wait_for_a_prompt_that_is_cached() -> None:
 
 
 def test_without_a_target_a_step_takes_what_fits() -> None:
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=8, max_num_batched_tokens=512,
-        max_num_sampled=8,
-    )  # fmt: skip
-    run = Harness(Scheduler(config))
+    run = traffic(max_num_batched_tokens=512, target_step_s=None).run
     run.scheduler.add(b"", generate("a", [1], 50))
     run.step()
     run.scheduler.learn(run.steps[-1], 10.0)
@@ -162,11 +150,7 @@ def test_without_a_target_a_step_takes_what_fits() -> None:
 
 
 def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
-        max_num_sampled=16, target_step_s=0.2, late_share=0.04,
-    )  # fmt: skip
-    clock = Clock(Harness(Scheduler(config)))
+    clock = traffic(16, late_share=0.04)
     for number in range(16):
         clock.run.scheduler.add(b"", generate(f"r{number}", [number] * 300, 128))
     while clock.step():
@@ -182,11 +166,7 @@ def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
 @pytest.mark.parametrize(("awaited", "longest_s"), [([], 0.25), ([8], PAUSE_S), ([0, 1], PAUSE_S)])
 def test_readers_pause_for_prompts_that_somebody_awaits(awaited: list[int], longest_s: float) -> None:
     """Ten prompts come while two streams are read. Of those not in `awaited` nobody reads the answer as it comes."""
-    config = SchedulerConfig(
-        max_model_len=4096, block_size=16, num_blocks=1024, max_num_seqs=16, max_num_batched_tokens=2048,
-        max_num_sampled=16, target_step_s=0.2, late_share=0.04,
-    )  # fmt: skip
-    clock = Clock(Harness(Scheduler(config)))
+    clock = traffic(16, late_share=0.04)
     for name in "ab":
         clock.run.scheduler.add(b"", generate(name, [ord(name)] * 40, 400))
     for _ in range(20):
@@ -204,11 +184,7 @@ def test_readers_pause_for_prompts_that_somebody_awaits(awaited: list[int], long
 
 def test_a_pause_in_which_no_prompt_can_run_lets_decodes_go_on() -> None:
     """The cache holds two of the sequences: the third waits until one ends, whatever the pace says of pauses."""
-    config = SchedulerConfig(
-        max_model_len=512, block_size=16, num_blocks=20, max_num_seqs=8, max_num_batched_tokens=256,
-        max_num_sampled=8, target_step_s=0.2, late_share=1.0,
-    )  # fmt: skip
-    clock = Clock(Harness(Scheduler(config)))
+    clock = traffic(max_model_len=512, num_blocks=20, max_num_batched_tokens=256, late_share=1.0)
     for number in range(6):
         clock.run.scheduler.add(b"", generate(f"r{number}", [number] * 120, 24))
     while clock.step():

@@ -91,6 +91,25 @@ def test_a_burst_with_one_prefix_computes_it_once_even_in_one_step() -> None:
     assert (stats.prefix_queries, stats.prefix_hits) == (4 * 33, 3 * 32)
 
 
+def test_a_prefix_is_looked_for_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second prompt waits for blocks; meanwhile the first decodes within a block and offers nothing new."""
+    run = harness(num_blocks=4, block_size=16, max_num_batched_tokens=64)
+    run.scheduler.add(b"", generate("first", [1] * 33, 12))
+    run.step()
+    looked: list[object] = []
+    find = run.scheduler.kv.pool.lookup
+    monkeypatch.setattr(run.scheduler.kv.pool, "lookup", lambda name: (looked.append(name), find(name))[1])
+    run.scheduler.add(b"", generate("second", [*[1] * 32, *[2] * 16], 4))
+    run.step()
+    assert len(looked) == 3, "two blocks are found, and the third is not"
+    for _ in range(8):
+        run.step()
+    assert run.scheduler.stats(0.0).num_waiting == 1
+    assert len(looked) == 3
+    run.run()
+    assert run.outputs["second", 0][0].num_cached_tokens == 32
+
+
 def test_a_salt_keeps_prefixes_apart() -> None:
     run = harness()
     for name, salt in (("a", None), ("b", "x"), ("c", "y"), ("d", "x")):

@@ -26,6 +26,7 @@ class BlockPool:
         self._touched = bytearray(num_blocks)
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._cached: dict[BlockHash, int] = {}
+        self.version = 0  # of what can be found: who looked needs not look again
 
     @property
     def num_used(self) -> int:
@@ -81,6 +82,7 @@ class BlockPool:
         """Makes a block findable by its content. The first block with a given content stays the cached one."""
         if self._cached.setdefault(block_hash, block) == block:
             self._hash_of[block] = block_hash
+            self.version += 1
 
     def forget(self, block: int) -> None:
         """Makes a block unfindable (its content is not to be trusted)."""
@@ -92,6 +94,7 @@ class BlockPool:
         for block in self._cached.values():
             self._hash_of[block] = None
         self._cached.clear()
+        self.version += 1
 
     def check_invariants(self, tables: Iterable[Iterable[int]]) -> None:
         """Raises AssertionError unless references equal the tables and the free list holds exactly the rest."""
@@ -117,6 +120,7 @@ class BlockPool:
         assert block_hash is not None
         del self._cached[block_hash]
         self._hash_of[block] = None
+        self.version += 1
 
     def _unlink(self, block: int) -> None:
         before, after = self._previous[block], self._next[block]

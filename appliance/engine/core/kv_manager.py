@@ -17,6 +17,8 @@ class KvManager:
         self.block_size = block_size
         self._window = window
         self._hasher = hasher
+        self._looked: tuple[Sequence, int, int] | None = None  # for whom, with how many tokens, in which of the pool
+        self._hits: list[int] = []  # that were found then
 
     @property
     def prefix_caching(self) -> bool:
@@ -30,9 +32,18 @@ class KvManager:
         return max(0, self.blocks_for(num_tokens) - len(sequence.block_table))
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks of the longest cached prefix of a sequence that holds none yet."""
+        """The blocks of the longest cached prefix of a sequence that holds none yet; the list is not to be changed.
+
+        A step asks more than once for the sequence that waits longest, and steps ask again while it waits.
+        """
         if self._hasher is None:
             return []
+        looked = (sequence, len(sequence.tokens), self.pool.version)
+        if looked != self._looked:
+            self._looked, self._hits = looked, self._find(sequence)
+        return self._hits
+
+    def _find(self, sequence: Sequence) -> list[int]:
         hits = []
         for index in range(len(sequence.tokens) // self.block_size):
             block = self.pool.lookup(self._hash(sequence, index))
@@ -59,7 +70,7 @@ class KvManager:
     def adopt(self, sequence: Sequence, hits: list[int]) -> None:
         """Gives the cached prefix to a sequence. The last token is always left to compute: its logits are wanted."""
         self.pool.share(hits)
-        sequence.block_table = hits
+        sequence.block_table = list(hits)
         sequence.num_registered = len(hits)
         sequence.num_computed = min(len(hits) * self.block_size, len(sequence.tokens) - 1)
 
