@@ -43,6 +43,7 @@ size_t column_panel_bytes(appl_layout layout) {
 }
 
 constexpr size_t kLine = 64;  // of the caches
+constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr int kStreamRows = 24;  // of int8, that read the weights as they stream in
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
@@ -103,9 +104,9 @@ class Division {
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
                            : call.gated_sums != nullptr ? kGatedPanels
-                           : streams()                  ? int64_t(262144 / call.weight->panel_bytes)
+                           : streams()                  ? int64_t(kStreamBytes / call.weight->panel_bytes)
                                                         : 8;
-    const int64_t fair = panels_ / (2 * threads);
+    const int64_t fair = panels_ / ((streams() ? 4 : 2) * threads);
     const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
     num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
@@ -485,9 +486,7 @@ void run_linear(appl_pool& pool, const LinearCall& call) {
   if (division.rows() == 0) return;
   const Run run(call, division);
   const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
-  parallel_for(pool, division.num_items(), work / division.num_items(), [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t index = begin; index < end; ++index) run.item(index, thread);
-  }, 1);
+  parallel_shares(pool, division.num_items(), work / division.num_items(), [&](int64_t index, int thread) { run.item(index, thread); });
 }
 
 void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums) {

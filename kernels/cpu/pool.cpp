@@ -26,7 +26,10 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-appl_pool::appl_pool(int num_threads) : num_threads_(num_threads), threads_(new std::thread[size_t(num_threads - 1)]) {
+appl_pool::appl_pool(int num_threads)
+    : num_threads_(num_threads),
+      shares_(new appl::Share[size_t(num_threads)]),
+      threads_(new std::thread[size_t(num_threads - 1)]) {
   for (int i = 1; i < num_threads; ++i) threads_[i - 1] = std::thread([this, i] { worker(i); });
 }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "memory.h"
+#include "share.h"
 
 struct appl_pool {
  public:
@@ -19,6 +20,7 @@ struct appl_pool {
   int num_threads() const { return num_threads_; }
 
   appl::Store store;  // of the packed weights
+  appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that is on
 
   // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns
   // when all that came have returned. Work is therefore handed out as it is done (Chunks): a thread whose core is busy with something
@@ -43,6 +45,7 @@ struct appl_pool {
   alignas(64) std::atomic<uint32_t> epoch_{0};       // counts runs; workers wait for it to change
   alignas(64) std::atomic<uint64_t> gate_{kClosed};  // the run's epoch in the upper half; whether it is closed; workers inside
   alignas(64) std::atomic<int> sleepers_{0};
+  std::unique_ptr<appl::Share[]> shares_;
   std::unique_ptr<std::thread[]> threads_;
 };
 
@@ -65,12 +68,13 @@ class Chunks {
   std::atomic<int64_t> next_{0};
 };
 
+constexpr int64_t kWorthSharing = 1 << 15;  // elements; below this the hand-over costs more than it saves
+
 // Calls body(begin, end), or body(begin, end, thread), over [0, count) on all threads, or on the caller alone when the work is too
 // small to share.
 // `chunk` items are taken at a time; 0 chooses four chunks a thread.
 template <class Body>
 inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body, int64_t chunk = 0) {
-  constexpr int64_t kWorthSharing = 1 << 15;  // elements; below this the hand-over costs more than it saves
   const auto call = [&](int64_t begin, int64_t end, int thread) {
     if constexpr (std::is_invocable_v<Body, int64_t, int64_t, int>) body(begin, end, thread);
     else body(begin, end);
@@ -84,6 +88,29 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
   pool.run([&](int thread) {
     int64_t begin, end;
     while (chunks.next(begin, end)) call(begin, end, thread);
+  });
+}
+
+// The first item of a thread's share of `count`.
+constexpr int64_t share_start(int64_t count, int num_threads, int thread) { return count * thread / num_threads; }
+
+// Calls body(index, thread) for [0, count) on all threads, or on the caller alone when the work is too small to share. Each thread goes
+// through a share of neighbours, so that it knows what it reads next; who has done its own helps the others.
+template <class Body>
+inline void parallel_shares(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body) {
+  const int threads = pool.num_threads();
+  if (threads == 1 || count == 1 || count * work_per_item < kWorthSharing) {
+    for (int64_t index = 0; index < count; ++index) body(index, 0);
+    return;
+  }
+  Share* const shares = pool.shares();
+  for (int i = 0; i < threads; ++i) shares[i].set(share_start(count, threads, i), share_start(count, threads, i + 1));
+  pool.run([&](int thread) {
+    int64_t index;
+    while (shares[thread].take_first(index)) body(index, thread);
+    for (int i = 1; i < threads; ++i) {
+      while (shares[(thread + i) % threads].take_last(index)) body(index, thread);
+    }
   });
 }
 

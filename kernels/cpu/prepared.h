@@ -79,7 +79,8 @@ RowNorms row_norms(const PreparedShape& shape, Form form, const float* x);
 template <class RowOf>
 Prepared prepare(appl_pool& pool, const PreparedShape& shape, int rows, uint8_t* memory, RowOf&& row_of) {
   const Prepared prepared = prepared_at(shape, rows, memory);
-  parallel_for(pool, rows, shape.columns, [&](int64_t begin, int64_t end, int thread) {
+  constexpr int kWorth = 2;  // plain elements: they are converted
+  parallel_for(pool, rows, int64_t{kWorth} * shape.columns, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) prepare_row(prepared, row_of(row, thread), int(row));
   });
   return prepared;
