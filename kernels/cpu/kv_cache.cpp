@@ -153,7 +153,8 @@ void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer
       t += run.count;
     }
   };
-  parallel_for(pool, step.num_tokens, op.k.width * 2, write, chunk);
+  constexpr int kWorth = 8;  // plain elements: each pair of a key's is in a line of its own
+  parallel_for(pool, step.num_tokens, int64_t{kWorth} * 2 * op.k.width, write, chunk);
 }
 
 }  // namespace
