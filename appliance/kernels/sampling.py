@@ -78,7 +78,8 @@ class SamplingBatch:
 
 @dataclass(slots=True)
 class SampledBatch:
-    """token_ids i32 [R]; NO_TOKEN where no token could be chosen (everything forbidden, or a logit is not a number).
+    """token_ids i32 [R], valid until the next call; NO_TOKEN where no token could be chosen (everything forbidden, or a
+    logit is not a number).
 
     The logprobs arrays are None when no row asked. K is the largest num_logprobs of the batch. logprob_ids i32
     [R, 1 + K] has the chosen token first, then the most likely in order, padded with NO_TOKEN; logprobs f32 [R, 1 + K]

@@ -144,6 +144,27 @@ def test_wrong_element_types_are_refused(native: CpuKernelSet) -> None:
         executable.run(step)
 
 
+def test_arrays_that_come_again_are_read_again(native: CpuKernelSet) -> None:
+    graph = Graph()
+    table = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
+    executable = native.bind(graph.program(graph.given(table)), graph.weights, (), limits())
+    step = plain_step(2)
+    step.token_ids = step.token_ids.copy()
+    for ids in ([0, 1], [3, 2]):
+        step.token_ids[:] = ids
+        np.testing.assert_array_equal(executable.run(step), table[ids])
+    step.token_ids[0] = 99
+    with pytest.raises(StepError, match="outside the vocabulary"):
+        executable.run(step)
+    good, step.positions = step.positions, step.positions.astype(np.int64)
+    for _ in range(2):
+        with pytest.raises(StepError, match="positions is not an array of int32"):
+            executable.run(step)
+    step.token_ids[:], step.positions = [1, 1], good
+    np.testing.assert_array_equal(executable.run(step), table[[1, 1]])
+    np.testing.assert_array_equal(executable.run(plain_step(1)), table[:1])
+
+
 def test_a_closed_executable_refuses(native: CpuKernelSet) -> None:
     graph = Graph()
     executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, (), limits())

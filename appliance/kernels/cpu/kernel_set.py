@@ -12,13 +12,14 @@ from appliance.kernels.arena import plan_arena
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.fusion import gates_of_linears, inputs_of_linears
 from appliance.kernels.cpu.library import Library, load_level
-from appliance.kernels.cpu.memory import MappedMemory, has_gaps, row_stride
+from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.records import encode, matrix_names
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import create_screen
+from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
-from appliance.kernels.interface import ExecutionLimits, KvCacheShape, PastTokens, StepInputs
+from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
@@ -78,8 +79,8 @@ class CpuExecutable:
         self._program = self._create_program(program, layers, resources)
         shape = (limits.max_num_sampled, program.logits.width)
         self._logits = self._arena.floats(arena.offsets[program.logits.index], shape[0] * shape[1]).reshape(shape)
-        self._step = abi.Step()
-        self._step_reference = ctypes.byref(self._step)
+        self._last_logits = self._logits
+        self._step = NativeStep()
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over what was allocated; it is freed by `close`, or with this object."""
@@ -99,24 +100,13 @@ class CpuExecutable:
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         """Raises StepError where an input is out of bounds; nothing has run then."""
-        step = self._step
-        step.num_tokens = inputs.token_ids.shape[0]
-        step.num_seqs = inputs.seq_lens.shape[0]
-        step.num_sampled = inputs.sampled_rows.shape[0]
-        step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
-        _check_step(inputs)
-        step.token_ids = inputs.token_ids.ctypes.data
-        step.positions = inputs.positions.ctypes.data
-        step.slot_mapping = inputs.slot_mapping.ctypes.data
-        step.query_start = inputs.query_start.ctypes.data
-        step.seq_lens = inputs.seq_lens.ctypes.data
-        step.block_tables = inputs.block_tables.ctypes.data
-        step.sampled_rows = inputs.sampled_rows.ctypes.data
-        step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
-        _put_past(step, inputs.past)
-        if self._run(self._program, self._step_reference) != 0:
+        self._step.point_to(inputs)
+        if self._run(self._program, self._step.reference) != 0:
             raise StepError(self._library.last_error())
-        return self._logits[: inputs.sampled_rows.shape[0]]
+        num_rows = inputs.sampled_rows.shape[0]
+        if len(self._last_logits) != num_rows:
+            self._last_logits = self._logits[:num_rows]
+        return self._last_logits
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return self._sampler.sample(logits, batch)
@@ -211,53 +201,6 @@ def _native_limits(limits: ExecutionLimits) -> abi.Limits:
         kv_layout=abi.LAYOUTS[limits.kv_dtype],
         quantize_activations=limits.quantize_activations,
     )
-
-
-def _put_past(step: abi.Step, past: PastTokens | None) -> None:
-    if past is None:
-        step.num_past = None
-        return
-    step.past_rows, step.past_stride = past.table.shape
-    step.past_table = past.table.ctypes.data
-    step.past_row = past.row.ctypes.data
-    step.num_past = past.count.ctypes.data
-
-
-def _check_step(inputs: StepInputs) -> None:
-    """What the native check cannot see: element types, and arrays shorter than their counts."""
-    tokens, sequences = inputs.token_ids.shape[0], inputs.seq_lens.shape[0]
-    fits = (
-        inputs.positions.shape[0] == tokens
-        and inputs.slot_mapping.shape[0] == tokens
-        and inputs.query_start.shape[0] == sequences + 1
-        and inputs.block_tables.shape[0] == sequences
-        and (inputs.num_largest is None or inputs.num_largest.shape == inputs.sampled_rows.shape)
-    )
-    if not fits:
-        raise StepError("the arrays of a step differ in length")
-    for name in abi.STEP_ARRAYS:
-        _check_array(name, getattr(inputs, name))
-    if inputs.num_largest is not None:
-        _check_array("num_largest", inputs.num_largest)
-    if inputs.past is not None:
-        _check_past(inputs.past, inputs.sampled_rows.shape)
-
-
-def _check_past(past: PastTokens, shape: tuple[int, ...]) -> None:
-    if (
-        past.table.ndim != 2
-        or not past.table.flags.c_contiguous
-        or past.row.shape != shape
-        or past.count.shape != shape
-    ):
-        raise StepError("past tokens are no table, or their arrays differ in length")
-    for name in ("table", "row", "count"):
-        _check_array(f"past.{name}", getattr(past, name))
-
-
-def _check_array(name: str, array: np.ndarray) -> None:
-    if array.dtype != np.int32 or has_gaps(array):
-        raise StepError(f"{name} is not an array of int32 without gaps")
 
 
 def _closed(*_: object) -> int:

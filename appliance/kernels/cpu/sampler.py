@@ -1,6 +1,7 @@
 """The native sampler: one call a batch."""
 
 import ctypes
+from operator import attrgetter, is_
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.memory import row_stride
 from appliance.kernels.errors import StepError
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
+
+_inputs = attrgetter(*abi.SAMPLING_INPUTS, "logprobs_mode")
 
 
 class NativeSampler:
@@ -19,13 +22,28 @@ class NativeSampler:
         self._sample = library.functions.appl_sample
         self._call = abi.Sampling()
         self._reference = ctypes.byref(self._call)
-        self._arrays: dict[str, np.ndarray] = {}  # that the call points to: asking numpy for an address is slow
+        self._parts: tuple[object, ...] = ()
+        self._token_ids = np.zeros(0, np.int32)
+        self._most_logprobs = NO_LOGPROBS
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         """Raises StepError where an id or a range of the batch is out of bounds."""
-        num_rows, call, arrays = batch.num_rows, self._call, self._arrays
-        result = _allocate(num_rows, int(batch.num_logprobs.max(initial=NO_LOGPROBS)))
-        call.num_rows = num_rows
+        self._point_to(logits, batch)
+        result = SampledBatch(self._token_ids)
+        if self._most_logprobs != NO_LOGPROBS:
+            _allocate_logprobs(result, self._most_logprobs)
+            _point_to_logprobs(self._call, result)
+        if self._sample(self._pool, self._reference) != 0:
+            raise StepError(self._library.last_error())
+        return result
+
+    def _point_to(self, logits: np.ndarray, batch: SamplingBatch) -> None:
+        """Arrays that come again are looked at once: asking numpy for an address is slow."""
+        parts = (logits, *_inputs(batch))
+        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
+            return
+        call = self._call
+        call.num_rows = batch.num_rows
         call.vocab_size = logits.shape[1]
         call.logits_stride = row_stride(logits)
         call.token_table_stride = row_stride(batch.token_table)
@@ -33,32 +51,28 @@ class NativeSampler:
         call.raw_logprobs = batch.logprobs_mode.startswith("raw")
         call.normalize = batch.logprobs_mode.endswith("logprobs")
         call.logits = logits.ctypes.data
-        call.token_ids = result.token_ids.ctypes.data
         for name in abi.SAMPLING_INPUTS:
-            array = getattr(batch, name)
-            if array is not arrays.get(name):
-                arrays[name] = array
-                setattr(call, name, array.ctypes.data)
-        _point_to_logprobs(call, result)
-        if self._sample(self._pool, self._reference) != 0:
-            raise StepError(self._library.last_error())
-        return result
+            setattr(call, name, getattr(batch, name).ctypes.data)
+        self._token_ids = np.full(batch.num_rows, NO_TOKEN, np.int32)
+        self._most_logprobs = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
+        call.token_ids = self._token_ids.ctypes.data
+        call.logprobs = call.logprob_ids = call.ranks = None
+        call.logprobs_stride = 0  # the native check refuses rows that ask for some nevertheless
+        self._parts = parts  # kept alive: the call points to them
+
+
+def _allocate_logprobs(result: SampledBatch, most: int) -> None:
+    num_rows = len(result.token_ids)
+    result.logprob_ids = np.full((num_rows, most + 1), NO_TOKEN, np.int32)
+    result.logprobs = np.full((num_rows, most + 1), -np.inf, np.float32)
+    result.ranks = np.zeros(num_rows, np.int32)
 
 
 def _point_to_logprobs(call: abi.Sampling, result: SampledBatch) -> None:
-    if result.logprobs is None or result.logprob_ids is None or result.ranks is None:
-        call.logprobs = call.logprob_ids = call.ranks = None
-        return
+    assert result.logprobs is not None
+    assert result.logprob_ids is not None
+    assert result.ranks is not None
     call.logprobs_stride = result.logprobs.shape[1]
     call.logprobs = result.logprobs.ctypes.data
     call.logprob_ids = result.logprob_ids.ctypes.data
     call.ranks = result.ranks.ctypes.data
-
-
-def _allocate(num_rows: int, widest: int) -> SampledBatch:
-    result = SampledBatch(np.full(num_rows, NO_TOKEN, np.int32))
-    if widest != NO_LOGPROBS:
-        result.logprob_ids = np.full((num_rows, widest + 1), NO_TOKEN, np.int32)
-        result.logprobs = np.full((num_rows, widest + 1), -np.inf, np.float32)
-        result.ranks = np.zeros(num_rows, np.int32)
-    return result

@@ -1,0 +1,94 @@
+"""The native struct of a step, and the checks of what it points to."""
+
+import ctypes
+from operator import attrgetter, is_
+
+import numpy as np
+
+from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.memory import has_gaps, row_stride
+from appliance.kernels.errors import StepError
+from appliance.kernels.interface import PastTokens, StepInputs
+
+_parts = attrgetter(*abi.STEP_ARRAYS, "num_largest", "past")
+_past_parts = attrgetter("table", "row", "count")
+
+
+class NativeStep:
+    """What the library is called with. Arrays that come again, with other numbers, are looked at once: asking numpy for
+    an address is slow."""
+
+    def __init__(self) -> None:
+        self._step = abi.Step()
+        self._parts: tuple[object, ...] = ()
+        self.reference = ctypes.byref(self._step)
+
+    def point_to(self, inputs: StepInputs) -> None:
+        """Raises StepError where the arrays do not fit together; the native call checks what is in them."""
+        parts = _parts(inputs)
+        if inputs.past is not None:
+            parts += _past_parts(inputs.past)
+        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
+            return
+        self._parts = ()
+        _check(inputs)
+        self._put(inputs)
+        self._parts = parts  # kept alive: the struct points to them
+
+    def _put(self, inputs: StepInputs) -> None:
+        step = self._step
+        step.num_tokens = inputs.token_ids.shape[0]
+        step.num_seqs = inputs.seq_lens.shape[0]
+        step.num_sampled = inputs.sampled_rows.shape[0]
+        step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
+        for name in abi.STEP_ARRAYS:
+            setattr(step, name, getattr(inputs, name).ctypes.data)
+        step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
+        self._put_past(inputs.past)
+
+    def _put_past(self, past: PastTokens | None) -> None:
+        step = self._step
+        if past is None:
+            step.num_past = None
+            return
+        step.past_rows, step.past_stride = past.table.shape
+        step.past_table = past.table.ctypes.data
+        step.past_row = past.row.ctypes.data
+        step.num_past = past.count.ctypes.data
+
+
+def _check(inputs: StepInputs) -> None:
+    """What the native check cannot see: element types, and arrays shorter than their counts."""
+    tokens, sequences = inputs.token_ids.shape[0], inputs.seq_lens.shape[0]
+    fits = (
+        inputs.positions.shape[0] == tokens
+        and inputs.slot_mapping.shape[0] == tokens
+        and inputs.query_start.shape[0] == sequences + 1
+        and inputs.block_tables.shape[0] == sequences
+        and (inputs.num_largest is None or inputs.num_largest.shape == inputs.sampled_rows.shape)
+    )
+    if not fits:
+        raise StepError("the arrays of a step differ in length")
+    for name in abi.STEP_ARRAYS:
+        _check_array(name, getattr(inputs, name))
+    if inputs.num_largest is not None:
+        _check_array("num_largest", inputs.num_largest)
+    if inputs.past is not None:
+        _check_past(inputs.past, inputs.sampled_rows.shape)
+
+
+def _check_past(past: PastTokens, shape: tuple[int, ...]) -> None:
+    if (
+        past.table.ndim != 2
+        or not past.table.flags.c_contiguous
+        or past.row.shape != shape
+        or past.count.shape != shape
+    ):
+        raise StepError("past tokens are no table, or their arrays differ in length")
+    for name in ("table", "row", "count"):
+        _check_array(f"past.{name}", getattr(past, name))
+
+
+def _check_array(name: str, array: np.ndarray) -> None:
+    if array.dtype != np.int32 or has_gaps(array):
+        raise StepError(f"{name} is not an array of int32 without gaps")
