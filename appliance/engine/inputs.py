@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.engine.decodes import SPARE_BLOCKS, Decodes, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import Chunk, StepPlan
 from appliance.kernels.interface import PastTokens, StepInputs
@@ -21,10 +22,12 @@ class LogitRows:
     tokens: Int32  # [R], indices into the step's tokens
     rows: Int32  # [R]
     given: Int32  # [R]
+    num_sampled: int  # of R; these come first
 
 
 class InputBuilder:
-    """Reuses its buffers: what it returns is valid until the next call."""
+    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode it returns the
+    same objects, whose numbers move on."""
 
     def __init__(self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int) -> None:
         self._rows = rows
@@ -33,8 +36,18 @@ class InputBuilder:
         self._token_ids = np.empty(max_num_tokens, np.int32)
         self._query_start = np.zeros(max_num_seqs + 1, np.int32)
         self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
+        self._last: tuple[StepInputs, LogitRows]
+        self._decodes: Decodes | None = None  # what goes on with them
 
     def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
+        if self._decodes is None or not self._decodes.go_on(plan):
+            self._decodes = None
+            self._last = inputs, wanted = self._build(plan)
+            if is_decoding(plan) and not self._rows.prompt_logprobs:
+                self._decodes = Decodes(self._rows, self._block_size, plan, inputs, wanted.rows)
+        return self._last
+
+    def _build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
         chunks = plan.chunks
         fields = np.array([(c.row, c.start, c.length, c.write_start, c.sample) for c in chunks], np.int32).T
         row_ids, starts, lengths, write_starts, sample = np.ascontiguousarray(fields)
@@ -79,8 +92,8 @@ class InputBuilder:
             inputs.past = PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
-        """[S, blocks of the longest sequence], contiguous."""
-        width = -(-longest // self._block_size)
+        """[S, blocks of the longest sequence and some more], contiguous."""
+        width = min(-(-longest // self._block_size) + SPARE_BLOCKS, self._rows.block_table.shape[1])
         tables = self._tables[: len(row_ids) * width].reshape(len(row_ids), width)
         return np.take(self._rows.block_table[:, :width], row_ids, axis=0, out=tables, mode="clip")
 
@@ -90,7 +103,7 @@ class InputBuilder:
         tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
         given = np.full(len(tokens), NO_TOKEN, np.int32)
         if not self._rows.prompt_logprobs:
-            return LogitRows(tokens, rows, given)
+            return LogitRows(tokens, rows, given, len(rows))
         parts = [(tokens, rows, given)]
         for at, chunk in enumerate(chunks):
             if chunk.row in self._rows.prompt_logprobs:
@@ -99,7 +112,8 @@ class InputBuilder:
                 first = query_start[at]
                 indices = np.arange(first, first + len(asked), dtype=np.int32)
                 parts.append((indices, np.full(len(asked), chunk.row, np.int32), asked))
-        return LogitRows(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        every, of, asked = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return LogitRows(every, of, asked, len(rows))
 
 
 class BatchBuilder:
@@ -114,13 +128,13 @@ class BatchBuilder:
     def build(self, wanted: LogitRows) -> SamplingBatch:
         """Valid until the next call: as long as the same rows decode, only their lengths change."""
         rows, last = self._rows, self._last
-        if last is None or rows.version != self._version or not np.array_equal(last.token_row, wanted.rows):
+        is_same = last is not None and (last.token_row is wanted.rows or np.array_equal(last.token_row, wanted.rows))
+        if last is None or rows.version != self._version or not is_same:
             batch = self._gather(wanted)
             self._version = rows.version
             self._last = None if rows.biases or rows.forbidden or rows.prompt_logprobs else batch
             return batch
-        np.take(rows.num_tokens, wanted.rows, out=last.num_tokens)
-        last.position[:] = last.num_tokens
+        last.num_tokens[:] = last.position[:] = rows.num_tokens[wanted.rows]
         return last
 
     def _gather(self, wanted: LogitRows) -> SamplingBatch:

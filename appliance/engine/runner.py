@@ -13,7 +13,7 @@ from appliance.engine.profiler import StepProfiler
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.kernels.interface import Executable
-from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, LogprobsMode, SampledBatch, SamplingBatch
+from appliance.kernels.sampling import NO_LOGPROBS, LogprobsMode, SampledBatch, SamplingBatch
 
 
 class Runner:
@@ -92,8 +92,7 @@ class Runner:
         logits: np.ndarray,
         failed: dict[int, RowError],
     ) -> StepResult:
-        drawn = wanted.given == NO_TOKEN  # these come first
-        count = int(np.count_nonzero(drawn))
+        count = wanted.num_sampled
         rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
         self._rows.token_ids[rows, self._rows.num_tokens[rows]] = tokens
         self._rows.num_tokens[rows] += 1

@@ -1,0 +1,119 @@
+"""Inputs that move on with the same rows are what they would be if each step made them anew."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from appliance.engine.inputs import InputBuilder, LogitRows
+from appliance.engine.messages import SamplingParams
+from appliance.engine.rows import Rows
+from appliance.engine.step import Chunk, NewRow, StepPlan
+from appliance.kernels.interface import StepInputs
+
+from .test_runner import VOCAB, Engine, configure, crowd, drawn, greedy
+
+ARRAYS = [each.name for each in fields(StepInputs) if each.name not in ("block_tables", "past")]
+
+
+class Checked(InputBuilder):
+    """Builds each step twice, and counts those that moved on."""
+
+    moved = 0
+    entered = 0  # blocks that were begun meanwhile
+
+    def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
+        before = getattr(self, "_last", (None,))[0]
+        inputs, wanted = super().build(plan)
+        if inputs is before:
+            Checked.moved += 1
+            Checked.entered += sum(len(chunk.new_blocks) for chunk in plan.chunks)
+        anew, also = InputBuilder(self._rows, self._block_size, 256, 16).build(plan)
+        for name in ARRAYS:
+            np.testing.assert_array_equal(getattr(inputs, name), getattr(anew, name), name)
+        for each in fields(LogitRows):
+            np.testing.assert_array_equal(getattr(wanted, each.name), getattr(also, each.name), each.name)
+        for row, length in enumerate(inputs.seq_lens):
+            blocks = -(-length // self._block_size)
+            np.testing.assert_array_equal(inputs.block_tables[row, :blocks], anew.block_tables[row, :blocks])
+        assert (inputs.past is None) == (anew.past is None)
+        if inputs.past is not None and anew.past is not None:
+            np.testing.assert_array_equal(inputs.past.count, anew.past.count)
+            np.testing.assert_array_equal(inputs.past.row, anew.past.row)
+        return inputs, wanted
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> type[Checked]:
+    monkeypatch.setattr("appliance.engine.runner.InputBuilder", Checked)
+    Checked.moved = Checked.entered = 0
+    return Checked
+
+
+def test_a_crowd_that_comes_and_goes(checked: type[Checked]) -> None:
+    Engine(configure(num_blocks=24)).run(*crowd(), *[drawn(name=f"d{n}") for n in range(6)])
+    assert checked.moved > 20
+    assert checked.entered > 5
+
+
+def test_penalised_rows_whose_largest_logits_are_asked(checked: type[Checked]) -> None:
+    answer = Engine(vocab=VOCAB).run(greedy(max_tokens=30, repetition_penalty=1.3)).tokens()
+    assert checked.moved == len(answer) - 2  # all but the prompt's step and the first after it
+    assert checked.entered == 7  # of positions 12 to 39
+
+
+def test_a_table_that_is_outgrown_is_made_anew(checked: type[Checked]) -> None:
+    Engine().run(greedy(max_tokens=60))
+    assert 0 < checked.moved < 58  # 60 tokens are 15 blocks; a table has room for 8 more than it needs
+
+
+def test_a_row_that_wants_its_prompt_is_not_taken_for_one_that_goes_on(checked: type[Checked]) -> None:
+    Engine().run(greedy([5], prompt_logprobs=0), drawn([7, 8], name="other"))
+    assert checked.moved > 0
+
+
+def step_of(*chunks: Chunk) -> StepPlan:
+    return StepPlan(1, (), (), (), chunks, sum(chunk.length for chunk in chunks))
+
+
+def decode(row: int, start: int, *, sample: bool = True) -> Chunk:
+    return Chunk(row, start, 1, start, (), sample)
+
+
+NEXT = [decode(0, 6), decode(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("chunks", "goes_on"),
+    [
+        (NEXT, True),
+        (NEXT[:1], False),
+        ([NEXT[0], decode(2, 4)], False),
+        ([NEXT[0], decode(1, 5)], False),
+        ([NEXT[0], decode(1, 4, sample=False)], False),
+        ([NEXT[0], Chunk(1, 4, 2, 4, (), True)], False),
+    ],
+    ids=["next", "one ended", "another row", "a token between", "more is known", "two tokens"],
+)
+def test_what_goes_on(chunks: list[Chunk], goes_on: bool) -> None:
+    builder, _ = three_rows()
+    first, _ = builder.build(step_of(decode(0, 5), decode(1, 3)))
+    assert (builder.build(step_of(*chunks))[0] is first) == goes_on
+
+
+def test_a_row_in_other_hands_does_not_go_on() -> None:
+    builder, rows = three_rows()
+    first, _ = builder.build(step_of(decode(0, 5), decode(1, 3)))
+    rows.put(new_row(1))
+    assert builder.build(step_of(*NEXT))[0] is not first
+
+
+def three_rows() -> tuple[InputBuilder, Rows]:
+    rows = Rows(4, 64, 4, VOCAB)
+    for row in range(3):
+        rows.put(new_row(row))
+    return InputBuilder(rows, 4, 256, 4), rows
+
+
+def new_row(row: int) -> NewRow:
+    return NewRow(row, 0, [1, 2, 3], 3, SamplingParams(), (), 0, None)
