@@ -105,7 +105,7 @@ class Division {
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
                            : call.gated_sums != nullptr ? kGatedPanels
                            : streams()                  ? int64_t(kStreamBytes / call.weight->panel_bytes)
-                                                        : 8;
+                                                        : 4;
     const int64_t fair = panels_ / ((streams() ? 4 : 2) * threads);
     const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
