@@ -106,7 +106,8 @@ class Division {
                            : call.gated_sums != nullptr ? kGatedPanels
                            : streams()                  ? int64_t(kStreamBytes / call.weight->panel_bytes)
                                                         : 4;
-    const int64_t fair = panels_ / ((streams() ? 4 : 2) * threads);
+    const int least_items = streams() ? 4 : 2;  // a thread
+    const int64_t fair = panels_ / (least_items * threads);
     const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
     panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
     num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;

@@ -20,11 +20,11 @@ struct appl_pool {
   int num_threads() const { return num_threads_; }
 
   appl::Store store;  // of the packed weights
-  appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that is on
+  appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that comes next
 
   // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns
-  // when all that came have returned. Work is therefore handed out as it is done (Chunks): a thread whose core is busy with something
-  // else is not waited for.
+  // when all that came have returned. Work is therefore handed out as it is done (Chunks, Share): a thread whose core is busy with
+  // something else is not waited for.
   template <class Work>
   void run(Work&& work) {
     run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
@@ -91,9 +91,6 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
   });
 }
 
-// The first item of a thread's share of `count`.
-constexpr int64_t share_start(int64_t count, int num_threads, int thread) { return count * thread / num_threads; }
-
 // Calls body(index, thread) for [0, count) on all threads, or on the caller alone when the work is too small to share. Each thread goes
 // through a share of neighbours, so that it knows what it reads next; who has done its own helps the others.
 template <class Body>
@@ -104,7 +101,7 @@ inline void parallel_shares(appl_pool& pool, int64_t count, int64_t work_per_ite
     return;
   }
   Share* const shares = pool.shares();
-  for (int i = 0; i < threads; ++i) shares[i].set(share_start(count, threads, i), share_start(count, threads, i + 1));
+  for (int i = 0; i < threads; ++i) shares[i].set(count * i / threads, count * (i + 1) / threads);
   pool.run([&](int thread) {
     int64_t index;
     while (shares[thread].take_first(index)) body(index, thread);

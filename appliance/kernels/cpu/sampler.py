@@ -42,6 +42,7 @@ class NativeSampler:
         parts = (logits, *_inputs(batch))
         if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
             return
+        self._parts = ()
         call = self._call
         call.num_rows = batch.num_rows
         call.vocab_size = logits.shape[1]
