@@ -101,7 +101,7 @@ def read_contest(path: Path, defined: dict[str, str]) -> Contest:
 class MemoryWatch(threading.Thread):
     """Peak PSS of a process tree. PSS counts a page shared by n processes as 1/n in each.
 
-    To sum it up the system walks all pages, some 70 ms for 2 GiB of small ones: so it is sampled seldom enough to take a
+    To sum it up the system walks all pages, some 12 ms a GiB of small ones: so it is sampled seldom enough to take a
     hundredth of a core.
     """
 
