@@ -128,8 +128,7 @@ class BatchBuilder:
     def build(self, wanted: LogitRows) -> SamplingBatch:
         """Valid until the next call: as long as the same rows decode, only their lengths change."""
         rows, last = self._rows, self._last
-        is_same = last is not None and (last.token_row is wanted.rows or np.array_equal(last.token_row, wanted.rows))
-        if last is None or rows.version != self._version or not is_same:
+        if last is None or rows.version != self._version or last.token_row is not wanted.rows:
             batch = self._gather(wanted)
             self._version = rows.version
             self._last = None if rows.biases or rows.forbidden or rows.prompt_logprobs else batch

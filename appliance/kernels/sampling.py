@@ -44,7 +44,8 @@ class SamplingBatch:
     set where an id is allowed (the form of xgrammar and llguidance).
 
     given_token_ids i32 [R]: NO_TOKEN to sample, or the token whose log-probability is asked (prompt_logprobs).
-    num_logprobs i32 [R]: NO_LOGPROBS, or k most likely tokens beside the chosen one (V for the whole vocabulary).
+    num_logprobs i32 [R]: NO_LOGPROBS, or k most likely tokens beside the chosen one (V for the whole vocabulary). Not
+    to be changed in an array that was sampled with: a sampler sizes its results once an array.
     """
 
     temperature: Float32Array

@@ -68,7 +68,11 @@ class Chunks {
   std::atomic<int64_t> next_{0};
 };
 
-constexpr int64_t kWorthSharing = 1 << 15;  // elements; below this the hand-over costs more than it saves
+// False where the hand-over would cost more than it saves.
+inline bool is_worth_sharing(const appl_pool& pool, int64_t count, int64_t work_per_item) {
+  constexpr int64_t kLeastWork = 1 << 15;  // elements
+  return pool.num_threads() > 1 && count > 1 && count * work_per_item >= kLeastWork;
+}
 
 // Calls body(begin, end), or body(begin, end, thread), over [0, count) on all threads, or on the caller alone when the work is too
 // small to share.
@@ -79,7 +83,7 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
     if constexpr (std::is_invocable_v<Body, int64_t, int64_t, int>) body(begin, end, thread);
     else body(begin, end);
   };
-  if (pool.num_threads() == 1 || count == 1 || count * work_per_item < kWorthSharing) {
+  if (!is_worth_sharing(pool, count, work_per_item)) {
     if (count > 0) call(0, count, 0);
     return;
   }
@@ -95,11 +99,11 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
 // through a share of neighbours, so that it knows what it reads next; who has done its own helps the others.
 template <class Body>
 inline void parallel_shares(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body) {
-  const int threads = pool.num_threads();
-  if (threads == 1 || count == 1 || count * work_per_item < kWorthSharing) {
+  if (!is_worth_sharing(pool, count, work_per_item)) {
     for (int64_t index = 0; index < count; ++index) body(index, 0);
     return;
   }
+  const int threads = pool.num_threads();
   Share* const shares = pool.shares();
   for (int i = 0; i < threads; ++i) shares[i].set(count * i / threads, count * (i + 1) / threads);
   pool.run([&](int thread) {

@@ -155,3 +155,16 @@ def test_ids_out_of_bounds_are_refused(sampler: Sampler, change: dict[str, list[
     changed = {name: np.array(value, getattr(batch, name).dtype) for name, value in change.items()}
     with pytest.raises(StepError, match="sampling"):
         sampler.sample(np.zeros((1, 40), np.float32), dataclasses.replace(batch, **changed))
+
+
+def test_an_array_that_asks_for_more_than_before_is_refused(sampler: Sampler) -> None:
+    """Its results were sized when it first came."""
+    batch, logits = empty_batch(1, 40), np.zeros((1, 40), np.float32)
+    assert sampler.sample(logits, batch).logprobs is None
+    batch.num_logprobs[0] = 3
+    with pytest.raises(StepError, match="no room for log-probabilities"):
+        sampler.sample(logits, batch)
+    batch.num_logprobs = batch.num_logprobs.copy()
+    result = sampler.sample(logits, batch)
+    assert result.logprobs is not None
+    assert result.logprobs.shape == (1, 4)

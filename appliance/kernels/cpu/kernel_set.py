@@ -105,7 +105,7 @@ class CpuExecutable:
             raise StepError(self._library.last_error())
         num_rows = inputs.sampled_rows.shape[0]
         if len(self._last_logits) != num_rows:
-            self._last_logits = self._logits[:num_rows]
+            self._last_logits = self._logits[:num_rows]  # the same object next time, which the sampler knows
         return self._last_logits
 
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:

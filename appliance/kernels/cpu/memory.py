@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+from operator import is_
 
 import numpy as np
 
@@ -18,6 +19,11 @@ class MappedMemory:
     def floats(self, offset: int, count: int) -> np.ndarray:
         """A view of `count` f32 numbers that keeps the mapping alive."""
         return np.frombuffer(self._map, np.float32, count, offset)
+
+
+def are_same(arrays: tuple[object, ...], others: tuple[object, ...]) -> bool:
+    """Whether these are the same objects, whatever is in them."""
+    return len(arrays) == len(others) and all(map(is_, arrays, others))
 
 
 def row_stride(array: np.ndarray) -> int:

@@ -1,17 +1,17 @@
 """The native sampler: one call a batch."""
 
 import ctypes
-from operator import attrgetter, is_
+from operator import attrgetter
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
-from appliance.kernels.cpu.memory import row_stride
+from appliance.kernels.cpu.memory import are_same, row_stride
 from appliance.kernels.errors import StepError
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
 
-_inputs = attrgetter(*abi.SAMPLING_INPUTS, "logprobs_mode")
+_parts_of = attrgetter(*abi.SAMPLING_INPUTS, "logprobs_mode")
 
 
 class NativeSampler:
@@ -38,9 +38,10 @@ class NativeSampler:
         return result
 
     def _point_to(self, logits: np.ndarray, batch: SamplingBatch) -> None:
-        """Arrays that come again are looked at once: asking numpy for an address is slow."""
-        parts = (logits, *_inputs(batch))
-        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
+        """Arrays that come again are looked at once: asking numpy for an address is slow. Their numbers may be others,
+        but for num_logprobs."""
+        parts = (logits, *_parts_of(batch))
+        if are_same(parts, self._parts):
             return
         self._parts = ()
         call = self._call

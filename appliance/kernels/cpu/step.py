@@ -1,17 +1,17 @@
 """The native struct of a step, and the checks of what it points to."""
 
 import ctypes
-from operator import attrgetter, is_
+from operator import attrgetter
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.memory import has_gaps, row_stride
+from appliance.kernels.cpu.memory import are_same, has_gaps, row_stride
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import PastTokens, StepInputs
 
-_parts = attrgetter(*abi.STEP_ARRAYS, "num_largest", "past")
-_past_parts = attrgetter("table", "row", "count")
+_parts_of = attrgetter(*abi.STEP_ARRAYS, "num_largest", "past")
+_past_parts_of = attrgetter("table", "row", "count")
 
 
 class NativeStep:
@@ -25,10 +25,10 @@ class NativeStep:
 
     def point_to(self, inputs: StepInputs) -> None:
         """Raises StepError where the arrays do not fit together; the native call checks what is in them."""
-        parts = _parts(inputs)
+        parts = _parts_of(inputs)
         if inputs.past is not None:
-            parts += _past_parts(inputs.past)
-        if len(parts) == len(self._parts) and all(map(is_, parts, self._parts)):
+            parts += _past_parts_of(inputs.past)
+        if are_same(parts, self._parts):
             return
         self._parts = ()
         _check(inputs)
