@@ -26,7 +26,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     """Of the steps of one kind, a step on average. Without measured figures every floor is 0.
 
-    given_floor_s: at the rates that the machine gave around the run.
+    given_floor_s: at the rates that the machine gave around the run. shared_keys: cached tokens that decodes did not
+    read because another one had.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     floor_s: float
     parts: tuple[Part, ...]  # the slowest first; together they are the step
     given_floor_s: float = 0.0
+    shared_keys: float = 0.0
 
     @property
     def achieved(self) -> float:
@@ -79,6 +81,7 @@ def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None, giv
         floor_s=sum(part.floor_s for part in parts),
         parts=tuple(parts),
         given_floor_s=sum(_operator(each, steps.steps, given).floor_s for each in steps.operators),
+        shared_keys=steps.shared_keys / steps.steps,
     )
 
 

@@ -91,6 +91,10 @@ def _roofline(found: Roofline) -> str:
         lines.append(row)
     rest = found.seconds - sum(part.seconds for part in shown)
     lines.append(f"    {f'{len(found.parts) - len(shown)} others':<42}{rest * 1e3:>10.3f}{rest / found.seconds:>8.1%}")
+    if found.shared_keys:
+        lines.append(
+            f"    {found.shared_keys:,.0f} cached tokens a step were not read, as another decode had read them"
+        )
     return "\n".join(lines)
 
 

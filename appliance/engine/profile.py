@@ -14,13 +14,15 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one kind. Phases in seconds; "between" is the time since the step before."""
+    """Steps of one kind. Phases in seconds; "between" is the time since the step before. shared_keys: cached tokens
+    that decodes did not read because another one had, in each layer without a window."""
 
     steps: int
     tokens: int
     sampled: int
     phases: dict[str, float]
     operators: tuple[OperatorProfile, ...]
+    shared_keys: int = 0
 
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,14 +36,16 @@ class _Sums:
     steps: int = 0
     tokens: int = 0
     sampled: int = 0
+    shared_keys: int = 0
     phases: dict[str, float] = field(default_factory=dict)
 
 
 class StepProfiler(Laps):
     """Looks from its making until `finish`. Costs a few clock readings a step, and two an operator."""
 
-    def __init__(self, executable: Executable, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, executable: Executable, block_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._executable = executable
+        self._block_size = block_size
         self._clock = clock
         self._work = executable.operator_work()
         self._seconds = np.zeros(len(self._work))
@@ -70,6 +72,8 @@ class StepProfiler(Laps):
             query_lens=np.diff(inputs.query_start),
             seq_lens=inputs.seq_lens.astype(np.int64),
             positions=inputs.positions.astype(np.int64),
+            block_tables=inputs.block_tables,
+            block_size=self._block_size,
             few_logits=inputs.num_largest is not None,
         )
         self._last = self._clock()  # the profiler's own work is nobody's
@@ -82,6 +86,7 @@ class StepProfiler(Laps):
         sums.steps += 1
         sums.tokens += counts.tokens
         sums.sampled += counts.sampled
+        sums.shared_keys += self._executable.shared_keys
         for phase, seconds in self._phases.items():
             sums.phases[phase] = sums.phases.get(phase, 0.0) + seconds
         for each, seconds in zip(self._work, self._seconds.tolist(), strict=True):
@@ -119,7 +124,12 @@ def _summary(sums: _Sums) -> StepsProfile:
     ]
     operators.sort(key=lambda operator: -operator.seconds)
     return StepsProfile(
-        steps=sums.steps, tokens=sums.tokens, sampled=sums.sampled, phases=sums.phases, operators=tuple(operators)
+        steps=sums.steps,
+        tokens=sums.tokens,
+        sampled=sums.sampled,
+        phases=sums.phases,
+        operators=tuple(operators),
+        shared_keys=sums.shared_keys,
     )
 
 

@@ -29,6 +29,7 @@ class Runner:
         self.vocab_size = vocab_size
         self.laps = Laps()
         self._executable = executable
+        self._block_size = config.block_size
         self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
@@ -56,7 +57,7 @@ class Runner:
 
     def start_profile(self) -> None:
         """From now on until `stop_profile`; one that runs already starts anew."""
-        self.laps = StepProfiler(self._executable)
+        self.laps = StepProfiler(self._executable, self._block_size)
 
     def stop_profile(self) -> EngineProfile | None:
         """None when none was started."""

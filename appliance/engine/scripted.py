@@ -73,6 +73,10 @@ class ScriptedExecutable:
         self.num_steps = 0
 
     @property
+    def shared_keys(self) -> int:
+        return 0
+
+    @property
     def memory_bytes(self) -> Mapping[str, int]:
         return {"weights": 0, "kv_cache": self._cells.nbytes, "activations": 0, "workspace": 0}
 

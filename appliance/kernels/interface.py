@@ -91,6 +91,11 @@ class Executable(Protocol):
         """What each operator of the program has to do at least; empty where nothing can be told."""
 
     @property
+    def shared_keys(self) -> int:
+        """Cached tokens that attention of the last step read once for several sequences: how many more these would have
+        read by themselves, in each layer without a window."""
+
+    @property
     def memory_bytes(self) -> Mapping[str, int]:
         """Allocated bytes by purpose: weights, logit_screen (where there is one), kv_cache, activations, workspace."""
 

@@ -33,13 +33,16 @@ class OperatorWork:
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """The sizes of a step that work depends on: T tokens of S sequences, R rows of logits."""
+    """The sizes of a step that work depends on: T tokens of S sequences, R rows of logits. Block tables are looked at
+    while the counts are made and asked."""
 
     tokens: int
     sampled: int
     query_lens: np.ndarray  # [S]
     seq_lens: np.ndarray  # [S], in the cache after the step
     positions: np.ndarray  # [T]
+    block_tables: np.ndarray  # [S, blocks of the longest sequence or more]
+    block_size: int
     few_logits: bool = False  # are asked for: the largest of each row
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
@@ -47,9 +50,14 @@ class StepCounts:
         return work.screened if self.few_logits and work.screened is not None else work
 
     def keys(self, window: int | None) -> int:
-        """Cached tokens that at least one query of their sequence sees."""
-        seen = self.seq_lens if window is None else np.minimum(self.seq_lens, window + self.query_lens - 1)
-        return int(seen.sum())
+        """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one
+        of them sees in part."""
+        first = 0 if window is None else np.maximum(0, self.seq_lens - (window + self.query_lens - 1))
+        alone = int((self.seq_lens - first).sum())
+        index = np.arange(self.block_tables.shape[1])
+        begin, end = -(-first // self.block_size), self.seq_lens // self.block_size  # of the blocks that are seen whole
+        whole = self.block_tables[(index >= np.reshape(begin, (-1, 1))) & (index < end[:, None])]
+        return alone - (len(whole) - len(np.unique(whole))) * self.block_size
 
     def visits(self, window: int | None) -> int:
         """Pairs of a query and a key that it sees."""

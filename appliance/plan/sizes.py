@@ -11,7 +11,7 @@ from appliance.plan.types import KvGroupPlan, PrecisionPlan, WeightPlan
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 LINE_FLOATS = 16  # of a line of the caches
-ATTENTION_ROWS = 48  # kernels/cpu/attention.cpp: query rows of an item
+ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
 PARTIALS_PER_THREAD = 8
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
@@ -90,9 +90,9 @@ def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
 def workspace_bytes(
     geometry: Geometry, precision: PrecisionPlan, kernels: KernelSetFacts, step: Step, *, gated: bool
 ) -> int:
-    """On a CPU the widest prepared input, what a gated Linear prepares for the next, and each thread's scratch of
-    attention (kernels/cpu/attention.cpp) or sums of gated Linears, never both at a time; on a GPU the partial results
-    of attention split over a sequence."""
+    """On a CPU the widest prepared input, what a gated Linear prepares for the next, and for attention each thread's
+    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears; on a
+    GPU the partial results of attention split over a sequence."""
     if kernels.name == "reference":
         return 0
     head_dim = max(group.head_dim for group in geometry.groups)
@@ -111,13 +111,15 @@ def workspace_bytes(
     state = ATTENTION_ROWS * (width + 2) * 4
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
-    return inputs + step.num_threads * max(scratch + partials, GATED_SUMS_BYTES)
+    carried = step.num_sampled * geometry.num_heads * (width + kernels.panel) * 4
+    return inputs + max(step.num_threads * (scratch + partials) + carried, step.num_threads * GATED_SUMS_BYTES)
 
 
 def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
     if kernels.device != "cpu":
         return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
-    return f"prepared inputs of {step.num_tokens:,} tokens, scratch of {step.num_threads} threads"
+    scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"
+    return f"prepared inputs of {step.num_tokens:,} tokens, {scratch}"
 
 
 def _input_form(plan: WeightPlan, precision: PrecisionPlan, kernels: KernelSetFacts) -> InputForm:

@@ -81,6 +81,7 @@ int32_t appl_program_run(appl_program* program, const appl_step* step) {
   return appl::guarded([&] { program->run(*step); });
 }
 void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }
+uint64_t appl_program_shared_keys(const appl_program* program) { return program->shared_keys(); }
 int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {
   return appl::guarded([&] { program->copy_blocks(pairs, num_pairs); });
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "activation.h"
+#include "attention_parts.h"
 #include "attention_state.h"
 #include "memory.h"
 #include "softmax.h"
@@ -12,21 +13,16 @@
 namespace appl {
 namespace {
 
-// An item is up to kRows query rows of one sequence: tokens times the heads that share a KV head, of one KV head or, where these
-// are few, of several, which lie side by side in each block. It goes over the keys in chunks of kChunk slots, keeping each row's
-// maximum, sum and weighted values (online softmax), and begins anew with each segment of chunks; the segments' results are
-// folded in order. Chunks and segments lie where the sequence has them, whatever else runs and however its prompt was cut, so a
-// row gets the same bits with any neighbours.
-constexpr int kRows = 48;
-constexpr int kChunk = int(kRowBytes / sizeof(float));
-constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
+// A part goes over the keys in chunks, keeping each row's maximum, sum and weighted values (online softmax), and begins anew with each
+// segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has them, whatever else
+// runs, however its prompt was cut and whoever reads with it, so a row gets the same bits with any neighbours.
+constexpr int kRows = kAttentionRows;
+constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // whose queries and output are not in the caches
 constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
 const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of panels: ask_for prefetches
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
-constexpr int kPartialsPerThread = 8;
-constexpr int kItemsPerThread = 16;  // or more, where items have several KV heads
 
 // A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
 struct Scratch {
@@ -37,99 +33,49 @@ struct Scratch {
   int asked = 0;  // blocks of the next chunk whose keys have been asked for
 };
 
+int divided(int a, int b) { return (a + b - 1) / b; }
 size_t query_bytes(int width) {
   return size_t(kRows) * kRowBytes * size_t((width + block_columns(Form::kF32) - 1) / block_columns(Form::kF32));
 }
 size_t scratch_bytes(int width) {
   return round_up(query_bytes(width) + 2 * kRows * kRowBytes + 2 * state_floats(kRows, width) * sizeof(float), 4096);
 }
-size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThread * threads) * state_floats(kRows, width); }
-
-struct Part {
-  int sequence, kv_head, heads;  // KV heads from kv_head on
-  int first_row, rows;           // of each: of the sequence's tokens times heads a group
-  int first_block, end_block;    // of the sequence's block table
-  int all_rows() const { return heads * rows; }
-};
+// What a row hands on from one reading to the next: values, maximum and sum.
+size_t carried_floats(int width) { return size_t(width) + kPanel; }
 
 class Attention {
  public:
-  Attention(const appl_attention& op, const KvLayer& layer, const appl_step& step, int threads)
-      : op_(op), g_(layer.geometry), layer_(layer), step_(step), group_(op.num_heads / layer.geometry.num_kv_heads),
-        form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
+  using Turn = AttentionParts::Turn;
+  using Cursor = AttentionParts::Cursor;
+
+  Attention(const appl_attention& op, const KvLayer& layer, const appl_step& step, const AttentionParts& parts, float* carried)
+      : op_(op), g_(layer.geometry), layer_(layer), step_(step), parts_(parts), carried_(carried),
+        group_(op.num_heads / layer.geometry.num_kv_heads), form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
         tiles_(g_.layout == APPL_F32 ? kF32Tiles : g_.layout == APPL_F16 ? kF16Tiles
                : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles),
-        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), chunk_blocks_(kChunk / g_.slots) {
-    const int most = divided(divided(g_.max_model_len, g_.block_size), chunk_blocks_);
-    segment_blocks_ = chunk_blocks_ * std::max(kSegmentChunks, divided(most, kMaxSegments));
-    const int64_t least_items = int64_t{kItemsPerThread} * threads;
-    if (step.num_seqs < 2 * threads) {  // of more, items are never split
-      divide(std::numeric_limits<int64_t>::max(), threads);
-      if (splits_ > 1 && num_parts() >= least_items) return;
-    }
-    int64_t work = 0;
-    for (int s = 0; s < step.num_seqs; ++s) work += work_of(s) * g_.num_kv_heads;
-    divide(work / least_items, threads);
-  }
+        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E) {}
 
-  int64_t num_parts() const { return num_items_ * splits_; }
-  int splits() const { return splits_; }
-  int64_t num_items() const { return num_items_; }
-  size_t partial_floats() const { return state_floats(rows_, g_.width); }
-  State partial(float* partials, int64_t index) const {
-    return state_at(partials + size_t(index) * partial_floats(), rows_, g_.width);
-  }
-
-  // A sequence and the index of its first item, for who asks for items in order.
-  struct Cursor {
-    int sequence = 0;
-    int64_t first = 0;
-  };
-  Part item(int64_t index, Cursor& at) const {
-    for (int64_t count; index >= at.first + (count = items_of(at.sequence)); ++at.sequence) at.first += count;
-    const int s = at.sequence;
-    index -= at.first;
-    const int tiles = tiles_of(s);
-    Part part{};
-    part.sequence = s;
-    part.heads = heads_of(s);
-    part.kv_head = int(index) / tiles * part.heads;
-    part.first_row = int(index) % tiles * kRows;
-    part.rows = std::min(kRows, tokens_of(s) * group_ - part.first_row);
-    const int first_key = op_.window > 0 ? std::max(0, position(part, 0) - op_.window + 1) : 0;
-    part.first_block = first_key / g_.block_size;
-    part.end_block = position(part, part.rows - 1) / g_.block_size + 1;
-    return part;
-  }
-
-  // What a thread does next: an item, or one segment of it where they are split; nothing from num_parts() on.
-  struct Turn {
-    int64_t index;
-    Part part;
-  };
-  Turn turn(int64_t index, Cursor& at) const {
-    if (index >= num_parts()) return {index, Part{}};
-    return {index, splits_ == 1 ? item(index, at) : segment(item(index / splits_, at), int(index % splits_))};
-  }
-
-  // The item's results, divided by the sums. Returns claim(), called in time to ask for the next turn's keys.
+  // The item's results. Returns claim(), called in time to ask for the next turn's keys.
   template <class Claim>
   Turn run(const Turn& now, Scratch& scratch, Claim&& claim) const {
     const Part& whole = now.part;
     Turn next{};
     load_queries(whole, scratch);
-    const int first = first_segment(whole), last = (whole.end_block - 1) / segment_blocks_;
+    const bool goes_on = goes_on_behind_segment(whole);
+    if (goes_on) load_carried(whole, scratch.total);
+    const int first = parts_.segment_of(whole.first_block), last = parts_.segment_of(whole.end_block - 1);
     for (int i = first; i <= last; ++i) {
       const auto following = [&] {
-        if (i < last) return segment(whole, i + 1);
+        if (i < last) return parts_.segment(whole, i + 1);
         next = claim();
-        return segment(next.part, first_segment(next.part));
+        return parts_.segment(next.part, parts_.segment_of(next.part.first_block));
       };
-      compute(segment(whole, i), scratch, i == first ? scratch.total : scratch.segment, following, i == last);
-      if (i == first) continue;
+      const bool is_total = i == first && !goes_on;  // nothing to fold it into
+      compute(parts_.segment(whole, i), scratch, is_total ? scratch.total : scratch.segment, following, i == last);
+      if (is_total) continue;
       for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
     }
-    write(whole, scratch.total);
+    finish(whole, scratch.total);
     return next;
   }
 
@@ -149,52 +95,31 @@ class Attention {
   }
 
   void join(int64_t index, float* partials, const State& total, Cursor& at) const {
-    const Part whole = item(index, at);
-    clear(whole, total);
-    for (int i = 0; i < splits_; ++i) {
-      const State state = partial(partials, index * splits_ + i);
+    const Part whole = parts_.item(index, at);
+    if (goes_on_behind_segment(whole)) load_carried(whole, total);
+    else clear(whole, total);
+    for (int i = 0; i < parts_.splits(); ++i) {
+      const State state = partial(partials, index * parts_.splits() + i);
       for (int row = 0; row < whole.all_rows(); ++row) fold(total, state, row, g_.width);
     }
-    write(whole, total);
+    finish(whole, total);
   }
 
  private:
-  int tokens_of(int s) const { return step_.query_start[s + 1] - step_.query_start[s]; }
-  static int divided(int a, int b) { return (a + b - 1) / b; }
-  int tiles_of(int s) const { return divided(tokens_of(s) * group_, kRows); }
-  int64_t items_of(int s) const { return int64_t(tiles_of(s)) * (g_.num_kv_heads / heads_of(s)); }
-
-  int64_t work_of(int s) const { return int64_t(tokens_of(s)) * step_.seq_lens[s]; }  // of a head
-
-  // KV heads an item of the sequence.
-  int heads_of(int s) const {
-    const int most = kRows / std::max(1, tokens_of(s) * group_);
-    int heads = int(std::min<int64_t>(most_work_ / std::max<int64_t>(1, work_of(s)), std::min(most, g_.num_kv_heads)));
-    while (heads > 1 && g_.num_kv_heads % heads != 0) --heads;
-    return std::max(1, heads);
+  State partial(float* partials, int64_t index) const {
+    return state_at(partials + size_t(index) * state_floats(parts_.rows(), g_.width), parts_.rows(), g_.width);
   }
 
-  // Into items of several heads up to so much work.
-  void divide(int64_t most_work, int threads) {
-    most_work_ = most_work;
-    num_items_ = 0;
-    rows_ = splits_ = 1;
-    int segments = 1;
-    for (int s = 0; s < step_.num_seqs; ++s) {
-      num_items_ += items_of(s);
-      rows_ = std::max(rows_, std::min(kRows, tokens_of(s) * group_) * heads_of(s));
-      segments = std::max(segments, divided(divided(step_.seq_lens[s], g_.block_size), segment_blocks_));
-    }
-    const size_t floats = size_t(num_items_) * size_t(segments) * state_floats(rows_, g_.width);
-    if (num_items_ < 2 * threads && floats <= partials_floats(threads, g_.width)) splits_ = segments;
+  bool goes_on(const Part& part) const {
+    return part.reading->first_key > 0 && part.first_block * g_.block_size == part.reading->first_key;
   }
+  bool is_segment_start(int block) const { return block == parts_.segment_start(block); }
+  bool goes_on_behind_segment(const Part& whole) const { return goes_on(whole) && is_segment_start(whole.first_block); }
 
-  int first_segment(const Part& item) const { return item.first_block / segment_blocks_; }
-
-  Part segment(Part part, int index) const {
-    part.first_block = std::max(part.first_block, index * segment_blocks_);
-    part.end_block = std::min(part.end_block, (index + 1) * segment_blocks_);
-    return part;
+  // What is known of the part's rows before its first key.
+  void begin(const Part& part, const State& state) const {
+    if (goes_on(part) && !is_segment_start(part.first_block)) load_carried(part, state);
+    else clear(part, state);
   }
 
   void clear(const Part& part, const State& state) const {
@@ -203,41 +128,60 @@ class Attention {
     std::fill_n(state.values, size_t(part.all_rows()) * size_t(g_.width), 0.0f);
   }
 
-  // Blocks of a chunk.
-  struct Blocks {
-    int first, end;
-    int count() const { return end - first; }
-  };
-  Blocks chunk_at(const Part& part, int block) const {
-    return {block, std::min((block / chunk_blocks_ + 1) * chunk_blocks_, part.end_block)};
+  // Of a row of the part: for as long as its sequence's readings last.
+  float* carried_row(const Part& part, int head, int row) const {
+    const int sequence = part.reading->sequences[(part.first_row + row) / group_];
+    const int of = (part.kv_head + head) * group_ + (part.first_row + row) % group_;
+    return carried_ + (size_t(sequence) * size_t(op_.num_heads) + size_t(of)) * carried_floats(g_.width);
   }
+
+  void load_carried(const Part& part, const State& state) const {
+    for_rows(part, [&](int index, int head, int row) {
+      const float* from = carried_row(part, head, row);
+      std::copy_n(from, g_.width, state.values + size_t(index) * size_t(g_.width));
+      state.maximum[index] = from[g_.width];
+      state.sum[index] = from[g_.width + 1];
+    });
+  }
+
+  void hand_on(const Part& part, const State& state) const {
+    for_rows(part, [&](int index, int head, int row) {
+      float* to = carried_row(part, head, row);
+      std::copy_n(state.values + size_t(index) * size_t(g_.width), g_.width, to);
+      to[g_.width] = state.maximum[index];
+      to[g_.width + 1] = state.sum[index];
+    });
+  }
+
+  using Blocks = AttentionParts::Blocks;
 
   // All chunks of `part`. While it adds a chunk's values it asks for the keys that are read next: those of the next chunk, or of the
   // first of following(), which is called at the last. Then a part of many rows also asks for the queries of that, and for the rows of
   // output that are written before.
   template <class Following>
   void compute(const Part& part, Scratch& scratch, const State& state, Following&& following, bool is_written_next) const {
-    clear(part, state);
-    for (Blocks chunk = chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
-      const int first = chunk.first / chunk_blocks_ * chunk_blocks_, skip = chunk.first - first, count = chunk.end - first;
+    begin(part, state);
+    const bool is_written = is_written_next && !part.reading->is_shared();
+    for (Blocks chunk = parts_.chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
+      const int first = parts_.chunk_start(chunk.first), skip = chunk.first - first, count = chunk.end - first;
       for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked);
       score(part, first, skip, count, scratch);
-      after = chunk_at(part, chunk.end);
+      after = parts_.chunk_at(part, chunk.end);
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
       for_rows(part, [&](int index, int head, int row) {
-        normalize(index, position(part, row), first, count, scratch, state);
+        normalize(index, parts_.position(part, row), first, count, scratch, state);
         if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
-        if (asks && is_written_next) ask_for_row<1>(out_row(part, head, row));
+        if (asks && is_written) ask_for_row<1>(out_row(part, head, row));
       });
-      const Blocks later = is_last ? chunk_at(next, next.first_block) : after;
+      const Blocks later = is_last ? parts_.chunk_at(next, next.first_block) : after;
       scratch.asked = add_values(part, first, skip, count, next, later, scratch, state);
     }
   }
 
   static bool is_same_rows(const Part& a, const Part& b) {
-    return a.sequence == b.sequence && a.kv_head == b.kv_head && a.first_row == b.first_row;
+    return a.reading == b.reading && a.kv_head == b.kv_head && a.first_row == b.first_row;
   }
 
   template <int IsWritten>
@@ -246,6 +190,12 @@ class Attention {
     for (int i = 0; i < g_.head_dim; i += kLineFloats) __builtin_prefetch(row + i, IsWritten, 2);
   }
 
+  void finish(const Part& part, const State& state) const {
+    if (part.reading->is_shared()) hand_on(part, state);
+    else write(part, state);
+  }
+
+  // Divided by the sums.
   void write(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
       const float* values = state.values + size_t(index) * size_t(g_.width);
@@ -262,11 +212,11 @@ class Attention {
     }
   }
 
-  int position(const Part& part, int row) const {
-    return step_.seq_lens[part.sequence] - tokens_of(part.sequence) + (part.first_row + row) / group_;
-  }
   size_t token(const Part& part, int row) const {
-    return size_t(step_.query_start[part.sequence] + (part.first_row + row) / group_);
+    const Reading& reading = *part.reading;
+    const int index = (part.first_row + row) / group_;
+    return size_t(reading.is_shared() ? step_.query_start[reading.sequences[index]]
+                                      : step_.query_start[reading.sequences[0]] + index);
   }
   size_t head_column(const Part& part, int head, int row) const {
     return size_t((part.kv_head + head) * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
@@ -278,7 +228,7 @@ class Attention {
     return op_.out.data + token(part, row) * size_t(op_.out.stride) + head_column(part, head, row);
   }
   int block_id(const Part& part, int block) const {
-    return step_.block_tables[size_t(part.sequence) * size_t(step_.block_table_stride) + size_t(block)];
+    return step_.block_tables[size_t(part.reading->sequences[0]) * size_t(step_.block_table_stride) + size_t(block)];
   }
   const uint8_t* head_of(const uint8_t* cache, const Part& part, int block, int head) const {
     return cache + g_.offset(block_id(part, block), part.kv_head + head);
@@ -511,57 +461,68 @@ class Attention {
   const KvGeometry& g_;
   const KvLayer& layer_;
   const appl_step& step_;
+  const AttentionParts& parts_;
+  float* const carried_;  // [sequences][heads][carried_floats]
   const int group_;
   const Form form_;
   const TileTable& tiles_;
   const float scale_;
-  const int chunk_blocks_;
-  int segment_blocks_;
-  int64_t most_work_, num_items_;
-  int rows_;        // the most of an item
-  int splits_;      // segments of each item that threads may take on their own; 1: items run whole
 };
 
 }  // namespace
 
-size_t attention_workspace_bytes(int num_threads, int max_width) {
-  return size_t(num_threads) * scratch_bytes(max_width) + partials_floats(num_threads, max_width) * sizeof(float);
+size_t attention_workspace_bytes(int num_threads, int max_width, int max_rows) {
+  const size_t partials = partials_floats(num_threads, max_width), carried = size_t(max_rows) * carried_floats(max_width);
+  return size_t(num_threads) * scratch_bytes(max_width) + partials * sizeof(float) + carried * sizeof(float);
 }
 
-void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step,
+namespace {
+
+Scratch scratch_at(uint8_t* memory, int width) {
+  Scratch scratch;
+  scratch.queries = memory;
+  scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
+  scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
+  float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
+  scratch.segment = state_at(states, kRows, width);
+  scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
+  return scratch;
+}
+
+}  // namespace
+
+void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step, const Cascade& cascade,
                    uint8_t* workspace) {
-  const int width = layer.geometry.width;
-  const Attention attention(op, layer, step, pool.num_threads());
-  float* partials = reinterpret_cast<float*>(workspace + size_t(pool.num_threads()) * scratch_bytes(width));
-  const auto scratch_of = [&](int thread) {
-    uint8_t* memory = workspace + size_t(thread) * scratch_bytes(width);
-    Scratch scratch;
-    scratch.queries = memory;
-    scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
-    scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
-    float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
-    scratch.segment = state_at(states, kRows, width);
-    scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
-    return scratch;
-  };
-  Chunks parts(attention.num_parts(), 1);
-  auto work = [&](int thread) {
-    Scratch scratch = scratch_of(thread);
-    Attention::Cursor at;
-    const auto claim = [&] {
-      int64_t index, end;
-      parts.next(index, end);
-      return attention.turn(index, at);
+  const int threads = pool.num_threads(), width = layer.geometry.width;
+  float* const partials = reinterpret_cast<float*>(workspace + size_t(threads) * scratch_bytes(width));
+  float* const carried = partials + partials_floats(threads, width);
+  const auto scratch_of = [&](int thread) { return scratch_at(workspace + size_t(thread) * scratch_bytes(width), width); };
+  const auto run = [&](std::span<const Reading> readings) {
+    const AttentionParts parts(op, layer.geometry, cascade.cuts(), readings, threads);
+    const Attention attention(op, layer, step, parts, carried);
+    Chunks turns(parts.num_parts(), 1);
+    auto work = [&](int thread) {
+      Scratch scratch = scratch_of(thread);
+      AttentionParts::Cursor at;
+      const auto claim = [&] {
+        int64_t index, end;
+        turns.next(index, end);
+        return parts.turn(index, at);
+      };
+      for (auto turn = claim(); turn.index < parts.num_parts();) {
+        turn = parts.splits() == 1 ? attention.run(turn, scratch, claim) : attention.run_segment(turn, scratch, partials, claim);
+      }
     };
-    for (auto turn = claim(); turn.index < attention.num_parts();) {
-      turn = attention.splits() == 1 ? attention.run(turn, scratch, claim) : attention.run_segment(turn, scratch, partials, claim);
-    }
+    pool.run(work);
+    if (parts.splits() == 1) return;
+    const auto join = [&](int64_t item, int64_t end, int thread) {
+      AttentionParts::Cursor at;
+      for (; item < end; ++item) attention.join(item, partials, scratch_of(thread).total, at);
+    };
+    parallel_for(pool, parts.num_items(), int64_t{parts.splits()} * parts.rows() * width, join, 1);
   };
-  pool.run(work);
-  if (attention.splits() == 1) return;
-  const State total = scratch_of(0).total;
-  Attention::Cursor at;
-  for (int64_t item = 0; item < attention.num_items(); ++item) attention.join(item, partials, total, at);
+  if (op.window > 0) return run(cascade.whole());  // what they have in common has left some windows
+  for (int level = 0; level < cascade.num_levels(); ++level) run(cascade.level(level));
 }
 
 }  // namespace appl

@@ -18,20 +18,20 @@ bool is_same(const appl_span& a, const appl_span& b) {
   return a.data == b.data && a.stride == b.stride && a.width == b.width && a.extent == b.extent;
 }
 
-void check_limits(const appl_limits& limits) {
+const appl_limits& checked(const appl_limits& limits) {
   require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0,
           "a limit is not positive");
   require(limits.block_size > 0 && limits.block_size <= 256, "block_size must be 1 to 256");
   require(limits.num_blocks > 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
   require(limits.kv_layout >= APPL_F32 && limits.kv_layout <= APPL_BF16, "the cache is f32, f16 or bf16");
+  return limits;
 }
 
 }  // namespace
 
 appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators,
                            const appl_kv_layer* layers, int num_layers, const appl_limits& limits)
-    : pool_(pool), limits_(limits), vocabulary_(INT_MAX) {
-  check_limits(limits);
+    : pool_(pool), limits_(checked(limits)), cascade_(limits), vocabulary_(INT_MAX) {
   int width = 0;
   for (int i = 0; i < num_layers; ++i) {
     require(layers[i].num_kv_heads > 0 && layers[i].head_dim > 0, "a layer's cache has no heads");
@@ -44,7 +44,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
   next_bytes_ = appl::round_up(next_bytes_, 4096);
-  const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width) : 0;
+  const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
   workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_}));  // never two at a time
 }
@@ -63,6 +63,10 @@ void appl_program::bind(const appl_operator& op) {
   appl::check_operator(op, layers_, limits_);
   Bound bound{op};
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
+  if (op.kind == APPL_OP_PAGED_ATTENTION) {
+    max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
+    sees_all_ |= op.as.attention.window == 0;
+  }
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
   if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
   if (op.kind == APPL_OP_GATED_ACTIVATION && op.as.gated.from_linear != 0) bind_gated(bound);
@@ -173,6 +177,7 @@ void appl_program::check_step(const appl_step& step) const {
 void appl_program::run(const appl_step& step) {
   check_step(step);
   if (step.num_tokens == 0) return;
+  if (max_heads_ > 0) cascade_.set(step, sees_all_);
   if (operator_seconds_ != nullptr) return run_timed(step);
   for (const Bound& bound : operators_) execute(bound, step);
 }
@@ -267,7 +272,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
     case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
     case APPL_OP_PAGED_ATTENTION:
-      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step,
+      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step, cascade_,
                                  scratch<uint8_t>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);

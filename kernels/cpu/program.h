@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "appliance_abi.h"
+#include "cascade.h"
 #include "kv_cache.h"
 #include "linear.h"
 #include "memory.h"
@@ -22,6 +23,8 @@ struct appl_program {
   // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
+  // Of the last step: see Cascade.
+  uint64_t shared_keys() const { return uint64_t(cascade_.num_saved()); }
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
@@ -72,6 +75,9 @@ struct appl_program {
   size_t normed_bytes_ = 0;  // of a row
   size_t screen_bytes_ = 0;  // of scratch
   appl::ScreenPauses pauses_;
+  appl::Cascade cascade_;      // of the step that runs
+  int max_heads_ = 0;          // of attention
+  bool sees_all_ = false;      // some attention has no window
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
 

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 6
+#define APPL_ABI_VERSION 7
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -289,6 +289,9 @@ APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
 /* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
 APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);
+/* Keys that the last step read once for several decodes: how many more these would have read by themselves, in each layer that sees
+ * all keys. */
+APPL_EXPORT uint64_t appl_program_shared_keys(const appl_program* program);
 /* pairs: source and destination blocks, num_pairs times. */
 APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs);
 

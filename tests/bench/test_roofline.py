@@ -64,6 +64,13 @@ def test_text_has_every_part_and_the_share() -> None:
     assert "reached 40%" not in render_profile(rooflines(PROFILE, None), PROFILE)
 
 
+def test_text_tells_what_decodes_read_together() -> None:
+    shared = msgspec.structs.replace(STEPS, shared_keys=3000)
+    text = render_profile(rooflines(msgspec.structs.replace(PROFILE, kinds={"decode": shared}), MEASURED), PROFILE)
+    assert "1,500 cached tokens a step were not read, as another decode had read them" in text
+    assert "cached tokens" not in render_profile(rooflines(PROFILE, MEASURED), PROFILE)
+
+
 def test_a_roofline_needs_a_measured_machine() -> None:
     facts = msgspec.structs.replace(load_facts("server-epyc-9654"), measured=None)
     with pytest.raises(ApplianceError, match="measured"):

@@ -69,6 +69,21 @@ def test_work_adds_up_over_steps() -> None:
     assert decode["attention"].operations == 4 * 32 * (5 + 6)
 
 
+def test_what_decodes_share_has_to_be_read_once() -> None:
+    """Two answers to one prompt of four blocks: a step has to read those once, and each answer's own tokens."""
+    loop = real_loop()
+    loop.handle(b"c", generate("a", [1] * 16, 3, n=2))
+    loop.step()
+    call(loop, "start_profile")
+    run_out(loop)
+    profile = call(loop, "stop_profile")
+    assert profile is not None
+    decode = {operator.label: operator for operator in profile.kinds["decode"].operators}
+    keys = (17 + 16 - 16) + (18 + 17 - 16) + 18  # the second answer begins a step later, with the prompt's last token
+    assert decode["attention"].bytes == 2 * 2 * 8 * 4 * keys
+    assert decode["attention"].operations == 4 * 32 * (keys + 2 * 16)
+
+
 def test_nothing_looks_when_it_is_off(tmp_path: Path) -> None:
     loop = boot(scripted_plan(tmp_path), lambda phase: None)
     assert type(loop._runner.laps) is Laps

@@ -133,6 +133,10 @@ class CpuExecutable:
         )
 
     @property
+    def shared_keys(self) -> int:
+        return int(self._library.functions.appl_program_shared_keys(self._program))
+
+    @property
     def memory_bytes(self) -> Mapping[str, int]:
         screen = {} if self._screen is None else {"logit_screen": self._screen.size_bytes}
         return {

@@ -71,6 +71,10 @@ class ReferenceExecutable:
                 cache.values[destination] = cache.values[source]
 
     @property
+    def shared_keys(self) -> int:
+        return 0
+
+    @property
     def memory_bytes(self) -> Mapping[str, int]:
         return {
             "weights": sum(weight.nbytes for weight in self._weights.values()),

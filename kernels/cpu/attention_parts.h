@@ -1,0 +1,101 @@
+// How the attention of some readings is cut into parts that threads take in turn.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "appliance_abi.h"
+#include "cascade.h"
+#include "kv_cache.h"
+
+namespace appl {
+
+constexpr int kAttentionRows = 48;  // of a part, at most
+
+// Up to kAttentionRows rows of queries of a reading: tokens times the heads that share a KV head, of one KV head or, where these are
+// few, of several, which lie side by side in each block.
+struct Part {
+  const Reading* reading;
+  int kv_head, heads;          // KV heads from kv_head on
+  int first_row, rows;         // of each: of the reading's tokens times heads a group
+  int first_block, end_block;  // of the block table
+  int all_rows() const { return heads * rows; }
+};
+
+// Partial results of segments fit into so many floats.
+size_t partials_floats(int threads, int width);
+
+class AttentionParts {
+ public:
+  AttentionParts(const appl_attention& op, const KvGeometry& geometry, const KeyCuts& cuts, std::span<const Reading> readings, int threads);
+
+  int64_t num_items() const { return num_items_; }
+  int64_t num_parts() const { return num_items_ * splits_; }
+  int splits() const { return splits_; }  // segments of each item that threads take on their own; 1: items run whole
+  int rows() const { return rows_; }      // the most of an item
+
+  // A reading and the index of its first item, for who asks for items in order.
+  struct Cursor {
+    size_t reading = 0;
+    int64_t first = 0;
+  };
+  Part item(int64_t index, Cursor& at) const;
+
+  // What a thread does next: an item, or one segment of it where they are split; nothing from num_parts() on.
+  struct Turn {
+    int64_t index;
+    Part part;
+  };
+  Turn turn(int64_t index, Cursor& at) const {
+    if (index >= num_parts()) return {index, Part{}};
+    if (splits_ == 1) return {index, item(index, at)};
+    const Part whole = item(index / splits_, at);
+    return {index, segment(whole, first_segment(*whole.reading) + int(index % splits_))};
+  }
+
+  int segment_of(int block) const { return block / cuts_.segment; }
+  int segment_start(int block) const { return segment_of(block) * cuts_.segment; }
+  // May have no blocks.
+  Part segment(Part part, int index) const {
+    part.first_block = std::max(part.first_block, index * cuts_.segment);
+    part.end_block = std::min(part.end_block, (index + 1) * cuts_.segment);
+    return part;
+  }
+
+  // Blocks of a chunk.
+  struct Blocks {
+    int first, end;
+    int count() const { return end - first; }
+  };
+  Blocks chunk_at(const Part& part, int block) const { return {block, std::min(chunk_start(block) + cuts_.chunk, part.end_block)}; }
+  int chunk_start(int block) const { return block / cuts_.chunk * cuts_.chunk; }
+
+  // The last key that a row sees.
+  int position(const Part& part, int row) const {
+    const Reading& reading = *part.reading;
+    return reading.is_shared() ? reading.end_key - 1 : reading.end_key - reading.num_tokens + (part.first_row + row) / group_;
+  }
+
+ private:
+  int tiles_of(const Reading& reading) const { return (reading.num_tokens * group_ + kAttentionRows - 1) / kAttentionRows; }
+  int64_t items_of(const Reading& reading) const {
+    return int64_t(tiles_of(reading)) * (geometry_.num_kv_heads / heads_of(reading));
+  }
+  static int64_t work_of(const Reading& reading) {  // of a head
+    return int64_t(reading.num_tokens) * (reading.end_key - reading.first_key);
+  }
+  int heads_of(const Reading& reading) const;
+  int first_segment(const Reading& reading) const { return segment_of(reading.first_key / geometry_.block_size); }
+  int segments_of(const Reading& reading) const;
+  void divide(int64_t most_work, int threads);
+
+  const KvGeometry& geometry_;
+  const KeyCuts& cuts_;
+  const std::span<const Reading> readings_;
+  const int group_, window_;
+  int64_t most_work_, num_items_;
+  int rows_, splits_;
+};
+
+}  // namespace appl
