@@ -33,13 +33,23 @@ struct Scratch {
   int asked = 0;  // blocks of the next chunk whose keys have been asked for
 };
 
-int divided(int a, int b) { return (a + b - 1) / b; }
 size_t query_bytes(int width) {
   return size_t(kRows) * kRowBytes * size_t((width + block_columns(Form::kF32) - 1) / block_columns(Form::kF32));
 }
 size_t scratch_bytes(int width) {
   return round_up(query_bytes(width) + 2 * kRows * kRowBytes + 2 * state_floats(kRows, width) * sizeof(float), 4096);
 }
+Scratch scratch_at(uint8_t* memory, int width) {
+  Scratch scratch;
+  scratch.queries = memory;
+  scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
+  scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
+  float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
+  scratch.segment = state_at(states, kRows, width);
+  scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
+  return scratch;
+}
+
 // What a row hands on from one reading to the next: values, maximum and sum.
 size_t carried_floats(int width) { return size_t(width) + kPanel; }
 
@@ -475,21 +485,6 @@ size_t attention_workspace_bytes(int num_threads, int max_width, int max_rows) {
   const size_t partials = partials_floats(num_threads, max_width), carried = size_t(max_rows) * carried_floats(max_width);
   return size_t(num_threads) * scratch_bytes(max_width) + partials * sizeof(float) + carried * sizeof(float);
 }
-
-namespace {
-
-Scratch scratch_at(uint8_t* memory, int width) {
-  Scratch scratch;
-  scratch.queries = memory;
-  scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
-  scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
-  float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
-  scratch.segment = state_at(states, kRows, width);
-  scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
-  return scratch;
-}
-
-}  // namespace
 
 void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step, const Cascade& cascade,
                    uint8_t* workspace) {

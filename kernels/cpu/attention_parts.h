@@ -8,6 +8,7 @@
 #include "appliance_abi.h"
 #include "cascade.h"
 #include "kv_cache.h"
+#include "memory.h"
 
 namespace appl {
 
@@ -78,7 +79,7 @@ class AttentionParts {
   }
 
  private:
-  int tiles_of(const Reading& reading) const { return (reading.num_tokens * group_ + kAttentionRows - 1) / kAttentionRows; }
+  int tiles_of(const Reading& reading) const { return divided(reading.num_tokens * group_, kAttentionRows); }
   int64_t items_of(const Reading& reading) const {
     return int64_t(tiles_of(reading)) * (geometry_.num_kv_heads / heads_of(reading));
   }

@@ -13,8 +13,6 @@ namespace {
 constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
 constexpr int64_t kLeastSaved = 1024;                 // keys, below which to read them together costs more than it saves
 
-int divided(int a, int b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 KeyCuts::KeyCuts(const appl_limits& limits)

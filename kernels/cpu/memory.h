@@ -10,6 +10,7 @@
 
 namespace appl {
 
+constexpr int divided(int a, int b) { return (a + b - 1) / b; }  // rounded up
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 constexpr size_t kHugePage = size_t{2} << 20;
