@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, KernelSet, StepInputs
-from tests.kernels.harness import batch_step, limits
+from appliance.kernels.interface import Executable, KernelSet, KvCacheShape, StepInputs
+from appliance.kernels.operators import Add, KvWrite, PagedAttention, Span
+from tests.kernels.harness import Graph, batch_step, bind, limits
 from tests.kernels.test_attention import VOCABULARY, make
 
 BLOCK, CHUNK, SEGMENT = 16, 256, 512  # keys: where a model of up to 16,384 tokens is cut
@@ -210,6 +211,27 @@ def test_windows_are_read_by_each(native: CpuKernelSet, window: int) -> None:
     order = crowd.shuffled()
     executable.run(crowd.decode(*order))
     assert executable.shared_keys == 0
+    check_rows(executable, crowd, order)
+
+
+def test_a_layer_with_a_window_beside_one_without(native: CpuKernelSet) -> None:
+    heads, kv_heads, dim = 4, 2, 32
+    graph = Graph()
+    table = np.random.default_rng(3).standard_normal((VOCABULARY, (heads + 2 * kv_heads) * dim)).astype(np.float32)
+    qkv, out, seen = graph.given(table), graph.slot(heads * dim), graph.slot(heads * dim)
+    k, v = Span(qkv, heads * dim, kv_heads * dim), Span(qkv, (heads + kv_heads) * dim, kv_heads * dim)
+    for layer, (slot, window) in enumerate(((out, 300), (seen, None))):
+        graph.add(KvWrite(k, v, layer, kv_heads, dim))
+        q = Span(qkv, 0, heads * dim)
+        graph.add(PagedAttention(q, slot, layer, heads, kv_heads, dim, dim**-0.5, window))
+    graph.add(Add(seen, out))
+    crowd = tree()
+    bounds = limits(3000, seqs=32, model_len=4096, num_blocks=crowd.num_blocks)
+    executable = bind(native, graph, graph.program(out, 2), bounds, [KvCacheShape(kv_heads, dim)] * 2)
+    crowd.fill(executable)
+    order = crowd.shuffled()
+    executable.run(crowd.decode(*order))
+    assert executable.shared_keys > 3 * LEAST_SAVED
     check_rows(executable, crowd, order)
 
 
