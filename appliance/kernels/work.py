@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -44,6 +44,7 @@ class StepCounts:
     block_tables: np.ndarray  # [S, blocks of the longest sequence or more]
     block_size: int
     few_logits: bool = False  # are asked for: the largest of each row
+    _keys: dict[int | None, int] = field(default_factory=dict)  # by window: layers ask for the same
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """What the operator has to do in this step."""
@@ -52,6 +53,11 @@ class StepCounts:
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one
         of them sees in part."""
+        if window not in self._keys:
+            self._keys[window] = self._count_keys(window)
+        return self._keys[window]
+
+    def _count_keys(self, window: int | None) -> int:
         first = 0 if window is None else np.maximum(0, self.seq_lens - (window + self.query_lens - 1))
         alone = int((self.seq_lens - first).sum())
         index = np.arange(self.block_tables.shape[1])

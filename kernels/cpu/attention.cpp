@@ -171,7 +171,7 @@ class Attention {
   template <class Following>
   void compute(const Part& part, Scratch& scratch, const State& state, Following&& following, bool is_written_next) const {
     begin(part, state);
-    const bool is_written = is_written_next && !part.reading->is_shared();
+    const bool is_written = is_written_next && !part.reading->is_shared;
     for (Blocks chunk = parts_.chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = parts_.chunk_start(chunk.first), skip = chunk.first - first, count = chunk.end - first;
       for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked);
@@ -201,7 +201,7 @@ class Attention {
   }
 
   void finish(const Part& part, const State& state) const {
-    if (part.reading->is_shared()) hand_on(part, state);
+    if (part.reading->is_shared) hand_on(part, state);
     else write(part, state);
   }
 
@@ -225,7 +225,7 @@ class Attention {
   size_t token(const Part& part, int row) const {
     const Reading& reading = *part.reading;
     const int index = (part.first_row + row) / group_;
-    return size_t(reading.is_shared() ? step_.query_start[reading.sequences[index]]
+    return size_t(reading.is_shared ? step_.query_start[reading.sequences[index]]
                                       : step_.query_start[reading.sequences[0]] + index);
   }
   size_t head_column(const Part& part, int head, int row) const {

@@ -75,7 +75,7 @@ class AttentionParts {
   // The last key that a row sees.
   int position(const Part& part, int row) const {
     const Reading& reading = *part.reading;
-    return reading.is_shared() ? reading.end_key - 1 : reading.end_key - reading.num_tokens + (part.first_row + row) / group_;
+    return reading.is_shared ? reading.end_key - 1 : reading.end_key - reading.num_tokens + (part.first_row + row) / group_;
   }
 
  private:

@@ -33,10 +33,10 @@ void Cascade::set(const appl_step& step, bool shares) {
   tables_.clear();
   decodes_.clear();
   num_shared_ = 0;
-  num_saved_ = 0;
+  shared_keys_ = 0;
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
-    whole_.push_back({&all_[size_t(s)], 1, tokens, 0, length});
+    whole_.push_back({&all_[size_t(s)], tokens, false, 0, length});
     const int32_t* table = step.block_tables + size_t(s) * size_t(step.block_table_stride);
     tables_.emplace_back(table, size_t((length - tokens) / block_size_));
     if (tokens == 1) decodes_.push_back(s);
@@ -54,7 +54,7 @@ void Cascade::set(const appl_step& step, bool shares) {
 void Cascade::share(int begin, int end, int first, int known, int level) {
   for (int next; begin < end; begin = next) {
     const int one = decodes_[size_t(begin)];
-    for (next = begin + 1; next < end && common(one, decodes_[size_t(next)], known) > known;) ++next;
+    for (next = begin + 1; next < end && is_common(one, decodes_[size_t(next)], known, next_cut(known));) ++next;
     if (next - begin < 2) continue;
     const int stop = common(one, decodes_[size_t(next - 1)], known);
     if (read_together(begin, next, first, stop, level)) share(begin, next, stop, stop, level + 1);
@@ -63,10 +63,10 @@ void Cascade::share(int begin, int end, int first, int known, int level) {
 }
 
 bool Cascade::read_together(int begin, int end, int first, int stop, int level) {
-  const Reading reading{&decodes_[size_t(begin)], end - begin, end - begin, first * block_size_, stop * block_size_};
+  const Reading reading{&decodes_[size_t(begin)], end - begin, true, first * block_size_, stop * block_size_};
   const int64_t saved = int64_t{end - begin - 1} * (reading.end_key - reading.first_key);
   if (saved < kLeastSaved) return false;
-  num_saved_ += saved;
+  shared_keys_ += saved;
   if (level == int(shared_.size())) shared_.emplace_back();
   if (level == num_shared_) shared_[size_t(num_shared_++)].clear();
   shared_[size_t(level)].push_back(reading);
@@ -74,13 +74,10 @@ bool Cascade::read_together(int begin, int end, int first, int stop, int level) 
   return true;
 }
 
-// Up to which block two sequences have all in common, if those before `block` are. Only the first segment may be cut at any chunk:
-// behind it a row's running softmax would have to be handed on beside its total.
+// Up to which cut two sequences have all blocks in common, where they have those before `block`.
 int Cascade::common(int a, int b, int block) const {
-  for (int to; ; block = to) {
-    to = block < cuts_.segment ? block + cuts_.chunk : block + cuts_.segment;
-    if (!is_common(a, b, block, to)) return block;
-  }
+  while (is_common(a, b, block, next_cut(block))) block = next_cut(block);
+  return block;
 }
 
 bool Cascade::is_common(int a, int b, int from, int to) const {

@@ -21,9 +21,9 @@ struct KeyCuts {
 // first_key on, where that is not 0, a token goes on from what it has read before.
 struct Reading {
   const int32_t* sequences;  // of the step
-  int num_sequences, num_tokens;
+  int num_tokens;
+  bool is_shared;  // by several sequences
   int first_key, end_key;
-  bool is_shared() const { return num_sequences > 1; }
 };
 
 class Cascade {
@@ -45,11 +45,14 @@ class Cascade {
   std::span<const Reading> whole() const { return whole_; }
 
   // Keys that were read for another sequence of the step, in all.
-  int64_t num_saved() const { return num_saved_; }
+  int64_t shared_keys() const { return shared_keys_; }
 
  private:
   void share(int begin, int end, int first, int known, int level);
   bool read_together(int begin, int end, int first, int stop, int level);
+  // Where a shared reading may end. Only the first segment may be cut at any chunk: behind it a row's running softmax would have to be
+  // handed on beside its total.
+  int next_cut(int block) const { return block + (block < cuts_.segment ? cuts_.chunk : cuts_.segment); }
   int common(int a, int b, int block) const;
   bool is_common(int a, int b, int from, int to) const;
 
@@ -60,7 +63,7 @@ class Cascade {
   std::vector<Reading> whole_, own_;        // of all sequences
   std::vector<std::vector<Reading>> shared_;  // by level; kept for their memory
   int num_shared_ = 0;                      // levels in use
-  int64_t num_saved_ = 0;
+  int64_t shared_keys_ = 0;
   std::vector<std::span<const int32_t>> tables_;  // of each sequence the blocks that hold nothing but keys of earlier steps
 };
 

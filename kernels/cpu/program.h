@@ -23,8 +23,8 @@ struct appl_program {
   // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
-  // Of the last step: see Cascade.
-  uint64_t shared_keys() const { return uint64_t(cascade_.num_saved()); }
+  // Of the last step; see Cascade.
+  uint64_t shared_keys() const { return uint64_t(cascade_.shared_keys()); }
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
