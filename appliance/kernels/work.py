@@ -44,7 +44,7 @@ class StepCounts:
     block_tables: np.ndarray  # [S, blocks of the longest sequence or more]
     block_size: int
     few_logits: bool = False  # are asked for: the largest of each row
-    _keys: dict[int | None, int] = field(default_factory=dict)  # by window: layers ask for the same
+    _keys: dict[int | None, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """What the operator has to do in this step."""
@@ -53,7 +53,7 @@ class StepCounts:
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one
         of them sees in part."""
-        if window not in self._keys:
+        if window not in self._keys:  # layers ask for the same few
             self._keys[window] = self._count_keys(window)
         return self._keys[window]
 

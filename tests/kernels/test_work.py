@@ -1,5 +1,7 @@
 """The least work of a program, and the seconds of its operators."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,13 @@ def test_a_block_that_several_see_counts_once(window: int | None, keys: int) -> 
     lengths = np.array([35, 40, 70])
     counts = StepCounts(3, 3, np.ones(3, int), lengths, lengths - 1, tables, 16)
     assert counts.keys(window) == keys
+
+
+def test_a_changed_step_is_counted_anew() -> None:
+    lengths = np.array([20])
+    counts = StepCounts(1, 1, np.ones(1, int), lengths, lengths - 1, np.array([[0, 1]]), 16)
+    assert counts.keys(None) == 20
+    assert replace(counts, seq_lens=lengths + 1).keys(None) == 21
 
 
 def check_timing(kernel_set: KernelSet) -> None:
