@@ -127,8 +127,7 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), position)
         if depth > MAX_DEPTH:
-            hint = "a deployment needs five levels"
-            raise YamlReadError("yaml/too-deep", f"nested deeper than {MAX_DEPTH} levels", position, hint)
+            raise _too_deep(position)
         if event.tag is not None and event.tag not in _CORE_TAGS:
             hint = "remove the tag; only plain values are read"
             raise YamlReadError("yaml/tag", f"the tag {event.tag!r} is not allowed", position, hint)
@@ -185,12 +184,19 @@ def _start(event: Any) -> Position:
     return Position(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
+def _too_deep(position: Position) -> YamlReadError:
+    hint = "a deployment needs five levels"
+    return YamlReadError("yaml/too-deep", f"nested deeper than {MAX_DEPTH} levels", position, hint)
+
+
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlReadError:
     """At the problem; where the text just ends, at what was left open."""
     problem = error.problem or "it cannot be read"
     ends = "end of stream" in problem or "<stream end>" in problem
     mark = (error.context_mark if ends else None) or error.problem_mark or error.context_mark
     position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+    if "maximum nesting depth" in problem:  # libyaml 0.2.6 reads ahead and stops by itself at 1,000 open brackets
+        return _too_deep(position)
     lines = text.splitlines()
     line = lines[position.line - 1] if position.line <= len(lines) else ""
     hint = _syntax_hint(error, line)

@@ -31,12 +31,13 @@ def laughs(levels: int = 12) -> str:
     [
         (BASE + "x-deep: " + "[" * 100_000, "yaml/too-deep"),
         (BASE + "x-deep: " + "{a: " * 50_000, "yaml/too-deep"),
+        (BASE + "x-deep: " + "{[" * 50_000, "yaml/too-deep"),
         (laughs(), "yaml/too-many"),
         (BASE + "x-many: [" + "1," * 60_000 + "]", "yaml/too-many"),
         (BASE + "x-large: " + "a" * (1 << 20), "yaml/too-large"),
         (BASE + "model: {max_model_len: " + "9" * 5000 + "}\n", "yaml/duplicate-key"),
     ],
-    ids=["sequences", "mappings", "aliases", "items", "bytes", "digits"],
+    ids=["sequences", "mappings", "keys", "aliases", "items", "bytes", "digits"],
 )
 def test_bounded(text: str, rule: str) -> None:
     assert rule_of(text) == rule
