@@ -180,8 +180,10 @@ class Attention {
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
+      Seen seen[kRows];  // of all rows first: a row's largest score is known late, and nothing of it can begin before
+      for_rows(part, [&](int index, int, int row) { seen[index] = mask(index, parts_.position(part, row), first, count, scratch, state); });
       for_rows(part, [&](int index, int head, int row) {
-        normalize(index, parts_.position(part, row), first, count, scratch, state);
+        normalize(index, seen[index], count, scratch, state);
         if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
         if (asks && is_written) ask_for_row<1>(out_row(part, head, row));
       });
@@ -355,19 +357,34 @@ class Attention {
     return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
   }
 
-  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far. `last` is the
-  // row's own position, the last that it sees.
-  void normalize(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
+  // The columns of a row's scores that it sees, rounded outward to whole vectors, and the largest score among them and before; no
+  // columns leave the others unset.
+  struct Seen {
+    int low = 0, high = 0;
+    float maximum;
+    bool is_nothing() const { return high == 0; }
+  };
+
+  // Makes minus infinity of the scores beside what a row sees. `last` is the row's own position, the last that it sees.
+  Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
-    const int all = count * g_.slots, end = std::min(all, column(last, first_block) + 1);
-    if (begin >= end) return put_probabilities(row, scratch, [&](auto out) { put_zeros(0, all, out); });
+    const int end = std::min(count * g_.slots, column(last, first_block) + 1);
+    if (begin >= end) return {};
     const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
     if (begin > low) keep_lanes(s + low, begin - low, kWidth);
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
-    const float maximum = std::max(state.maximum[row], cap_and_find_maximum(s, low, high));
+    return {low, high, std::max(state.maximum[row], cap_and_find_maximum(s, low, high))};
+  }
+
+  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far.
+  void normalize(int row, const Seen& seen, int count, Scratch& scratch, const State& state) const {
+    const float* s = scratch.scores + size_t(row) * kChunk;
+    const int all = count * g_.slots, low = seen.low, high = seen.high;
+    if (seen.is_nothing()) return put_probabilities(row, scratch, [&](auto out) { put_zeros(0, all, out); });
+    const float maximum = seen.maximum;
     const bool is_first = state.maximum[row] == kMinusInfinity;  // nothing is summed yet
     const float correction = is_first ? 1.0f : std::exp2(state.maximum[row] - maximum);
     Floats sum{};
@@ -396,7 +413,7 @@ class Attention {
     const auto capped = [&](Floats v) { return v > kMinusInfinity ? cap * kLog2E * vtanh(v * inverse) : v; };
     if (cap > 0) for_vectors(low, high, [&](int i) { store(s + i, capped(load(s + i))); });
     Floats maximum = splat(kMinusInfinity);
-    for (int i = low; i < high; i += kWidth) maximum = vmax(load(s + i), maximum);
+    for_vectors(low, high, [&](int i) { maximum = vmax(load(s + i), maximum); });
     return reduce_max(maximum);
   }
 

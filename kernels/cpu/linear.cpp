@@ -44,7 +44,7 @@ size_t column_panel_bytes(appl_layout layout) {
 
 constexpr size_t kLine = 64;  // of the caches
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
-constexpr int kStreamRows = 24;  // of int8, that read the weights as they stream in
+constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8, that read the weights as they stream in
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 // From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
@@ -92,7 +92,7 @@ class Division {
     is_matrix_ = has_matrix_form(*call.weight, quantizes);
     is_tall_ = rows_ >= min_tall_rows(*call.weight) && may_be_tall(*call.weight, call.input.shape);
     max_stream_tiles_ = quantizes && kHasTallTiles ? kStreamRows / kMaxTileRows : 2;
-    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->sub_group_size != 0) : kMaxTileRows;
+    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? kTallRows : kMaxTileRows;
     const int block_tiles = std::max(1, block_rows(call.input.shape) / most_rows);
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
@@ -151,7 +151,7 @@ class Run {
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
     if (!division.is_tall()) return;
-    block_columns_ = std::min(block_columns_, kTallColumns);
+    block_columns_ = std::min(block_columns_, tall_columns());
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
   }
 

@@ -227,14 +227,10 @@ inline Floats vexp(Floats x) {
   return x < low ? Floats{} : result;
 }
 
-// 2^x with a relative error of 2^-23 (Degree 5) or 2^-13 (3, for what becomes bf16); x <= 0, and 0 below -126. The polynomials are
-// those of least relative error on [-0.5, 0.5] with p(0) = 1.
+// 2^r on [-0.5, 0.5] as below: the polynomials of least relative error with p(0) = 1.
 template <int Degree>
-inline Floats vexp2(Floats x) {
+inline Floats fraction_exp2(Floats r) {
   static_assert(Degree == 3 || Degree == 5);
-  const Floats low = splat(-126.0f), clamped = vmax(x, low);
-  Floats shifted = clamped + 12582912.0f;  // as in vexp
-  Floats r = clamped - (shifted - 12582912.0f);
   Floats p;
   if constexpr (Degree == 3) {
     p = splat(0.05500893294811249f);
@@ -247,9 +243,24 @@ inline Floats vexp2(Floats x) {
     p = p * r + 0.24022242426872253f;
     p = p * r + 0.6931470036506653f;
   }
-  p = p * r + 1.0f;
-  Floats result = bit_cast<Floats>(bit_cast<Words>(p) + (bit_cast<Words>(shifted) << 23));
+  return p * r + 1.0f;
+}
+
+// 2^x with a relative error of 2^-23 (Degree 5) or 2^-13 (3, for what becomes bf16); x <= 0. Below -126 it may be 0, below -150 it is.
+template <int Degree>
+inline Floats vexp2(Floats x) {
+#if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)
+  const __m512 clamped = bit_cast<__m512>(vmax(x, splat(-200.0f)));  // not minus infinity, from which nothing can be taken
+  const __m512 whole = _mm512_maskz_roundscale_ps(0xffff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Floats r = bit_cast<Floats>(clamped) - bit_cast<Floats>(whole);
+  return bit_cast<Floats>(_mm512_maskz_scalef_ps(0xffff, bit_cast<__m512>(fraction_exp2<Degree>(r)), whole));
+#else
+  const Floats low = splat(-126.0f), clamped = vmax(x, low);
+  const Floats shifted = clamped + 12582912.0f;  // as in vexp
+  const Floats p = fraction_exp2<Degree>(clamped - (shifted - 12582912.0f));
+  const Floats result = bit_cast<Floats>(bit_cast<Words>(p) + (bit_cast<Words>(shifted) << 23));
   return x < low ? Floats{} : result;
+#endif
 }
 
 inline Floats vsigmoid(Floats x) { return 1.0f / (1.0f + vexp(-x)); }

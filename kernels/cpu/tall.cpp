@@ -1,6 +1,8 @@
 #include "tall.h"
 
 #include <algorithm>
+#include <unistd.h>
+#include <utility>
 
 #include "tall_products.h"
 #include "unpack.h"
@@ -38,16 +40,6 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
       : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
 }
 
-#else
-
-inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) { appl::add_scaled(c, sum, x, load(w)); }
-inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
-  appl::add_scaled(c, sum, x, load(w));
-  c = multiply_add(c, y, load(o));
-}
-
-#endif
-
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
@@ -83,9 +75,8 @@ class TallTile {
       const int columns = std::min(t.group_size, t.columns - first);
       Partial partial;
       Sums sums;
-      if constexpr (P::kStarts) start(side, group, sums);
       ahead.step();
-      multiply_chunk<P, Rows, !P::kStarts>(a, b, sums);
+      multiply_chunk<P, Rows, true>(a, b, sums);
       for (int done = kChunk; done < columns; done += kChunk) {
         if constexpr (!P::kGoesOn) keep(sums, side, group, done == kChunk, partial);
         ahead.step();
@@ -102,13 +93,6 @@ class TallTile {
   }
 
  private:
-  [[gnu::always_inline]] static void start(const Side& side, int group, Sums& sums) {
-#pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m)
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[m][v] = load_splat(side.zero[group] + m);
-  }
-
   // Of every chunk of a group but the last.
   [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, int group, bool is_first, Partial& partial) {
 #pragma GCC unroll 16
@@ -135,7 +119,7 @@ class TallTile {
       for (int v = 0; v < kVectors; ++v) {
         Ints sum = P::fold(sums[m][v]);
         if (partial != nullptr) sum += (*partial)[m][v];
-        else if (P::kHasZero && !P::kStarts && !HasOffset) sum += splat_int(side.zero[group][m]);
+        else if (P::kHasZero && !HasOffset) sum += splat_int(side.zero[group][m]);
         const float* w = block.scale[group] + v * kWidth;
         if constexpr (HasOffset) {
           add_scaled(c.value[m][v], sum, x, w, splat(side.scaled_sum[group][m]), block.offset[group] + v * kWidth);
@@ -146,6 +130,115 @@ class TallTile {
     }
   }
 };
+
+#else
+
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) { appl::add_scaled(c, sum, x, load(w)); }
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
+  appl::add_scaled(c, sum, x, load(w));
+  c = multiply_add(c, y, load(o));
+}
+
+// While a group is multiplied, the sums of the one before are scaled, some at each step: products never wait for that, which takes a
+// third of their time where groups have 32 columns. Sums of two groups and the weights share the registers; results stay in memory.
+template <class P, int Rows>
+class TallTile {
+  using Sums = typename P::Sum[Rows][kVectors];
+  using Results = Accumulators<Rows, kVectors>;
+  static constexpr int kChunk = P::kSteps * P::kColumns, kResults = Rows * kVectors;
+
+  // What the sums of a group are times.
+  struct Side {
+    const float *scale, *scaled_sum;    // of the rows' inputs
+    const float *weight_scale, *offset;
+  };
+  // Where the next products are.
+  struct Place {
+    const uint8_t *a, *b;
+    EvenPrefetch ahead;
+  };
+
+ public:
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    if (t.has_offset) run<true>(t, block, next);
+    else run<false>(t, block, next);
+  }
+
+ private:
+  template <bool HasOffset>
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    Results c;
+    c.start(t);
+    const int groups = (t.columns + t.group_size - 1) / t.group_size;
+    alignas(64) int32_t zero[TallBlock::kMaxGroups][kWidth];
+    for (int g = 0; g < groups; ++g) store(zero[g], to_ints(load(t.sum + size_t(g) * t.side_stride) * -t.zero_point));
+    Place at{t.a, block.weights, EvenPrefetch(next, (t.columns + kChunk - 1) / kChunk)};
+    const auto side = [&](int g) {
+      const size_t input = size_t(g) * t.side_stride;
+      return Side{t.scale + input, t.scaled_sum + input, block.scale[g], block.offset[g]};
+    };
+    const auto rest = [&](int g) { return (std::min(t.group_size, t.columns - g * t.group_size) + kChunk - 1) / kChunk - 1; };
+    Sums even, odd;  // of groups
+    multiply<HasOffset, false>(at, rest(0), zero[0], even, odd, {}, c);
+    int g = 1;
+    for (; g + 1 < groups; g += 2) {
+      multiply<HasOffset, true>(at, rest(g), zero[g], odd, even, side(g - 1), c);
+      multiply<HasOffset, true>(at, rest(g + 1), zero[g + 1], even, odd, side(g), c);
+    }
+    if (g < groups) {
+      multiply<HasOffset, true>(at, rest(g), zero[g], odd, even, side(g - 1), c);
+      scale<HasOffset, 0, kResults>(odd, side(g), c);
+    } else {
+      scale<HasOffset, 0, kResults>(even, side(g - 1), c);
+    }
+    c.finish(t);
+  }
+
+  // The sums of a group, of a chunk and `rest` more; with the first chunk those of the group before are scaled, where there is one.
+  template <bool HasOffset, bool Scales>
+  [[gnu::always_inline]] static void multiply(Place& at, int rest, const int32_t* zero, Sums& sums, const Sums& before, const Side& side,
+                                              Results& c) {
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = load_splat(zero + m);
+    at.ahead.step();
+    steps<HasOffset, Scales>(at, sums, before, side, c, std::make_integer_sequence<int, P::kSteps>());
+    at.a += P::kSteps * 4;
+    at.b += P::kSteps * kStepBytes;
+    for (int i = 0; i < rest; ++i) {
+      at.ahead.step();
+      multiply_chunk<P, Rows, false>(at.a, at.b, sums);
+    }
+  }
+
+  template <bool HasOffset, bool Scales, int... S>
+  [[gnu::always_inline]] static void steps(const Place& at, Sums& sums, const Sums& before, const Side& side, Results& c,
+                                           std::integer_sequence<int, S...>) {
+    (step<HasOffset, Scales, S>(at, sums, before, side, c), ...);
+  }
+
+  template <bool HasOffset, bool Scales, int S>
+  [[gnu::always_inline]] static void step(const Place& at, Sums& sums, const Sums& before, const Side& side, Results& c) {
+    multiply_step<P, Rows, false>(at.a + S * 4, at.b + S * kStepBytes, sums);
+    if constexpr (Scales) scale<HasOffset, kResults * S / P::kSteps, kResults * (S + 1) / P::kSteps>(before, side, c);
+  }
+
+  // Adds the sums from First to End, row by row, to the results.
+  template <bool HasOffset, int First, int End>
+  [[gnu::always_inline]] static void scale(const Sums& sums, const Side& side, Results& c) {
+#pragma GCC unroll 32
+    for (int i = First; i < End; ++i) {
+      const int m = i / kVectors, v = i % kVectors;
+      const Floats x = splat(side.scale[m]);
+      const float* w = side.weight_scale + v * kWidth;
+      if constexpr (HasOffset) add_scaled(c.value[m][v], sums[m][v], x, w, splat(side.scaled_sum[m]), side.offset + v * kWidth);
+      else add_scaled(c.value[m][v], sums[m][v], x, w);
+    }
+  }
+};
+
+#endif
 
 // Columns that are multiplied at a time, of which a group has a whole number.
 #if APPL_VNNI
@@ -196,6 +289,13 @@ void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBloc
 
 }  // namespace
 
+int tall_columns() {
+  if (!APPL_VNNI) return kMaxTallColumns;
+  constexpr long kRoomyBytes = 48 << 10;  // of a first level: two panels of 1,024 columns take 32 KiB
+  static const int columns = sysconf(_SC_LEVEL1_DCACHE_SIZE) >= kRoomyBytes ? kMaxTallColumns : kMaxTallColumns / 2;
+  return columns;
+}
+
 bool is_tall(appl_layout layout, int group_size, bool per_channel) {
   return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout, group_size) == 0);
 }
@@ -239,6 +339,7 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 
 #else
 
+int tall_columns() { return kMaxTallColumns; }
 bool is_tall(appl_layout, int, bool) { return false; }
 void unpack_block(appl_layout, const TileArgs&, TallBlock&) {}
 void run_tall(appl_layout, int, const TileArgs&, const TallBlock&, TallAhead) {}

@@ -11,16 +11,17 @@
 namespace appl {
 
 constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
-constexpr int kTallRows = kMaxTileRows, kSubGroupTallRows = 6;  // so few that products and the sums they go to share the registers
+constexpr int kTallRows = 6;  // so few that two kinds of sums share the registers
 constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) / kPanel;
 
-// Columns of a block, half as many of AVX2's int8 words: what tiles read again and again should fit the first level.
-constexpr int kTallColumns = APPL_VNNI ? 512 : 1024;
+// Columns of a block, half as many of AVX2's int8 words: what tiles read again and again should fit the first level, beside the rows.
+constexpr int kMaxTallColumns = 1024;
+int tall_columns();
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
-  static constexpr int kMaxGroups = kTallColumns / 16;
-  static constexpr size_t kPanelBytes = size_t{kTallColumns} * kPanel;
+  static constexpr int kMaxGroups = kMaxTallColumns / 16;
+  static constexpr size_t kPanelBytes = size_t{kMaxTallColumns} * kPanel;
   alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];
   alignas(64) float offset[kMaxGroups][kTallLanes];        // where the weight has them
@@ -30,8 +31,6 @@ struct TallBlock {
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
 };
-
-constexpr int tall_rows(bool has_sub_groups) { return has_sub_groups ? kSubGroupTallRows : kTallRows; }
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
 bool is_tall(appl_layout layout, int group_size, bool per_channel);
@@ -45,7 +44,7 @@ struct TallAhead {
   size_t bytes;
 };
 
-// What a tile over the packed weights computes, from the block. `rows` is at most tall_rows().
+// What a tile over the packed weights computes, from the block. `rows` is at most kTallRows.
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).

@@ -26,10 +26,9 @@ template <int Steps>
 struct ByteProducts {
   using Sum = Ints;
   static constexpr int kSteps = Steps, kColumns = 4;
-  static constexpr bool kHasZero = true, kStarts = true, kGoesOn = true;
+  static constexpr bool kStarts = true;
   static Sum first(Words w, Words x) { return add(Sum{}, w, x); }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
-  static Ints fold(Sum sum) { return sum; }
 
   // sum + products * factor of a sub-group, which is the lane's number.
   static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * Ints(factor); }
@@ -113,19 +112,26 @@ class EvenPrefetch {
   size_t step_;
 };
 
-// The sums of one chunk for Rows rows: of nothing before (IsFirst), or going on. Leaves the input and the weights behind the chunk.
+// The products of one step for Rows rows: going on, or of nothing before (IsFirst).
+template <class P, int Rows, bool IsFirst>
+[[gnu::always_inline]] inline void multiply_step(const uint8_t* a, const uint8_t* b, typename P::Sum (&sums)[Rows][kVectors]) {
+  const Words w[kVectors] = {load<Words>(b + vector_at(0)), load<Words>(b + vector_at(1))};
+#pragma GCC unroll 16
+  for (int m = 0; m < Rows; ++m) {
+    const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
+  }
+}
+
+// The sums of one chunk for Rows rows. Leaves the input and the weights behind the chunk.
 template <class P, int Rows, bool IsFirst>
 [[gnu::always_inline]] inline void multiply_chunk(const uint8_t*& a, const uint8_t*& b, typename P::Sum (&sums)[Rows][kVectors]) {
+  multiply_step<P, Rows, IsFirst>(a, b, sums);
 #pragma GCC unroll kUnrolledSteps
-  for (int s = 0; s < P::kSteps; ++s, a += 4, b += kStepBytes) {
-    const Words w[kVectors] = {load<Words>(b + vector_at(0)), load<Words>(b + vector_at(1))};
-#pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m) {
-      const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sums[m][v] = IsFirst && s == 0 ? P::first(w[v], x) : P::add(sums[m][v], w[v], x);
-    }
-  }
+  for (int s = 1; s < P::kSteps; ++s) multiply_step<P, Rows, false>(a + s * 4, b + s * kStepBytes, sums);
+  a += P::kSteps * 4;
+  b += P::kSteps * kStepBytes;
 }
 
 // The tile of so many rows.

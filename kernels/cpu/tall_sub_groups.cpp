@@ -135,7 +135,7 @@ void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   with_products(layout, t.sub_group_size, [&](auto products) {
-    run_rows<SubGroupTallTile, decltype(products), kSubGroupTallRows>(rows, t, block, ahead);
+    run_rows<SubGroupTallTile, decltype(products), kTallRows>(rows, t, block, ahead);
   });
 }
 

@@ -74,7 +74,7 @@ def compare(
     assert_close(actual, expected, BF16_INPUTS if weight.layout is Layout.BF16 else EXACT)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 13, 50])
+@pytest.mark.parametrize("rows", [1, 2, 5, 13, 50, 64])
 @pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
 def test_every_layout_and_shape(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
@@ -91,13 +91,13 @@ def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, 
     """To the bit, whichever tile computes it: what one request gets does not depend on its neighbours."""
     rng = np.random.default_rng(2)
     unit = GROUP_UNITS.get(layout, 1)
-    x = rng.standard_normal((40, 1280)).astype(np.float32)
+    x = rng.standard_normal((64, 1280)).astype(np.float32)
     for group_size in (32, 128, 1280):
         if unit > 1 and (256 % group_size or group_size % unit):
             continue
         weight = random_weight(rng, layout, 70, 1280, group_size, offset)
         batch = times(native, weight, x, quantize)
-        for rows in (1, 2, 3, 6, 12, 13, 25):
+        for rows in (1, 2, 3, 6, 12, 13, 25, 64):
             np.testing.assert_array_equal(
                 times(native, weight, x[:rows], quantize), batch[:rows], f"{group_size}, {rows}"
             )
@@ -115,7 +115,7 @@ def test_sub_groups(
     rng = np.random.default_rng(8)
     for n, k in ((1, 256), (40, 1280), (70, 512)):
         weight = random_sub_groups(rng, layout, n, k, size, offset)
-        for rows in (1, 2, 5, 13, 50):
+        for rows in (1, 2, 5, 13, 50, 64):
             compare(native, reference, weight, rows, quantize)
 
 
@@ -125,10 +125,10 @@ def test_a_row_of_sub_groups_is_the_same_in_every_batch(
     native: CpuKernelSet, layout: Layout, size: int, offset: str
 ) -> None:
     rng = np.random.default_rng(9)
-    x = rng.standard_normal((40, 2048)).astype(np.float32)
+    x = rng.standard_normal((64, 2048)).astype(np.float32)
     weight = random_sub_groups(rng, layout, 70, 2048, size, offset)
     batch = times(native, weight, x, quantize=True)
-    for rows in (1, 2, 3, 6, 12, 13, 25):
+    for rows in (1, 2, 3, 6, 12, 13, 25, 64):
         np.testing.assert_array_equal(times(native, weight, x[:rows], quantize=True), batch[:rows], str(rows))
 
 
@@ -217,7 +217,7 @@ def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout,
 
 @pytest.mark.parametrize("quantize", [False, True])
 @pytest.mark.parametrize("extreme", [-128, 127])
-@pytest.mark.parametrize("rows", [4, 40])
+@pytest.mark.parametrize("rows", [4, 40, 64])
 def test_extreme_values_do_not_saturate(
     native: CpuKernelSet, reference: KernelSet, extreme: int, quantize: bool, rows: int
 ) -> None:
