@@ -47,7 +47,14 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     grammars = GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, backend.vocab_size)))
-    return EngineLoop(scheduler, runner, limits, boot_report=raw(report), grammars=grammars)
+    return EngineLoop(
+        scheduler,
+        runner,
+        limits,
+        boot_report=raw(report),
+        grammars=grammars,
+        prefault_blocks=plan.cache.prefault_blocks,
+    )
 
 
 class Phases:

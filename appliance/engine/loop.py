@@ -64,6 +64,7 @@ class EngineLoop:
         boot_report: msgspec.Raw | None = None,
         clock: Clock = time.monotonic,
         before_step: Callable[[int], None] | None = None,
+        prefault_blocks: int = 0,
     ) -> None:
         self.pulse = Pulse()
         self.stopped = False
@@ -74,6 +75,7 @@ class EngineLoop:
         self.boot_report = boot_report if boot_report is not None else raw(None)
         self._clock = clock
         self._before_step = before_step
+        self._prefault_blocks = prefault_blocks
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
 
     @property
@@ -129,6 +131,14 @@ class EngineLoop:
         laps.end(plan)
         self.pulse.since = 0.0
         return events
+
+    def idle(self) -> bool:
+        """Uses a moment without work: makes one more block of the cache resident. False when enough of it is."""
+        block = self._scheduler.kv.pool.touch_next(self._prefault_blocks)
+        if block is None:
+            return False
+        self._runner.prefault(block)
+        return True
 
     def drained(self) -> Events:
         """Answers the calls that wait for an idle engine, once it is idle."""

@@ -202,7 +202,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int
     num_blocks_used: int
     num_blocks_total: int
-    num_blocks_touched: int = 0  # ever used: the rest of the cache costs no memory yet
+    num_blocks_touched: int = 0  # resident: the rest of the cache costs no memory yet
     num_steps: int
     prompt_tokens: int
     generation_tokens: int

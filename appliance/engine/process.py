@@ -118,7 +118,7 @@ class EngineProcess:
         """Takes every message that waits; blocks for one when there is nothing else to do."""
         while True:
             try:
-                client, message = self._intake.get(block=not (loop.has_work or loop.stopped or self._deadline))
+                client, message = self._intake.get(block=not self._has_else_to_do(loop))
             except queue.Empty:
                 return
             match message:
@@ -129,6 +129,12 @@ class EngineProcess:
                     self._deadline = time.monotonic() + seconds
                 case _:
                     self._front.emit(loop.handle(client, message))
+
+    def _has_else_to_do(self, loop: EngineLoop) -> bool:
+        """Whether there are steps to run or an end to come to; where neither is, nor a message, the moment is used."""
+        if loop.has_work or loop.stopped or self._deadline is not None:
+            return True
+        return self._intake.empty() and loop.idle()
 
     def _fail_all(self, loop: EngineLoop, reason: str, kind: ErrorKind) -> None:
         """Fails what is open, and what has come in and was not looked at yet."""

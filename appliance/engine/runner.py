@@ -55,6 +55,10 @@ class Runner:
         self.laps.lap("report")
         return result
 
+    def prefault(self, block: int) -> None:
+        """See Executable."""
+        self._executable.prefault(block)
+
     def start_profile(self) -> None:
         """From now on until `stop_profile`; one that runs already starts anew."""
         self.laps = StepProfiler(self._executable, self._block_size)

@@ -109,6 +109,9 @@ class ScriptedExecutable:
         for source, target in pairs:
             blocks[target] = blocks[source]
 
+    def prefault(self, block: int) -> None:
+        """All cells were written at the start."""
+
     def close(self) -> None:
         self._cells = np.zeros(0, np.int32)
 

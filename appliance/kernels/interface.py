@@ -83,6 +83,9 @@ class Executable(Protocol):
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies whole KV blocks (source, destination) in every layer."""
 
+    def prefault(self, block: int) -> None:
+        """Makes a block's memory resident in every layer, where it is not; what it holds stays as it is."""
+
     def time_operators(self, seconds: np.ndarray | None) -> None:
         """Adds the seconds of operator i to seconds[i] (f64, one an operator of the program) from the next step on;
         None ends it."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
@@ -15,7 +14,7 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.plan.batching import plan_scheduler
-from appliance.plan.cache import plan_block_size
+from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import config_overrides, request_context
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
@@ -31,7 +30,7 @@ from appliance.plan.parallel import plan_parallel
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
-from appliance.plan.types import CachePlan, EnginePlan
+from appliance.plan.types import EnginePlan
 from appliance.spec import LoadedSpec
 
 
@@ -102,12 +101,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         precision=precision,
         kernels=msgspec.structs.replace(kernels, screen_logits=placement.screen_logits),
         memory=placement.memory,
-        cache=CachePlan(
-            block_size=needs.block_size,
-            num_blocks=placement.num_blocks,
-            prefix_caching=ledger.take("cache.prefix_caching", "cache.prefix_caching", spec.cache.prefix_caching),
-            hash_algorithm=_hash_algorithm(inputs),
-        ),
+        cache=plan_cache(inputs, needs.block_size, placement, ledger),
         scheduler=scheduler,
         parallel=parallel,
         restart=plan_restart(inputs),
@@ -142,8 +136,3 @@ def _config(model: ModelFacts) -> ConfigFacts | None:
         return normalize_config(model.config)
     except CheckpointError:
         return None
-
-
-def _hash_algorithm(inputs: PlanInputs) -> Literal["sha256", "builtin"]:
-    """Other algorithms were refused as not built."""
-    return "builtin" if inputs.spec.cache.hash_algorithm == "builtin" else "sha256"

@@ -44,7 +44,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     )
     caching = f"prefix caching by {cache.hash_algorithm}" if cache.prefix_caching else "no prefix caching"
     blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
-    yield _row("cache", f"{blocks}, {caching}")
+    ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
+    yield _row("cache", f"{blocks}{ahead}, {caching}")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan)}")
 
 

@@ -123,6 +123,7 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
 class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     num_blocks: int
+    prefault_blocks: int = 0  # made resident ahead of their use, by an idle engine
     prefix_caching: bool
     hash_algorithm: Literal["sha256", "builtin"]
 

@@ -65,7 +65,7 @@ METRICS: tuple[Metric, ...] = (
         "kv_cache_usage_perc",
         other_names=("gpu_cache_usage_perc",),
     ),
-    Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that were ever used: others cost no memory yet"),
+    Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that are resident: others cost no memory yet"),
     Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),

@@ -87,6 +87,9 @@ class Twice:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._executable.copy_blocks(pairs)
 
+    def prefault(self, block: int) -> None:
+        self._executable.prefault(block)
+
     def time_operators(self, seconds: np.ndarray | None) -> None: ...
 
     def operator_work(self) -> tuple[()]:

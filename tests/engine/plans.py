@@ -25,7 +25,10 @@ def scripted_plan(folder: Path, script: Script | None = None, **changes: object)
         "precision": {"weights": [], "activations": "f32", "quantize_activations": False, "kv_dtype": "f32"},
         "kernels": {"kernel_set": "scripted", "support": "tested here", "choices": [], "num_threads": 1},
         "memory": [],
-        "cache": {"block_size": 16, "num_blocks": 64, "prefix_caching": True, "hash_algorithm": "sha256"},
+        "cache": {
+            "block_size": 16, "num_blocks": 64, "prefault_blocks": 0, "prefix_caching": True,
+            "hash_algorithm": "sha256",
+        },
         "scheduler": {
             "policy": "fcfs", "max_num_seqs": 8, "max_num_batched_tokens": 64, "chunked_prefill": True,
             "max_num_partial_prefills": 1, "max_long_partial_prefills": 1, "long_prefill_token_threshold": 0,

@@ -85,3 +85,18 @@ def test_memory_is_touched_once() -> None:
     assert pool.num_touched == 2, "a block without a name is taken before memory that was never used"
     pool.take(4)
     assert pool.num_touched == 4
+
+
+def test_a_reserve_of_untouched_blocks_is_kept_ahead_of_what_was_taken() -> None:
+    pool = BlockPool(6)
+    assert [pool.touch_next(2) for _ in range(3)] == [0, 1, None]
+    assert pool.num_touched == 2
+    taken = pool.take(3)
+    assert taken == [0, 1, 2]
+    assert pool.num_touched == 3, "the third was touched by whoever took it"
+    assert [pool.touch_next(2) for _ in range(3)] == [3, 4, None]
+    pool.release(taken)
+    assert pool.touch_next(2) is None, "blocks that came back are resident"
+    assert [pool.touch_next(9) for _ in range(2)] == [5, None], "there are no more"
+    assert pool.touch_next(0) is None
+    pool.check_invariants([])

@@ -156,6 +156,34 @@ def test_in_process_the_same_messages_give_the_same_events(tmp_path: Path) -> No
     assert [phase.name for phase in phases if phase.ended] == ["load", "runner"]
 
 
+def touched_while_idle(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The blocks that are made resident until there are enough of them."""
+    touched: list[int] = []
+    monkeypatch.setattr(loop._runner._executable, "prefault", touched.append)
+    while loop.idle():
+        assert msgspec.convert(call(loop, "stats"), EngineStats).num_blocks_touched == touched[-1] + 1
+    return touched
+
+
+def test_an_idle_loop_makes_blocks_resident_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = boot(scripted_plan(tmp_path, num_blocks=12, prefault_blocks=5), lambda phase: None)
+    assert touched_while_idle(loop, monkeypatch) == [0, 1, 2, 3, 4]
+    assert touched_while_idle(loop, monkeypatch) == []
+    loop.handle(b"c", generate("r", [1] * 40, 2))  # three blocks, which are resident
+    while loop.has_work:
+        loop.step()
+    assert msgspec.convert(call(loop, "stats"), EngineStats).num_blocks_touched == 5
+    assert touched_while_idle(loop, monkeypatch) == [5, 6, 7], "five again, beside those that were taken"
+    loop.handle(b"c", generate("s", [2] * 100, 2))  # seven: one that came back, and six beside the first three
+    while loop.has_work:
+        loop.step()
+    assert touched_while_idle(loop, monkeypatch) == [9, 10, 11], "the ninth was touched by its use; the cache ends"
+
+
+def test_a_loop_without_a_reserve_leaves_memory_alone(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert touched_while_idle(loop, monkeypatch) == []
+
+
 def test_phases_follow_one_another_and_sum_up() -> None:
     now = iter([0.0, 0.05, 0.2, 1.0, 1.0, 4.0])
     said: list[BootPhase] = []

@@ -1,14 +1,18 @@
 """The engine process over a real socket: requests, several clients, bad messages, deaths of every kind."""
 
 import os
+import queue
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from appliance.engine.boot import boot
+from appliance.engine.front import Intake
 from appliance.engine.messages import (
     AbortRequest,
     BadMessage,
@@ -24,11 +28,11 @@ from appliance.engine.messages import (
     UtilityRequest,
     UtilityResult,
 )
-from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED
+from appliance.engine.process import EXIT_DEAD, EXIT_NOT_STARTED, EngineProcess
 from appliance.engine.scripted import Reply, Script
 from appliance.plan.boot import BootReport
 
-from .client import Client, command, engine, write_plan
+from .client import PATIENCE_S, Client, command, engine, write_plan
 from .plans import scripted_plan
 from .simulator import generate
 
@@ -227,6 +231,57 @@ def test_a_crowd_with_aborts_leaves_an_idle_engine(tmp_path: Path) -> None:
                         ended.add((output.request_id, output.index))
         last = stats(one)
         assert (last.num_running, last.num_waiting, last.num_blocks_used) == (0, 0, 0)
+
+
+def test_an_idle_engine_makes_its_reserve_resident(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, num_blocks=64, prefault_blocks=40)
+    with engine(tmp_path, plan) as (_, endpoint), Client(endpoint) as client:
+        client.ready()
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := stats(client)).num_blocks_touched < 40:
+            assert time.monotonic() < deadline, f"{found.num_blocks_touched} blocks are resident"
+        assert (found.num_blocks_touched, found.num_blocks_used, found.num_steps) == (40, 0, 0)
+        client.send(generate("r", [1] * 40, 2))
+        assert len(list(client.outputs("r"))) == 2
+        while (found := stats(client)).num_blocks_touched < 43:
+            assert time.monotonic() < deadline, f"{found.num_blocks_touched} blocks are resident"
+
+
+class NeverWaits(queue.SimpleQueue[Intake]):
+    def get(self, block: bool = True, timeout: float | None = None) -> Intake:
+        if block and self.empty():
+            raise TimeoutError("the loop waits for a message")
+        return super().get(block=False)
+
+
+def test_a_moment_is_used_only_where_nothing_else_is_to_be_done(tmp_path: Path) -> None:
+    plan = scripted_plan(tmp_path, prefault_blocks=3)
+    loop = boot(plan, lambda phase: None)
+    pool = loop._scheduler.kv.pool
+    process = EngineProcess(plan, f"ipc://{tmp_path}/engine.sock", None, 0.05)
+    process._intake = NeverWaits()
+    process._front.start()
+    try:
+        process._intake.put((b"c", generate("r", [1], 5)))
+        process._take_in(loop)
+        assert (loop.has_work, pool.num_touched) == (True, 0), "a message that waits comes first"
+        while loop.has_work:
+            process._take_in(loop)
+            loop.step()
+        assert pool.num_touched == 1, "so does work; the request took a block"
+        for resident in (2, 3):
+            process._take_in(loop)
+            assert pool.num_touched == resident, "one block, then messages are looked at"
+        loop.stopped = True
+        process._take_in(loop)
+        assert pool.num_touched == 3, "an engine that ends needs no memory"
+        loop.stopped = False
+        process._take_in(loop)
+        with pytest.raises(TimeoutError, match="the loop waits"):
+            process._take_in(loop)
+        assert pool.num_touched == 4, "the reserve beside the block that was taken"
+    finally:
+        process._front.stop()
 
 
 def test_drain_and_shutdown_calls(tmp_path: Path) -> None:

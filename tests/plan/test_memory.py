@@ -15,7 +15,7 @@ from appliance.spec import load_text
 from .checkpoints import from_config
 from .machines import MODEL, decision, load, machine, plan, qwen, small_model
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 
 
 def items(found: EnginePlan) -> dict[str, int]:
@@ -131,3 +131,30 @@ def test_inputs_are_left_as_they_were() -> None:
     with pytest.raises(FitError):
         plan(loaded, from_config("llama-3.1-8b"), machine(memory_bytes=20 * GIB))
     assert loaded == before
+
+
+def test_a_reserve_of_the_cache_is_resident_ahead_of_its_use() -> None:
+    roomy = plan(load(), from_config("llama-3.1-8b"), machine("server-epyc-9654"))
+    assert roomy.memory[0].kv_bytes_per_block == 2 * MIB
+    assert roomy.cache.prefault_blocks == 128, "256 MiB"
+    assert decision(roomy, "cache.prefault_blocks").source == "computed"
+    whole = plan(load())
+    assert whole.cache.prefault_blocks == whole.cache.num_blocks, "of less than 256 MiB all"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "blocks"),
+    [("0B", 0), ("1B", 1), ("2MiB", 1), ("2049KiB", 2), ("1GiB", 512), ("999GiB", 1000)],
+)
+def test_a_stated_reserve_is_whole_blocks_of_the_cache(wanted: str, blocks: int) -> None:
+    loaded = load(MODEL, f"cache.prefault={wanted}", "cache.num_blocks=1000", "model.max_model_len=1K")
+    found = plan(loaded, from_config("llama-3.1-8b"), machine("server-epyc-9654"))
+    assert found.memory[0].kv_bytes_per_block == 2 * MIB
+    assert (found.cache.num_blocks, found.cache.prefault_blocks) == (1000, blocks)
+    assert decision(found, "cache.prefault_blocks").source == "override"
+
+
+def test_the_cache_of_a_gpu_needs_no_reserve() -> None:
+    found = plan(load(), facts=machine("nvidia-h100-sxm-80g"))
+    assert found.cache.prefault_blocks == 0
+    assert "resident" in decision(found, "cache.prefault_blocks").reason

@@ -39,6 +39,12 @@ def test_text_is_one_screen_and_explain_adds_to_it() -> None:
     assert "this CPU has no amx_bf16" in long
 
 
+def test_text_says_how_much_of_the_cache_is_resident_ahead() -> None:
+    loaded = load(MODEL, "cache.prefault=16MiB")
+    assert " blocks of 16 tokens in bf16, 86 of them resident ahead, prefix" in render_text(plan(loaded, qwen()))
+    assert "resident" not in render_text(plan(load(MODEL, "cache.prefault=0B"), qwen()))
+
+
 @pytest.fixture
 def facts_file(tmp_path: Path) -> str:
     path = tmp_path / "facts.json"

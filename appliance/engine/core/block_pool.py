@@ -18,12 +18,12 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        self.num_touched = 0  # blocks that were ever taken: the memory of others was never written
+        self.num_touched = 0  # blocks whose memory is resident: the first so many, as new ones are taken in order
+        self._num_taken = 0  # ever
         self._sentinel = num_blocks
         self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._references = [0] * num_blocks
-        self._touched = bytearray(num_blocks)
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._cached: dict[BlockHash, int] = {}
         self.version = 0  # of what can be found: who looked needs not look again
@@ -49,16 +49,25 @@ class BlockPool:
         for _ in range(count):
             if self._hash_of[block] is not None:
                 self._forget(block)
-            elif not self._touched[block]:
-                self._touched[block] = 1
-                self.num_touched += 1
+            elif block >= self._num_taken:
+                self._num_taken = block + 1
             self._references[block] = 1
             taken.append(block)
             block = following[block]
         following[sentinel] = block
         self._previous[block] = sentinel
         self.num_free -= count
+        self.num_touched = max(self.num_touched, self._num_taken)
         return taken
+
+    def touch_next(self, reserve: int) -> int | None:
+        """A block to make resident now, counted as such from here on, so that `reserve` are beside those that were ever
+        taken; None when so many are."""
+        block = self.num_touched
+        if block >= min(self.num_blocks, self._num_taken + reserve):
+            return None
+        self.num_touched += 1
+        return block
 
     def share(self, blocks: Iterable[int]) -> None:
         """Adds a reference to each block; a free one leaves the free list with its content."""
@@ -113,7 +122,9 @@ class BlockPool:
         assert len(free) == self.num_free, "free count differs"
         assert all(self._hash_of[block] == key for key, block in self._cached.items()), "hash table differs"
         assert sum(key is not None for key in self._hash_of) == len(self._cached), "stale hash on a block"
-        assert sum(self._touched) == self.num_touched >= self.num_used, "touched count differs"
+        assert self.num_touched >= self._num_taken >= self.num_used, "touched count differs"
+        never_taken = range(self._num_taken, self.num_blocks)
+        assert not any(expected[b] or self._hash_of[b] is not None for b in never_taken), "a new block is in use"
 
     def _forget(self, block: int) -> None:
         block_hash = self._hash_of[block]

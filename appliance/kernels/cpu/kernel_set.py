@@ -75,6 +75,7 @@ class CpuExecutable:
         self._arena = MappedMemory(arena.size_bytes)
         self._offsets = arena.offsets
         self._native_limits = _native_limits(limits)
+        self._cache_parts: list[tuple[int, int]] = []  # where the keys or values of a layer begin; bytes of a block
         self._kv_cache, layers = self._allocate_cache(kv_shapes)
         self._program = self._create_program(program, layers, resources)
         shape = (limits.max_num_sampled, program.logits.width)
@@ -117,6 +118,10 @@ class CpuExecutable:
         if self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array)) != 0:
             raise StepError(self._library.last_error())
 
+    def prefault(self, block: int) -> None:
+        for start, block_bytes in self._cache_parts:
+            self._kv_cache.prefault(start + block * block_bytes, block_bytes)
+
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._operator_seconds = seconds  # kept alive: the program writes to it
         address = None if seconds is None else seconds.ctypes.data
@@ -156,11 +161,12 @@ class CpuExecutable:
         sizes = [size_of(self._native_limits, shape.num_kv_heads, shape.head_dim) for shape in kv_shapes]
         memory = MappedMemory(2 * sum(sizes))
         layers = (abi.KvLayer * len(kv_shapes))()
-        address = memory.address
+        start = 0
         for layer, shape, size in zip(layers, kv_shapes, sizes, strict=True):
-            layer.keys, layer.values = address, address + size
+            layer.keys, layer.values = memory.address + start, memory.address + start + size
             layer.num_kv_heads, layer.head_dim = shape.num_kv_heads, shape.head_dim
-            address += 2 * size
+            self._cache_parts += [(at, size // self._limits.num_blocks) for at in (start, start + size)]
+            start += 2 * size
         return memory, layers
 
     def _create_program(

@@ -70,6 +70,9 @@ class ReferenceExecutable:
                 cache.keys[destination] = cache.keys[source]
                 cache.values[destination] = cache.values[source]
 
+    def prefault(self, block: int) -> None:
+        """Zeros were written to all blocks at the start."""
+
     @property
     def shared_keys(self) -> int:
         return 0

@@ -11,6 +11,7 @@ from appliance.spec.scalars import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Size,
 )
 
 
@@ -43,6 +44,13 @@ class CacheSection(Section):
         "Hash of block contents: sha256 cannot be made to collide; builtin is faster.",
         built_values=("sha256", "builtin"),
         vllm="prefix_caching_hash_algo",
+    )
+    prefault: Auto[Size] = field(
+        "auto",
+        "Bytes of the cache that the engine makes resident ahead of their use, while it has nothing else to do; 0B is "
+        "none. The first touch of memory takes 0.3 ms a MiB, up to 2 on a virtual machine, and a step that meets it "
+        "waits.",
+        auto="256 MiB, or the whole cache where that is less; 0 on a GPU, whose cache is resident from the start",
     )
     calculate_kv_scales: bool = field(False, "Find FP8 scales while running.", built=False)
     q_scale_constant: PositiveFloat = field(200.0, "Divisor of dynamic query scales.", built=False)
