@@ -14,12 +14,12 @@ constexpr int kVectors = 2, kStepBytes = kPanel * 4;
 // Where vector `v` of an unpacked step is, from its start.
 constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanelBytes + v % kPanelVectors * kWidth * 4; }
 
-// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Each chunk is
-// summed from nothing and then folded into 32 bits, but where sums have these from the start they go on (kGoesOn). Instructions are
+// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Instructions are
 // spelled out for the same reason as in simd.h.
 //
-// The sum of a row's inputs times minus the zero point is what 32-bit sums start from (kStarts), or is added to those of a
-// group (kHasZero).
+// With VNNI, sums have 32 bits, start from the sum of a row's inputs times minus the zero point (kStarts), and go on through a group.
+// With AVX2 each chunk is summed from nothing and then folded into 32 bits, but where sums have these from the start they go on
+// (kGoesOn); what the zero points come to is added to those of a group (kHasZero).
 #if APPL_VNNI
 
 template <int Steps>
