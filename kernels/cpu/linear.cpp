@@ -44,6 +44,7 @@ size_t column_panel_bytes(appl_layout layout) {
 
 constexpr size_t kLine = 64;  // of the caches
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
+constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8, that read the weights as they stream in
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
@@ -122,16 +123,18 @@ class Division {
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
 
-  // `next_panel`: what is read behind its panels.
+  // `next_panel`: what is read behind its panels; kNoPanel: nothing that is known.
+  static constexpr int kNoPanel = -1;
   struct Item {
     int first_tile, end_tile, first_panel, end_panel, next_panel;
   };
-  Item item(int64_t index) const {
-    const int block = int(index / num_chunks_), chunk = int(index % num_chunks_);
-    const int end_panel = std::min((chunk + 1) * panels_per_chunk_, panels_);
-    return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), chunk * panels_per_chunk_,
-            end_panel, end_panel};
+  Item item(int64_t index, bool goes_on) const {
+    const int block = int(index / num_chunks_), first_panel = chunk_start(index);
+    const int end_panel = std::min(first_panel + panels_per_chunk_, panels_);
+    return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), first_panel, end_panel,
+            goes_on ? chunk_start(index + 1) : kNoPanel};
   }
+  int chunk_start(int64_t index) const { return int(index % num_chunks_) * panels_per_chunk_; }
   int rows_per_tile() const { return (rows_ + num_tiles_ - 1) / num_tiles_; }
   // Rows are spread evenly over the tiles: sizes differ by one at most.
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
@@ -146,7 +149,7 @@ class Run {
   Run(const LinearCall& call, const Division& division)
       : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_, call.input.shape.form)) {
     const PreparedShape& shape = call.input.shape;
-    block_columns_ = call.direct != nullptr ? w_.padded_columns : block_columns(shape.form) * blocks_per_tile();
+    block_columns_ = block_columns(shape.form) * blocks_per_tile();
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
@@ -155,8 +158,9 @@ class Run {
     num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
   }
 
-  void item(int64_t index, int thread) const {
-    const Division::Item item = division_.item(index);
+  // goes_on: the thread's next item is index + 1.
+  void item(int64_t index, int thread, bool goes_on) const {
+    const Division::Item item = division_.item(index, goes_on);
     if (call_.gated_sums != nullptr) gated(item, call_.gated_sums + size_t(thread) * kGatedSumFloats);
     else run(item, {call_.out + offset(item), size_t(call_.out_stride)});
     if (division_.is_matrix()) release_matrix_unit();
@@ -165,22 +169,28 @@ class Run {
   // All rows, which fit a tile, of one panel.
   void panel(int panel, int next) const {
     sum(0, call_.input.rows, panel, 1, call_.out, size_t(call_.out_stride), [&](TileArgs& t, int block) {
-      t.near = kPrefetchBytes;
       t.panel_end = w_.panel(panel + 1);
-      t.ahead = w_.panel(next) + size_t(block) * block_bytes();
+      t.ahead = w_.panel(next) + block_start(block);
       t.ahead_step = kLine;
+      t.ahead_end = w_.panel(next) + block_start(block + 1);
     });
     if (division_.is_matrix()) release_matrix_unit();
   }
 
  private:
-  // Blocks of the input that a tile sums up before it writes: wide vectors would else load and store their sums too often. Where rows
-  // stream, what is asked for ahead is to be near.
+  // Blocks of the input that a tile sums up before it writes: wide vectors would else load and store their sums too often.
   int blocks_per_tile() const {
     constexpr int kMost = kWidth == 16 ? 4 : 1;  // so many of all rows, and of a tile's panels, stay in the second level
-    if (w_.is_quantized() || division_.is_matrix() || division_.streams()) return 1;
-    const int blocks = call_.input.shape.num_blocks(), parts = (blocks + kMost - 1) / kMost;
-    return (blocks + parts - 1) / parts;
+    const int blocks = call_.input.shape.num_blocks();
+    if (kWidth < 16 && call_.direct != nullptr) return blocks;
+    if (call_.direct == nullptr && (w_.is_quantized() || division_.is_matrix())) return 1;
+    if (division_.streams()) return kWidth < 16 ? 1 : blocks_ahead();
+    const int parts = divided(blocks, kMost);
+    return divided(blocks, parts);
+  }
+  int blocks_ahead() const {
+    const size_t bytes = size_t(block_columns(call_.input.shape.form) * division_.panels_per_tile()) * column_panel_bytes(w_.layout);
+    return std::max(1, int(kAheadBytes / bytes));
   }
 
   // Where an item's sums are: its first row's of its first panel, and the floats from row to row.
@@ -272,11 +282,13 @@ class Run {
   void tall_panel(const Division::Item& item, const Sums& sums, int panel, int block, TallBlock& unpacked) const {
     TileArgs t = sum_arguments(item, sums, panel, block);
     unpack_block(w_.layout, t, unpacked);
-    const size_t tiles = size_t(item.end_tile - item.first_tile), share = (block_bytes() + tiles - 1) / tiles;
-    TallAhead ahead{read_after(item, panel, kTallPanels, block), share};
+    const size_t tiles = size_t(item.end_tile - item.first_tile);
+    const size_t share = (block_start(block + 1) - block_start(block) + tiles - 1) / tiles;
+    const After after = read_after(item, panel, kTallPanels, block);
+    TallAhead ahead = after.panel == Division::kNoPanel ? TallAhead{t.b, 0} : TallAhead{block_at(after), share};
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows) {
       run_tall(w_.layout, rows, t, unpacked, ahead);
-      ahead.data += share;
+      ahead.data += ahead.bytes;
     });
   }
 
@@ -285,7 +297,7 @@ class Run {
     const size_t share = look_ahead(item, panel, width, block, t);
     for_tiles(item, panel, width, block, t, [&](int rows) {
       run_tile(rows, width, t);
-      t.ahead += share;
+      move_ahead(t, share);
     });
   }
 
@@ -330,7 +342,7 @@ class Run {
     float c[kMostTileRows * kStride];
     sum(row, rows, panel, width, c, kStride, [&](TileArgs& t, int block) {
       const size_t share = look_ahead(item, panel, width, block, t);
-      t.ahead += size_t(tile - item.first_tile) * share;
+      move_ahead(t, size_t(tile - item.first_tile) * share);
     });
     const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
     finish(c, kStride, rows, first, live);
@@ -353,26 +365,53 @@ class Run {
     }
   }
 
-  // What is read after a block of columns of some panels; behind an item's last lies the next item. Tiles ask for it in
-  // equal shares.
-  const uint8_t* read_after(const Division::Item& item, int panel, int width, int block) const {
+  // What is read after a block of columns of some panels; behind an item's last lies the next item.
+  struct After {
+    int panel, block;
+  };
+  After read_after(const Division::Item& item, int panel, int width, int block) const {
     const bool last_block = block + 1 == num_blocks_, last_panel = panel + width >= item.end_panel;
     const bool next_block = division_.streams() ? !last_block : last_panel && !last_block;
     const int to_block = next_block ? block + 1 : division_.streams() || last_panel ? 0 : block;
     const int behind = last_panel ? item.next_panel : panel + width;
     const int to_panel = !next_block ? behind : division_.streams() ? panel : item.first_panel;
-    return w_.panel(to_panel) + size_t(to_block) * block_bytes();
+    return {to_panel, to_block};
   }
-  size_t block_bytes() const { return w_.panel_bytes / size_t(num_blocks_); }
+  // Bytes of a panel before a block of columns; a header of the whole panel counts as if it were spread over them.
+  size_t block_start(int block) const {
+    return w_.panel_bytes * size_t(std::min(block * block_columns_, w_.padded_columns)) / size_t(w_.padded_columns);
+  }
+  const uint8_t* block_at(After at) const { return w_.panel(at.panel) + block_start(at.block); }
 
-  // Where the first of an item's tiles asks for weights. Returns how far on the next one does.
+  // Where the first of an item's tiles asks for weights. Returns how far on the next one does: all ask for equal shares.
   size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
-    t.near = kPrefetchBytes;
     t.panel_end = w_.panel(panel + 1);
-    t.ahead = read_after(item, panel, width, block);
-    t.ahead_step = (kLine + tiles - 1) / tiles;
-    return size_t(block_columns_) * column_panel_bytes(w_.layout) / kLine * t.ahead_step;
+    const After after = read_after(item, panel, width, block);
+    if (after.panel == Division::kNoPanel) return look_nowhere(t);
+    const size_t bytes = block_start(after.block + 1) - block_start(after.block);
+    t.ahead = block_at(after);
+    t.ahead_step = (step_bytes() + tiles - 1) / tiles;
+    t.ahead_end = t.ahead + bytes;
+    t.ahead_jump = w_.panel_bytes - bytes;
+    return (bytes * size_t(width) + tiles - 1) / tiles;
+  }
+
+  size_t look_nowhere(TileArgs& t) const {
+    t.ahead = t.b;
+    t.ahead_end = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);
+    return 0;
+  }
+
+  // Of a panel, that a step goes through: a line, or what becomes one where floats are multiplied by unpacked codes.
+  size_t step_bytes() const {
+    const bool unpacks = call_.input.shape.group_size == 0 && (w_.layout == APPL_INT5 || w_.layout == APPL_INT6);
+    return unpacks ? kLine * column_panel_bytes(w_.layout) / column_panel_bytes(APPL_INT8) : kLine;
+  }
+
+  void move_ahead(TileArgs& t, size_t bytes) const {
+    t.ahead += bytes;
+    for (; t.ahead >= t.ahead_end; t.ahead_end += w_.panel_bytes) t.ahead += t.ahead_jump;
   }
 
   void run_tile(int rows, int width, const TileArgs& t) const {
@@ -383,7 +422,8 @@ class Run {
   // Where the input from `row` on and a block of columns of some panels are.
   TileArgs arguments(int row, int panel, int block) const {
     TileArgs t{};
-    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct) : input(row, block * block_columns_);
+    t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct + block * block_columns_)
+                                  : input(row, block * block_columns_);
     t.panel_bytes = w_.panel_bytes;
     t.columns = std::min(block_columns_, w_.padded_columns - block * block_columns_);
     const size_t first_column = size_t(block) * size_t(block_columns_);
@@ -487,7 +527,8 @@ void run_linear(appl_pool& pool, const LinearCall& call) {
   if (division.rows() == 0) return;
   const Run run(call, division);
   const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
-  parallel_shares(pool, division.num_items(), work / division.num_items(), [&](int64_t index, int thread) { run.item(index, thread); });
+  parallel_shares(pool, division.num_items(), work / division.num_items(),
+                  [&](int64_t index, int thread, bool goes_on) { run.item(index, thread, goes_on); });
 }
 
 void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums) {

@@ -21,12 +21,12 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Sums a stretch so that the reads cannot be left out. It looks ahead as the tiles do that run at the pace of memory.
+// Sums a stretch so that the reads cannot be left out.
 float read_all(const uint8_t* data, size_t bytes) {
   appl::Floats sums[4] = {};
-  constexpr size_t kStep = sizeof(sums), kLine = 64;
+  constexpr size_t kStep = sizeof(sums), kLine = 64, kAhead = 4096;
   for (size_t i = 0; i + kStep <= bytes; i += kStep) {
-    for (size_t line = 0; line < kStep; line += kLine) __builtin_prefetch(data + i + line + appl::kFarPrefetchBytes, 0, 2);
+    for (size_t line = 0; line < kStep; line += kLine) __builtin_prefetch(data + i + line + kAhead, 0, 2);
     for (int j = 0; j < 4; ++j) sums[j] += appl::load(data + i + size_t(j) * sizeof(appl::Floats));
   }
   return appl::reduce_add(sums[0] + sums[1] + sums[2] + sums[3]);

@@ -95,22 +95,23 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
   });
 }
 
-// Calls body(index, thread) for [0, count) on all threads, or on the caller alone when the work is too small to share. Each thread goes
-// through a share of neighbours, so that it knows what it reads next; who has done its own helps the others.
+// Calls body(index, thread, goes_on) for [0, count) on all threads, or on the caller alone when the work is too small to share. Each
+// thread goes through a share of neighbours, and `goes_on` says that index + 1 is its next; who has done its own helps the others.
 template <class Body>
 inline void parallel_shares(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body) {
   if (!is_worth_sharing(pool, count, work_per_item)) {
-    for (int64_t index = 0; index < count; ++index) body(index, 0);
+    for (int64_t index = 0; index < count; ++index) body(index, 0, index + 1 < count);
     return;
   }
   const int threads = pool.num_threads();
   Share* const shares = pool.shares();
-  for (int i = 0; i < threads; ++i) shares[i].set(count * i / threads, count * (i + 1) / threads);
+  const auto start = [&](int thread) { return count * thread / threads; };
+  for (int i = 0; i < threads; ++i) shares[i].set(start(i), start(i + 1));
   pool.run([&](int thread) {
     int64_t index;
-    while (shares[thread].take_first(index)) body(index, thread);
+    while (shares[thread].take_first(index)) body(index, thread, index + 1 < start(thread + 1));
     for (int i = 1; i < threads; ++i) {
-      while (shares[(thread + i) % threads].take_last(index)) body(index, thread);
+      while (shares[(thread + i) % threads].take_last(index)) body(index, thread, false);
     }
   });
 }

@@ -16,11 +16,12 @@ struct TileArgs {
   size_t panel_bytes;  // from panel to panel
   int columns;         // of each segment
 
-  // Prefetching, see below; a caller that does its own leaves `ahead` at the weights and the others 0.
-  size_t near;               // bytes to look ahead, for tiles of one or two rows,
-  const uint8_t* panel_end;  // which jump from the end of panel 0 behind the last of the panels
-  const uint8_t* ahead;      // in the panels that come next, for taller tiles
-  size_t ahead_step;         // bytes of each panel to ask for at a step
+  // Prefetching, see below; a caller that does its own leaves `ahead` at the weights, without a step or ends.
+  const uint8_t* panel_end;  // of panel 0, behind which the last of the panels ends, too
+  const uint8_t* ahead;      // in the panels that come next
+  size_t ahead_step;         // bytes from what is asked for to the next, as many times a step as there are panels
+  const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
+  size_t ahead_jump;         // so far behind
 
   // Or instead: where a cache's lines lie that come later, one of each panel a step, at the same offset as the columns;
   // in two places, or twice in one.
@@ -150,58 +151,76 @@ struct Accumulators {
   }
 };
 
-constexpr int kPrefetchBytes = 2048, kFarPrefetchBytes = 2 * kPrefetchBytes;  // ahead in each panel
+// What a tile asks for before its turn.
+enum class Ahead {
+  kNothing,  // the processor looks ahead far enough by itself
+  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
+  kFar,      // twice as far, into the second level, which can wait for several times as many lines
+  kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
+};
+constexpr size_t kNearBytes = 2048;
 
-// Asks for weights before their turn: a step of a tile calls it once, and takes `Lines` lines of each panel. Tiles of one or two
-// rows run at the pace of memory and ask for what comes kPrefetchBytes later, in each panel or in the next group of panels.
-// Taller ones multiply for long from the caches, and meanwhile bring the next panels into the second level.
-//
-// kFar: the second level can wait for several times as many lines as the first, which is the pace of one core alone; but what comes
-// from there is late for tiles that do little with a line (floats), or much (two rows). It looks twice as far ahead.
+// By measurement, of `rows` rows whose lines cost `steps` products each: many fit the instructions that a wide core has in flight.
+constexpr Ahead ahead_of_floats(int rows, int steps) {
+  if (rows > 2) return Ahead::kNext;
+  if (kWidth < 16) return Ahead::kNear;
+  if (steps > 1) return Ahead::kNext;
+  return rows == 1 ? Ahead::kNothing : Ahead::kNear;
+}
+constexpr Ahead ahead_of_integers(int rows, int steps) {
+  return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
+}
+
+// Asks for weights: a step of a tile calls it once, and takes `Lines` lines of each panel.
 //
 // Inlined by force, here and below: a call that does nothing but ask for lines has no effect that the compiler knows, and is dropped.
-template <int Rows, int Panels, bool kFar = false>
+template <int Panels, Ahead kAhead>
 class Prefetch {
  public:
+  static constexpr bool kGoesOn = kAhead == Ahead::kNext;  // from step to step; the others go by the weights' address
+
   explicit Prefetch(const TileArgs& t)
       : panel_bytes_(t.panel_bytes),
-        near_(kFar ? t.near * (kFarPrefetchBytes / kPrefetchBytes) : t.near),
-        ahead_step_(t.ahead_step),
+        step_(t.ahead_step),
+        jump_(t.ahead_jump),
         panel_end_(t.panel_end),
-        ahead_(t.ahead) {}
+        next_(t.ahead),
+        end_(t.ahead_end) {}
 
   void segment() {}
 
   template <int Lines = 1>
   [[gnu::always_inline]] void step(const uint8_t* b) {
-    if constexpr (Rows <= 2) {
-      near<Lines>(b);
-    } else {
-      for (int i = 0; i < Lines; ++i, ahead_ += ahead_step_) {
-        for (int p = 0; p < Panels; ++p) __builtin_prefetch(ahead_ + size_t(p) * panel_bytes_, 0, 2);
-      }
-    }
+    if constexpr (kGoesOn) next<Lines>();
+    else if constexpr (kAhead != Ahead::kNothing) near<Lines>(b);
   }
 
   // The header of a group, which steps over the group's data pass by.
   [[gnu::always_inline]] void header(const uint8_t* at, size_t bytes = 1) {
-    if constexpr (Rows <= 2) {
-      for (size_t i = 0; i < bytes; i += kPanel * 4) near<1>(at + i);
-    }
+    for (size_t i = 0; i < bytes; i += kPanel * 4) step(at + i);
   }
 
  private:
   template <int Lines>
+  [[gnu::always_inline]] void next() {
+    for (int i = 0; i < Panels * Lines; ++i, next_ += step_) __builtin_prefetch(next_);
+    if (next_ < end_) return;
+    next_ += jump_;
+    end_ += panel_bytes_;
+  }
+
+  template <int Lines>
   [[gnu::always_inline]] void near(const uint8_t* b) const {
-    const uint8_t* ahead = b + near_;
-    ahead += ahead >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
+    constexpr bool kIsFar = kAhead == Ahead::kFar;
+    const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
+    at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {
-      __builtin_prefetch(ahead + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, 0, kFar ? 2 : 3);
+      __builtin_prefetch(at + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, 0, kIsFar ? 2 : 3);
     }
   }
 
-  size_t panel_bytes_, near_, ahead_step_;
-  const uint8_t *panel_end_, *ahead_;
+  size_t panel_bytes_, step_, jump_;
+  const uint8_t *panel_end_, *next_, *end_;
 };
 
 // In its place for tiles over a cache whose lines are asked for.

@@ -69,7 +69,7 @@ struct FloatKernel {
   static void run(const TileArgs& t) {
     if (t.asks) run_floats<AskedLines<Panels>, Reader, Rows, Panels>(t);
     else if (t.asked_segments != nullptr) run_floats<AskedSegments<Panels>, Reader, Rows, Panels>(t);
-    else run_floats<Prefetch<Rows, Panels>, Reader, Rows, Panels>(t);
+    else run_floats<Prefetch<Panels, ahead_of_floats(Rows, 1)>, Reader, Rows, Panels>(t);
   }
 };
 template <int Rows, int Panels>
@@ -85,7 +85,7 @@ struct Bf16DotKernel {
   static void run(const TileArgs& t) {
     if (t.asks) run_over<AskedLines<Panels>>(t);
     else if (t.asked_segments != nullptr) run_over<AskedSegments<Panels>>(t);
-    else run_over<Prefetch<Rows, Panels>>(t);
+    else run_over<Prefetch<Panels, ahead_of_floats(Rows, 1)>>(t);
   }
 
  private:

@@ -73,7 +73,7 @@ void run_dequantized(const TileArgs& t) {
   constexpr int kVectors = Panels * kPanelVectors;
   Accumulators<Rows, kVectors> c;
   c.start(t);
-  Prefetch<Rows, Panels> prefetch(t);
+  Prefetch<Panels, ahead_of_floats(Rows, Reader::kStep)> prefetch(t);
   constexpr bool kUnpacks = Reader::kUnpacked != APPL_INT8;
   constexpr int kUnpackedBytes = kMaxActivationGroup * kPanel;  // of a group of one panel
   alignas(64) uint8_t unpacked[kUnpacks ? Panels * kUnpackedBytes : 1];
@@ -81,6 +81,7 @@ void run_dequantized(const TileArgs& t) {
   const int run = t.sub_group_size == 0 ? t.group_size : t.sub_group_size;
   for (int first = 0; first < t.columns; first += t.group_size, group += t.group_stride, header += t.header_stride) {
     const int end = first + t.group_size < t.columns ? first + t.group_size : t.columns;
+    if (t.header_stride != 0) prefetch.header(header, t.header_bytes);
     const uint8_t* b = group;
     size_t panel_bytes = t.panel_bytes;
     if constexpr (kUnpacks) {

@@ -38,7 +38,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
   using typename Steps::Sums;
   using Results = Accumulators<Rows, kVectors>;
-  using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Type::kSteps)>;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   static constexpr bool kIsPacedByMemory = Rows <= 2;
   static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
@@ -128,7 +128,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   using typename Steps::Products, typename Steps::Sums;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   using Results = Accumulators<Rows, kVectors>;
-  using Prefetch = appl::Prefetch<Rows, Panels, Rows == 1>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Type::kSteps)>;
 
  public:
   static void run(const TileArgs& t) {
@@ -171,14 +171,14 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch& ahead, bool is_first,
                                          Products& products) {
     Sums sums = {};
-    Prefetch prefetch = Rows <= 2 ? Prefetch(t) : ahead;
+    Prefetch prefetch = Prefetch::kGoesOn ? ahead : Prefetch(t);
     const uint8_t *a = t.a, *b = t.b;
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums, NoFactors{});
     }
-    if constexpr (Rows > 2) ahead = prefetch;
+    if constexpr (Prefetch::kGoesOn) ahead = prefetch;
     for (int m = 0; m < Rows; ++m) {
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = Type::fold(sums[m][v]);
