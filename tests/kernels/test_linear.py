@@ -86,6 +86,17 @@ def test_every_layout_and_shape(
         compare(native, reference, random_weight(rng, layout, n, k, group_size, offset), rows, quantize)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
+def test_many_columns(
+    native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
+) -> None:
+    """So many that even the row that is read where it lies is multiplied in parts, of which the last is shorter."""
+    rng = np.random.default_rng(5)
+    for group_size in (128,) if layout in GROUP_UNITS else (128, 4352):
+        compare(native, reference, random_weight(rng, layout, 20, 4352, group_size, offset), rows, quantize)
+
+
 @pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
 def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, quantize: bool, offset: str) -> None:
     """To the bit, whichever tile computes it: what one request gets does not depend on its neighbours."""
