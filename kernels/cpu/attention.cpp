@@ -21,7 +21,6 @@ constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // whose queries and output are not in the caches
 constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
-const uint8_t* const kNever = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // end of what tiles ask for: ask_for does it
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 
 // A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
@@ -328,7 +327,7 @@ class Attention {
   // What is the same for all tiles of a chunk: clearing it for each would take as long as some steps.
   static TileArgs tile_args() {
     TileArgs t{};
-    t.panel_end = t.ahead_end = kNever;
+    t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
     return t;
   }
 

@@ -399,7 +399,7 @@ class Run {
 
   size_t look_nowhere(TileArgs& t) const {
     t.ahead = t.b;
-    t.ahead_end = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);
+    t.ahead_end = kNoEnd;
     return 0;
   }
 

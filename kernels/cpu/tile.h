@@ -9,6 +9,8 @@
 
 namespace appl {
 
+const uint8_t* const kNoEnd = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // of what a tile asks for, where that is nothing
+
 // One block of columns of MR rows of the input against NP panels of the weight.
 struct TileArgs {
   const uint8_t* a;    // row 0 of the input's block; rows are kRowBytes apart

@@ -17,7 +17,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
   using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
   using typename Steps::Products, typename Steps::Sums;
-  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, 2)>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Type::kSteps)>;
   using Factors = Words[kVectors];
 
  public:
