@@ -123,7 +123,8 @@ class Division {
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
 
-  // `next_panel`: what is read behind its panels; kNoPanel: nothing that is known.
+  // `next_panel`: what is read behind its panels, or lies there where the thread does not go on: for the last it is often the next
+  // Linear's. kNoPanel: where rows stream, reading for nobody would take memory's time.
   static constexpr int kNoPanel = -1;
   struct Item {
     int first_tile, end_tile, first_panel, end_panel, next_panel;
@@ -132,7 +133,7 @@ class Division {
     const int block = int(index / num_chunks_), first_panel = chunk_start(index);
     const int end_panel = std::min(first_panel + panels_per_chunk_, panels_);
     return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), first_panel, end_panel,
-            goes_on ? chunk_start(index + 1) : kNoPanel};
+            goes_on ? chunk_start(index + 1) : streams() ? kNoPanel : end_panel};
   }
   int chunk_start(int64_t index) const { return int(index % num_chunks_) * panels_per_chunk_; }
   int rows_per_tile() const { return (rows_ + num_tiles_ - 1) / num_tiles_; }
@@ -284,11 +285,10 @@ class Run {
     unpack_block(w_.layout, t, unpacked);
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     const size_t share = (block_start(block + 1) - block_start(block) + tiles - 1) / tiles;
-    const After after = read_after(item, panel, kTallPanels, block);
-    TallAhead ahead = after.panel == Division::kNoPanel ? TallAhead{t.b, 0} : TallAhead{block_at(after), share};
+    TallAhead ahead{block_at(read_after(item, panel, kTallPanels, block)), share};
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows) {
       run_tall(w_.layout, rows, t, unpacked, ahead);
-      ahead.data += ahead.bytes;
+      ahead.data += share;
     });
   }
 
