@@ -20,7 +20,7 @@ constexpr int kRows = kAttentionRows;
 constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // whose queries and output are not in the caches
-constexpr int kValueBlocks = 4;     // added at a time, where an item has several KV heads
+constexpr int kValueBlocks = 4;     // added at a time, where rows are few
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 
 // A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
@@ -173,7 +173,7 @@ class Attention {
     const bool is_written = is_written_next && !part.reading->is_shared;
     for (Blocks chunk = parts_.chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = parts_.chunk_start(chunk.first), skip = chunk.first - first, count = chunk.end - first;
-      for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked);
+      for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked, 0, part.heads);
       score(part, first, skip, count, scratch);
       after = parts_.chunk_at(part, chunk.end);
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
@@ -269,59 +269,86 @@ class Attention {
   }
 
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
-  void ask_for(const Part& part, int block) const {
+  void ask_for(const Part& part, int block, int head, int heads) const {
     constexpr size_t kLine = 64;
-    const uint8_t* at = head_of(layer_.keys, part, block, 0);
-    for (size_t i = 0; i < size_t(part.heads) * g_.head_bytes(); i += kLine) __builtin_prefetch(at + i, 0, 2);
-  }
-
-  // Panels of a block, or of two blocks of one panel each: then the distance between the blocks serves as that between panels.
-  struct Panels {
-    const uint8_t* first;
-    size_t stride;
-    Panels at(int panel) const { return {first + size_t(panel) * stride, stride}; }
-  };
-
-  template <class At>
-  Panels panels_at(int block, int blocks, At&& at) const {
-    return {at(block), blocks == 2 ? size_t(at(block + 1) - at(block)) : g_.key_panel_bytes()};
+    const uint8_t* at = head_of(layer_.keys, part, block, head);
+    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) __builtin_prefetch(at + i);
   }
 
   // How many groups of a chunk's values are added one after the other: all heads add a group before they go on to the next, so
-  // that they read whole blocks, soon after these were asked for.
-  int value_groups(const Part& part, int count) const { return part.heads == 1 ? 1 : divided(count, kValueBlocks); }
+  // that they read whole blocks, soon after these were asked for. Many rows have more to compute than to read, and rather keep sums.
+  int value_groups(const Part& part, int count) const { return part.rows >= kManyRows ? 1 : divided(count, kValueBlocks); }
 
-  // Blocks of one panel are scored in pairs. Meanwhile it asks for keys some blocks ahead, and for values: behind the last keys
-  // for those that are added first, or for all where they are one group.
-  // The first `skip` are before every window, and may be another sequence's by now.
+  // Of a KV head's keys, wherever their blocks lie, and as many that are asked for meanwhile.
+  struct Panels {
+    int count = 0;
+    const uint8_t *keys[kChunk / kPanel], *asked[kChunk / kPanel];
+
+    void add(const uint8_t* key, const uint8_t* ask, int panels, size_t panel_bytes) {
+      for (int i = 0; i < panels; ++i, ++count, key += panel_bytes, ask += panel_bytes) {
+        keys[count] = key;
+        asked[count] = ask;
+      }
+    }
+    void move(size_t bytes) {
+      for (int i = 0; i < count; ++i) {
+        keys[i] += bytes;
+        asked[i] += bytes;
+      }
+    }
+  };
+
+  // As many panels at a time as a tile takes: with few, each row's sums wait for one another, while nothing more is asked for.
+  // Meanwhile it asks for keys some blocks ahead, and behind the last keys for the values that are added first; or for all values,
+  // where they are one group. The first `skip` are before every window, and may be another sequence's by now.
   void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
-    const int panels = g_.slots / kPanel;
+    const int panels = g_.slots / kPanel, most = std::max(1, kMaxTilePanels / panels);
     const int ahead = scratch.asked, groups = value_groups(part, count - skip);
     const auto later = [&](int b, int head) {
+      if (groups == 1) return head_of(layer_.values, part, first_block + b, head);
       if (b + ahead < count) return head_of(layer_.keys, part, first_block + b + ahead, head);
-      return head_of(layer_.values, part, first_block + (groups > 1 ? b + ahead - count + skip : b), head);
+      return head_of(layer_.values, part, first_block + b + ahead - count + skip, head);
     };
     TileArgs t = tile_args();
     t.ldc = kChunk;
-    for (int b = skip, blocks = 1; b < count; b += blocks) {
-      blocks = panels == 1 && b + 1 < count ? 2 : 1;
+    for (int b = skip; b < count; b += most) {
       for (int head = 0; head < part.heads; ++head) {
-        const auto panels_of = [&](const uint8_t* cache) {
-          return panels_at(b, blocks, [&](int i) { return head_of(cache, part, first_block + i, head); });
-        };
-        const Panels keys = panels_of(layer_.keys), next = panels_at(b, blocks, [&](int i) { return later(i, head); });
-        const Panels values = groups > 1 ? next : panels_of(layer_.values);
-        for_tiles(part.rows, [&](int row, int rows) {
-          t.asks = row == 0;
-          row += head * part.rows;
-          for (int panel = 0, width = 0; panel < panels * blocks; panel += width) {
-            width = panels * blocks - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
-            t.c = scratch.scores + size_t(row) * kChunk + size_t(b * g_.slots + panel * kPanel);
-            score_tile(t, scratch, row, rows, keys.at(panel), next.at(panel), values.at(panel), width);
-          }
-        });
+        Panels group;
+        for (int i = b; i < std::min(b + most, count); ++i) {
+          if (groups == 1 && i + ahead < count) ask_for(part, first_block + i + ahead, head, 1);
+          group.add(head_of(layer_.keys, part, first_block + i, head), later(i, head), panels, g_.key_panel_bytes());
+        }
+        score_panels(t, part, head, group, scratch, scratch.scores + b * g_.slots);
       }
     }
+  }
+
+  // Of all rows, of which only the first tile asks; scores go to their columns of row 0's.
+  void score_panels(TileArgs& t, const Part& part, int head, Panels& group, const Scratch& scratch, float* scores) const {
+    const int columns = block_columns(form_);
+    for (int block = 0; block < query_blocks(); ++block) {
+      t.columns = std::min(columns, g_.width - block * columns);
+      t.add = block > 0;
+      for_tiles(part.rows, [&](int row, int rows) {
+        const uint8_t** asked = row == 0 ? group.asked : group.keys;
+        row += head * part.rows;
+        t.a = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
+        for (int panel = 0, width = 0; panel < group.count; panel += width) {
+          width = widest(rows, group.count - panel);
+          t.panels = group.keys + panel;
+          t.asked_panels = asked + panel;
+          t.b = t.ahead = group.keys[panel];
+          t.c = scores + size_t(row) * kChunk + size_t(panel) * kPanel;
+          tiles_.tiles[rows - 1][width / 2](t);
+        }
+      });
+      group.move(size_t(columns) * kPanel * g_.element_bytes());
+    }
+  }
+
+  // The most panels that a tile of so many rows takes.
+  static int widest(int rows, int panels) {
+    return panels >= 4 && tile_fits(rows, 4) ? 4 : panels >= 2 && tile_fits(rows, 2) ? 2 : 1;
   }
 
   // What is the same for all tiles of a chunk: clearing it for each would take as long as some steps.
@@ -329,25 +356,6 @@ class Attention {
     TileArgs t{};
     t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
     return t;
-  }
-
-  // Lines of the keys that come later and of the values are asked for a few at a step: many at once would keep the loads waiting.
-  void score_tile(TileArgs& t, const Scratch& scratch, int row, int rows, const Panels& keys, const Panels& next,
-                  const Panels& values, int width) const {
-    t.panel_bytes = keys.stride;
-    t.asked_stride[0] = next.stride;
-    t.asked_stride[1] = values.stride;
-    const int columns = block_columns(form_);
-    for (int block = 0; block < query_blocks(); ++block) {
-      t.a = scratch.queries + (size_t(block) * kRows + size_t(row)) * kRowBytes;
-      const size_t offset = size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
-      t.b = t.ahead = keys.first + offset;
-      t.asked[0] = next.first + offset;
-      t.asked[1] = values.first + offset;
-      t.columns = std::min(columns, g_.width - block * columns);
-      t.add = block > 0;
-      tiles_.tiles[rows - 1][width / 2](t);
-    }
   }
 
   // Column of the chunk that starts at first_block where the key at `position` is.
@@ -464,10 +472,10 @@ class Attention {
         t.asked_segments = asks ? asked : nullptr;
         row += head * part.rows;
         for (int panel = 0, width = 0; panel < panels; panel += width) {
-          width = panels - panel >= 4 && tile_fits(rows, 4) ? 4 : panels - panel >= 2 && tile_fits(rows, 2) ? 2 : 1;
+          width = widest(rows, panels - panel);
           const size_t offset = size_t(panel) * g_.value_panel_bytes();
           for (int b = 0; b < count; ++b) blocks[b] = values[b] + offset;
-          for (int b = 0; asks && b < count; ++b) asked[b] = asked_at(later, head * count + b) + offset;
+          for (int b = 0; asks && b < count; ++b) asked[b] = asked_at(later, b * part.heads + head) + offset;
           t.a = a + size_t(row) * kRowBytes + size_t((group.first - first_block) * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
           t.b = t.ahead = blocks[0];
           t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;

@@ -25,11 +25,10 @@ struct TileArgs {
   const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
   size_t ahead_jump;         // so far behind
 
-  // Or instead: where a cache's lines lie that come later, one of each panel a step, at the same offset as the columns;
-  // in two places, or twice in one.
-  bool asks = false;
-  const uint8_t* asked[2] = {};
-  size_t asked_stride[2] = {};  // from panel to panel
+  // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
+  // at the same offset as the columns are asked for meanwhile.
+  const uint8_t* const* panels = nullptr;
+  const uint8_t* const* asked_panels = nullptr;
 
   // Or of each segment's lines, kPanel * 4 bytes from one to the next, as many a step as there are panels.
   const uint8_t* const* asked_segments = nullptr;
@@ -190,6 +189,7 @@ class Prefetch {
         end_(t.ahead_end) {}
 
   void segment() {}
+  const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
 
   template <int Lines = 1>
   [[gnu::always_inline]] void step(const uint8_t* b) {
@@ -225,41 +225,43 @@ class Prefetch {
   const uint8_t *panel_end_, *next_, *end_;
 };
 
-// In its place for tiles over a cache whose lines are asked for.
+// In its place for tiles over a cache's panels.
 template <int Panels>
-class AskedLines {
+class AskedPanels {
  public:
-  explicit AskedLines(const TileArgs& t)
-      : distance_{t.asked[0] - t.b, t.asked[1] - t.b}, stride_{t.asked_stride[0], t.asked_stride[1]} {}
+  explicit AskedPanels(const TileArgs& t) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) {
+      panel_[p] = t.panels[p] - t.b;
+      asked_[p] = t.asked_panels[p] - t.b;
+    }
+  }
 
   void segment() {}
+  const uint8_t* panel(const uint8_t* b, int p) const { return b + panel_[p]; }
   [[gnu::always_inline]] void step(const uint8_t* b) const {
-    ask<0>(b);
-    if (distance_[0] != distance_[1]) ask<1>(b);
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + asked_[p]);
   }
 
  private:
-  template <int I>
-  [[gnu::always_inline]] void ask(const uint8_t* b) const {
-    for (int p = 0; p < Panels; ++p) __builtin_prefetch(b + distance_[I] + size_t(p) * stride_[I], 0, 2);
-  }
-
-  ptrdiff_t distance_[2];
-  size_t stride_[2];
+  ptrdiff_t panel_[Panels], asked_[Panels];
 };
 
-// The same for tiles over several segments.
+// The same for tiles over its segments.
 template <int Panels>
 class AskedSegments {
  public:
-  explicit AskedSegments(const TileArgs& t) : next_(t.asked_segments) {}
+  explicit AskedSegments(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked_segments) {}
 
+  const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
   [[gnu::always_inline]] void segment() { at_ = *next_++; }
   [[gnu::always_inline]] void step(const uint8_t*) {
-    for (int p = 0; p < Panels; ++p, at_ += kPanel * 4) __builtin_prefetch(at_, 0, 2);
+    for (int p = 0; p < Panels; ++p, at_ += kPanel * 4) __builtin_prefetch(at_);
   }
 
  private:
+  size_t panel_bytes_;
   const uint8_t* const* next_;
   const uint8_t* at_ = nullptr;
 };

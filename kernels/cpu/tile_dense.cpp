@@ -50,7 +50,7 @@ void run_floats(const TileArgs& t) {
         Floats w[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          w[v] = Reader::get(b + size_t(v / kPanelVectors) * t.panel_bytes, v % kPanelVectors, s);
+          w[v] = Reader::get(ahead.panel(b, v / kPanelVectors), v % kPanelVectors, s);
         }
 #pragma GCC unroll 16
         for (int m = 0; m < Rows; ++m) {
@@ -67,7 +67,7 @@ void run_floats(const TileArgs& t) {
 template <class Reader, int Rows, int Panels>
 struct FloatKernel {
   static void run(const TileArgs& t) {
-    if (t.asks) run_floats<AskedLines<Panels>, Reader, Rows, Panels>(t);
+    if (t.panels != nullptr) run_floats<AskedPanels<Panels>, Reader, Rows, Panels>(t);
     else if (t.asked_segments != nullptr) run_floats<AskedSegments<Panels>, Reader, Rows, Panels>(t);
     else run_floats<Prefetch<Panels, ahead_of_floats(Rows, 1)>, Reader, Rows, Panels>(t);
   }
@@ -83,7 +83,7 @@ struct Bf16Kernel : FloatKernel<Bf16Reader, Rows, Panels> {};
 template <int Rows, int Panels>
 struct Bf16DotKernel {
   static void run(const TileArgs& t) {
-    if (t.asks) run_over<AskedLines<Panels>>(t);
+    if (t.panels != nullptr) run_over<AskedPanels<Panels>>(t);
     else if (t.asked_segments != nullptr) run_over<AskedSegments<Panels>>(t);
     else run_over<Prefetch<Panels, ahead_of_floats(Rows, 1)>>(t);
   }
@@ -101,7 +101,7 @@ struct Bf16DotKernel {
         ahead.step(b);
         Words w[kVectors];
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(b + size_t(v) * t.panel_bytes);
+        for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(ahead.panel(b, v));
 #pragma GCC unroll 16
         for (int m = 0; m < Rows; ++m) {
           const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
