@@ -173,7 +173,9 @@ class Attention {
     const bool is_written = is_written_next && !part.reading->is_shared;
     for (Blocks chunk = parts_.chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = parts_.chunk_start(chunk.first), skip = chunk.first - first, count = chunk.end - first;
-      for (; scratch.asked < std::min(kLeastAhead, chunk.count()); ++scratch.asked) ask_for(part, chunk.first + scratch.asked, 0, part.heads);
+      for (const int least = std::min(kLeastAhead, chunk.count()); scratch.asked < least; ++scratch.asked) {
+        ask_for(part, chunk.first + scratch.asked, 0, part.heads);
+      }
       score(part, first, skip, count, scratch);
       after = parts_.chunk_at(part, chunk.end);
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
