@@ -79,7 +79,7 @@ ASKING_TILES = (
     ),
     *(
         ((f"run_floats<appl::{asker}<2>", "Bf16Reader, 2, 2>"), "vfmadd231ps")
-        for asker in ("AskedLines", "AskedSegments")
+        for asker in ("AskedPanels", "AskedSegments")
     ),
 )
 
