@@ -31,7 +31,7 @@ template <class Body>
 
 #if APPL_VNNI
 
-// Sums have 32 bits and start from what the zero points come to; the results stay in memory.
+// Sums have 32 bits; the results stay in memory.
 template <class Type, int Rows, int Panels>
 class AnyTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
@@ -43,8 +43,8 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   static constexpr bool kIsPacedByMemory = Rows <= 2;
   static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
 
-  // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. Computed before the products, which
-  // would wait for them; of one or two rows group by group, as these wait for memory and gain nothing.
+  // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. Computed before the products and added
+  // behind them, so that neither waits; of one or two rows group by group, as these wait for memory and gain nothing.
   class Zeros {
    public:
     explicit Zeros(const TileArgs& t) : t_(t) {
@@ -73,8 +73,8 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     const uint8_t* a = t.a;
     for_groups(t, [&](const uint8_t* b, const uint8_t* header, size_t side, int columns) {
       prefetch.header(header);
-      Sums sums;
-      start(zeros.at(side), sums);
+      const int32_t* const zero = zeros.at(side);
+      Sums sums = {};
       const auto unit = [&] [[gnu::always_inline]] {
         prefetch.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
@@ -88,28 +88,29 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
         for (int i = 0; i < kUnrolled / Type::kColumns; ++i) unit();
       }
       for (; k < columns; k += Type::kColumns) unit();
-      scale(t, header, side, sums, c);
+      scale(t, header, side, zero, sums, c);
     });
     c.finish(t);
   }
 
  private:
-  [[gnu::always_inline]] static void start(const int32_t* zero, Sums& sums) {
+  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side, const int32_t* zero, const Sums& sums,
+                                           Results& c) {
+    const auto at = [&](int v) { return header + size_t(v / kPanelVectors) * t.panel_bytes; };
+    Floats weight_scale[kVectors];
 #pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m)
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales(at(v), t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sums[m][v] = load_splat(zero + m);
-  }
-
-  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side, const Sums& sums, Results& c) {
+    for (int m = 0; m < Rows; ++m) {
+      const Floats x = splat(t.scale[side + size_t(m)]);
+      const Ints z = load_splat(zero + m);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) add_scaled(c.value[m][v], sums[m][v] + z, x, weight_scale[v]);
+    }
+    if (!t.has_offset) return;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
-      const Floats weight_scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
-#pragma GCC unroll 16
-      for (int m = 0; m < Rows; ++m) add_scaled(c.value[m][v], sums[m][v], splat(t.scale[side + size_t(m)]), weight_scale);
-      if (!t.has_offset) continue;
-      const Floats offset = load_offsets(at, t.scales_are_f32, v % kPanelVectors);
+      const Floats offset = load_offsets(at(v), t.scales_are_f32, v % kPanelVectors);
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
         c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
