@@ -19,8 +19,7 @@ namespace {
 constexpr int kRows = kAttentionRows;
 constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
-constexpr int kManyRows = 16;       // whose queries and output are not in the caches
-constexpr int kValueBlocks = 4;     // added at a time, where rows are few
+constexpr int kManyRows = 16;       // take longer to compute than to read, and their queries and output are not in the caches
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 
 // A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
@@ -243,6 +242,8 @@ class Attention {
   int block_id(const Part& part, int block) const {
     return step_.block_tables[size_t(part.reading->sequences[0]) * size_t(step_.block_table_stride) + size_t(block)];
   }
+  // The part's first head in a block.
+  const uint8_t* block_of(const uint8_t* cache, const Part& part, int block) const { return head_of(cache, part, block, 0); }
   const uint8_t* head_of(const uint8_t* cache, const Part& part, int block, int head) const {
     return cache + g_.offset(block_id(part, block), part.kv_head + head);
   }
@@ -277,9 +278,7 @@ class Attention {
     for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) __builtin_prefetch(at + i);
   }
 
-  // How many groups of a chunk's values are added one after the other: all heads add a group before they go on to the next, so
-  // that they read whole blocks, soon after these were asked for. Many rows have more to compute than to read, and rather keep sums.
-  int value_groups(const Part& part, int count) const { return part.rows >= kManyRows ? 1 : divided(count, kValueBlocks); }
+  static bool streams(const Part& part) { return part.rows < kManyRows; }
 
   // Of a KV head's keys, wherever their blocks lie, and as many that are asked for meanwhile.
   struct Panels {
@@ -300,25 +299,98 @@ class Attention {
     }
   };
 
-  // As many panels at a time as a tile takes: with few, each row's sums wait for one another, while nothing more is asked for.
-  // Meanwhile it asks for keys some blocks ahead, and behind the last keys for the values that are added first; or for all values,
-  // where they are one group. The first `skip` are before every window, and may be another sequence's by now.
+  // The first `skip` blocks are before every window, and may be another sequence's by now.
   void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
+    if (streams(part)) stream_scores(part, first_block, skip, count, scratch);
+    else tile_scores(part, first_block, skip, count, scratch);
+  }
+
+  // What tiles compute of a block's keys or values: of so many panels a head, at most so many a tile.
+  struct Stream {
+    int panels, most;
+    const uint8_t* input;  // of all rows
+    float* sums;
+  };
+
+  // Few rows take longer to read than to compute, and memory gives most where it is read in the order of addresses, and asked for in
+  // that order: so block by block, and of each as much in one call as is alike. It asks for as much from `asked` on.
+  void stream_block(TileArgs& t, const Part& part, const Stream& stream, const uint8_t* block, const uint8_t* asked) const {
+    for_tiles(part.rows, [&](int row, int rows) {
+      const int most = std::min(stream.most, widest(rows, stream.panels));
+      const bool is_head = most == stream.panels;  // that a tile takes, and a call all heads; or else some panels, and those of one
+      t.asked = row == 0 ? asked : block;
+      t.set_bytes = is_head ? g_.head_bytes() : size_t(most) * t.panel_bytes;
+      t.set_input = is_head ? size_t(part.rows) * kRowBytes : 0;
+      t.set_sums = is_head ? size_t(part.rows) * t.ldc : size_t(most) * kPanel;
+      for (int head = 0; head < part.heads; head += is_head ? part.heads : 1) {
+        const size_t first_row = size_t(head * part.rows + row);
+        t.a = stream.input + first_row * kRowBytes;
+        for (int panel = 0, width = 0; panel < stream.panels; panel += t.sets * width) {
+          width = std::min(most, widest(rows, stream.panels - panel));
+          t.sets = is_head ? part.heads : (stream.panels - panel) / width;
+          t.b = block + size_t(head) * g_.head_bytes() + size_t(panel) * t.panel_bytes;
+          t.c = stream.sums + first_row * t.ldc + size_t(panel) * kPanel;
+          tiles_.tiles[rows - 1][width / 2](t);
+          t.asked += size_t(t.sets * width) * t.panel_bytes;
+        }
+      }
+    });
+  }
+
+  // Asks for keys some blocks ahead, and behind the last keys for the values that are added first.
+  void stream_scores(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
+    const int columns = block_columns(form_), ahead = scratch.asked;
+    TileArgs t = tile_args();
+    t.ldc = kChunk;
+    t.panel_bytes = g_.key_panel_bytes();
+    for (int b = skip; b < count; ++b) {
+      const uint8_t* keys = block_of(layer_.keys, part, first_block + b);
+      const uint8_t* later = b + ahead < count ? block_of(layer_.keys, part, first_block + b + ahead)
+                                               : block_of(layer_.values, part, first_block + b + ahead - count + skip);
+      for (int block = 0; block < query_blocks(); ++block) {
+        const size_t offset = size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
+        t.columns = std::min(columns, g_.width - block * columns);
+        t.add = block > 0;
+        const Stream stream{g_.slots / kPanel, 1, scratch.queries + size_t(block) * kRows * kRowBytes, scratch.scores + b * g_.slots};
+        stream_block(t, part, stream, keys + offset, later + offset);
+      }
+    }
+  }
+
+  // Asks for values some blocks ahead, and behind the last ones for the keys that come next. Returns how many blocks of these.
+  int stream_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
+                    const State& state) const {
+    const int ahead = std::min(kLeastAhead, count - skip);
+    TileArgs t = tile_args();
+    t.ldc = size_t(g_.width);
+    t.columns = g_.slots;
+    t.add = true;
+    t.panel_bytes = g_.value_panel_bytes();
+    Stream stream{g_.width / kPanel, kMaxTilePanels, probabilities(scratch) + size_t(skip) * probability_bytes(), state.values};
+    int asked = 0;
+    for (int b = skip; b < count; ++b) {
+      const uint8_t* const values = block_of(layer_.values, part, first_block + b);
+      const uint8_t* after = values;
+      if (b + ahead < count) after = block_of(layer_.values, part, first_block + b + ahead);
+      else if (asked < later.count()) after = block_of(layer_.keys, next, later.first + asked++);
+      stream_block(t, part, stream, values, after);
+      stream.input += probability_bytes();
+    }
+    return asked;
+  }
+
+  // As many panels at a time as a tile takes. Meanwhile it asks for values, and for keys some blocks ahead.
+  void tile_scores(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     const int panels = g_.slots / kPanel, most = std::max(1, kMaxTilePanels / panels);
-    const int ahead = scratch.asked, groups = value_groups(part, count - skip);
-    const auto later = [&](int b, int head) {
-      if (groups == 1) return head_of(layer_.values, part, first_block + b, head);
-      if (b + ahead < count) return head_of(layer_.keys, part, first_block + b + ahead, head);
-      return head_of(layer_.values, part, first_block + b + ahead - count + skip, head);
-    };
     TileArgs t = tile_args();
     t.ldc = kChunk;
     for (int b = skip; b < count; b += most) {
       for (int head = 0; head < part.heads; ++head) {
         Panels group;
         for (int i = b; i < std::min(b + most, count); ++i) {
-          if (groups == 1 && i + ahead < count) ask_for(part, first_block + i + ahead, head, 1);
-          group.add(head_of(layer_.keys, part, first_block + i, head), later(i, head), panels, g_.key_panel_bytes());
+          const int block = first_block + i;
+          if (i + scratch.asked < count) ask_for(part, block + scratch.asked, head, 1);
+          group.add(head_of(layer_.keys, part, block, head), head_of(layer_.values, part, block, head), panels, g_.key_panel_bytes());
         }
         score_panels(t, part, head, group, scratch, scratch.scores + b * g_.slots);
       }
@@ -436,30 +508,17 @@ class Attention {
   // Returns how many blocks it has asked for of the keys that come next.
   int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
                  const State& state) const {
-    const int groups = value_groups(part, count - skip);
-    const auto group = [&](int i) {
-      return Blocks{first_block + skip + (count - skip) * i / groups, first_block + skip + (count - skip) * (i + 1) / groups};
-    };
-    for (int i = 0; i + 1 < groups; ++i) {
-      add_group(part, first_block, group(i), {layer_.values, part, group(i + 1)}, scratch, state);
-    }
-    const Blocks last = group(groups - 1);
-    add_group(part, first_block, last, {layer_.keys, next, later}, scratch, state);
-    return later.count() > 0 ? std::min(last.count() * part.heads / next.heads, later.count()) : 0;
+    if (streams(part)) return stream_values(part, first_block, skip, count, next, later, scratch, state);
+    tile_values(part, first_block, {first_block + skip, first_block + count}, next, later, scratch, state);
+    return later.count() > 0 ? std::min((count - skip) * part.heads / next.heads, later.count()) : 0;
   }
 
-  // What is asked for while values are added.
-  struct Asked {
-    const uint8_t* cache;
-    const Part& part;
-    Blocks blocks;
-  };
-
-  void add_group(const Part& part, int first_block, Blocks group, const Asked& later, const Scratch& scratch,
-                 const State& state) const {
+  // All blocks in one call of a tile, which keeps its sums meanwhile.
+  void tile_values(const Part& part, int first_block, Blocks now, const Part& next, Blocks later, const Scratch& scratch,
+                   const State& state) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
-    const uint8_t* a = form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
-    const int panels = g_.width / kPanel, count = group.count();
+    const uint8_t* a = probabilities(scratch) + size_t(now.first - first_block) * probability_bytes();
+    const int panels = g_.width / kPanel, count = now.count();
     TileArgs t = tile_args();
     t.panel_bytes = g_.value_panel_bytes();
     t.columns = t.last_columns = g_.slots;
@@ -468,17 +527,17 @@ class Attention {
     t.ldc = size_t(g_.width);
     t.add = true;
     for (int head = 0; head < part.heads; ++head) {
-      for (int b = 0; b < count; ++b) values[b] = head_of(layer_.values, part, group.first + b, head);
+      for (int b = 0; b < count; ++b) values[b] = head_of(layer_.values, part, now.first + b, head);
       for_tiles(part.rows, [&](int row, int rows) {
-        const bool asks = row == 0 && later.blocks.count() > 0;
+        const bool asks = row == 0 && later.count() > 0;
         t.asked_segments = asks ? asked : nullptr;
         row += head * part.rows;
         for (int panel = 0, width = 0; panel < panels; panel += width) {
           width = widest(rows, panels - panel);
           const size_t offset = size_t(panel) * g_.value_panel_bytes();
           for (int b = 0; b < count; ++b) blocks[b] = values[b] + offset;
-          for (int b = 0; asks && b < count; ++b) asked[b] = asked_at(later, b * part.heads + head) + offset;
-          t.a = a + size_t(row) * kRowBytes + size_t((group.first - first_block) * g_.slots) * (form_ == Form::kF32 ? 4 : 2);
+          for (int b = 0; asks && b < count; ++b) asked[b] = key_at(next, later, b * part.heads + head) + offset;
+          t.a = a + size_t(row) * kRowBytes;
           t.b = t.ahead = blocks[0];
           t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
           tiles_.tiles[rows - 1][width / 2](t);
@@ -487,10 +546,14 @@ class Attention {
     }
   }
 
-  // The `index`-th head of what is asked for, in the order of addresses within a block; behind the last block, of that one.
-  const uint8_t* asked_at(const Asked& later, int index) const {
-    const int heads = later.part.heads, block = std::min(later.blocks.first + index / heads, later.blocks.end - 1);
-    return head_of(later.cache, later.part, block, index % heads);
+  const uint8_t* probabilities(const Scratch& scratch) const {
+    return form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
+  }
+  size_t probability_bytes() const { return size_t(g_.slots) * (form_ == Form::kF32 ? sizeof(float) : sizeof(uint16_t)); }  // of a block
+
+  // The `index`-th head of some keys, in the order of addresses within a block; behind the last block, of that one.
+  const uint8_t* key_at(const Part& part, Blocks blocks, int index) const {
+    return head_of(layer_.keys, part, std::min(blocks.first + index / part.heads, blocks.end - 1), index % part.heads);
   }
 
   const appl_attention& op_;

@@ -8,7 +8,7 @@ namespace appl {
 namespace {
 
 constexpr int kPartialsPerThread = 8;
-constexpr int kItemsPerThread = 16;  // or more, where items have several KV heads
+constexpr int kItemsPerThread = 4;  // or more, where items have several KV heads
 
 }  // namespace
 

@@ -33,6 +33,12 @@ struct TileArgs {
   // Or of each segment's lines, kPanel * 4 bytes from one to the next, as many a step as there are panels.
   const uint8_t* const* asked_segments = nullptr;
 
+  // Or of the lines from here on, as many as the tile reads. It then goes over so many sets of rows, panels and sums, as of the heads
+  // of a block.
+  const uint8_t* asked = nullptr;
+  int sets = 1;
+  size_t set_input = 0, set_bytes = 0, set_sums = 0;  // from set to set: bytes, bytes, floats
+
   // Dense tiles go on over further segments of columns, as when a sum runs over several blocks of a cache or of the input.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment; null where they lie behind each other
   int num_more = 0;
@@ -138,17 +144,19 @@ struct Accumulators {
   Floats value[Rows][Vectors];
 
   // Unrolled before the compiler decides what lives in registers: with an index in one loop, all sums pass through the stack.
-  void start(const TileArgs& t) {
+  void start(const TileArgs& t) { start(t, t.c); }
+  void start(const TileArgs& t, const float* c) {
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 16
-      for (int v = 0; v < Vectors; ++v) value[m][v] = t.add ? load(t.c + size_t(m) * t.ldc + v * kWidth) : Floats{};
+      for (int v = 0; v < Vectors; ++v) value[m][v] = t.add ? load(c + size_t(m) * t.ldc + v * kWidth) : Floats{};
   }
-  void finish(const TileArgs& t) const {
+  void finish(const TileArgs& t) const { finish(t.ldc, t.c); }
+  void finish(size_t ldc, float* c) const {
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 16
-      for (int v = 0; v < Vectors; ++v) store(t.c + size_t(m) * t.ldc + v * kWidth, value[m][v]);
+      for (int v = 0; v < Vectors; ++v) store(c + size_t(m) * ldc + v * kWidth, value[m][v]);
   }
 };
 
@@ -264,6 +272,24 @@ class AskedSegments {
   size_t panel_bytes_;
   const uint8_t* const* next_;
   const uint8_t* at_ = nullptr;
+};
+
+// The same for tiles that ask for one stretch.
+template <int Panels>
+class AskedStretch {
+ public:
+  explicit AskedStretch(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked) {}
+
+  const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
+  [[gnu::always_inline]] void step(const uint8_t*) {
+#pragma GCC unroll 4
+    for (int p = 0; p < Panels; ++p) __builtin_prefetch(next_ + p * kPanel * 4);
+    next_ += Panels * kPanel * 4;
+  }
+
+ private:
+  size_t panel_bytes_;
+  const uint8_t* next_;
 };
 
 // Sixteen scales of a header, vector `v` of the panel.

@@ -35,14 +35,52 @@ inline void for_segments(const TileArgs& t, Body&& body) {
   }
 }
 
-template <class Ahead, class Reader, int Rows, int Panels>
-void run_floats(const TileArgs& t) {
-  constexpr int kVectors = Panels * kPanelVectors;
-  Accumulators<Rows, kVectors> c;
-  c.start(t);
-  Ahead ahead(t);
-  for_segments(t, [&](const uint8_t*& a, const uint8_t*& b, int columns) {
-    ahead.segment();
+// What tiles of all weight types are made of: Steps::multiply adds the products of `columns` columns, and leaves `a` and `b` behind them.
+template <class Steps, int Rows, int Panels>
+struct DenseTile {
+  using Sums = Accumulators<Rows, Panels * kPanelVectors>;
+
+  static void run(const TileArgs& t) {
+    if (t.asked != nullptr) run_sets(t);
+    else if (t.panels != nullptr) run_segments<AskedPanels<Panels>>(t);
+    else if (t.asked_segments != nullptr) run_segments<AskedSegments<Panels>>(t);
+    else run_segments<Prefetch<Panels, ahead_of_floats(Rows, 1)>>(t);
+  }
+
+ private:
+  template <class Ahead>
+  static void run_segments(const TileArgs& t) {
+    Sums c;
+    c.start(t);
+    Ahead ahead(t);
+    for_segments(t, [&](const uint8_t*& a, const uint8_t*& b, int columns) {
+      ahead.segment();
+      Steps::multiply(a, b, columns, ahead, c);
+    });
+    c.finish(t);
+  }
+
+  static void run_sets(const TileArgs& t) {
+    AskedStretch<Panels> ahead(t);
+    const uint8_t *input = t.a, *panels = t.b;
+    float* sums = t.c;
+    for (int i = t.sets; i > 0; --i, input += t.set_input, panels += t.set_bytes, sums += t.set_sums) {
+      const uint8_t *a = input, *b = panels;
+      Sums c;
+      c.start(t, sums);
+      Steps::multiply(a, b, t.columns, ahead, c);
+      c.finish(t.ldc, sums);
+    }
+  }
+};
+
+template <class Reader, int Rows, int Panels>
+struct FloatSteps {
+  static constexpr int kVectors = Panels * kPanelVectors;
+
+  template <class Ahead>
+  [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, int columns, Ahead& ahead,
+                                              Accumulators<Rows, kVectors>& c) {
     for (int k = 0; k < columns; k += Reader::kStep, a += Reader::kStep * sizeof(float), b += Reader::kStepBytes) {
       ahead.step(b);
 #pragma GCC unroll 2
@@ -60,62 +98,42 @@ void run_floats(const TileArgs& t) {
         }
       }
     }
-  });
-  c.finish(t);
-}
-
-template <class Reader, int Rows, int Panels>
-struct FloatKernel {
-  static void run(const TileArgs& t) {
-    if (t.panels != nullptr) run_floats<AskedPanels<Panels>, Reader, Rows, Panels>(t);
-    else if (t.asked_segments != nullptr) run_floats<AskedSegments<Panels>, Reader, Rows, Panels>(t);
-    else run_floats<Prefetch<Panels, ahead_of_floats(Rows, 1)>, Reader, Rows, Panels>(t);
   }
 };
 template <int Rows, int Panels>
-struct F32Kernel : FloatKernel<F32Reader, Rows, Panels> {};
+using F32Kernel = DenseTile<FloatSteps<F32Reader, Rows, Panels>, Rows, Panels>;
 template <int Rows, int Panels>
-struct F16Kernel : FloatKernel<F16Reader, Rows, Panels> {};
+using F16Kernel = DenseTile<FloatSteps<F16Reader, Rows, Panels>, Rows, Panels>;
 template <int Rows, int Panels>
-struct Bf16Kernel : FloatKernel<Bf16Reader, Rows, Panels> {};
+using Bf16Kernel = DenseTile<FloatSteps<Bf16Reader, Rows, Panels>, Rows, Panels>;
 
 #if APPL_BF16_DOT
 template <int Rows, int Panels>
-struct Bf16DotKernel {
-  static void run(const TileArgs& t) {
-    if (t.panels != nullptr) run_over<AskedPanels<Panels>>(t);
-    else if (t.asked_segments != nullptr) run_over<AskedSegments<Panels>>(t);
-    else run_over<Prefetch<Panels, ahead_of_floats(Rows, 1)>>(t);
-  }
+struct Bf16DotSteps {
+  static constexpr int kVectors = Panels * kPanelVectors;
 
- private:
   template <class Ahead>
-  static void run_over(const TileArgs& t) {
-    constexpr int kVectors = Panels * kPanelVectors;
-    Accumulators<Rows, kVectors> c;
-    c.start(t);
-    Ahead ahead(t);
-    for_segments(t, [&](const uint8_t*& a, const uint8_t*& b, int columns) {
-      ahead.segment();
-      for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
-        ahead.step(b);
-        Words w[kVectors];
+  [[gnu::always_inline]] static void multiply(const uint8_t*& a, const uint8_t*& b, int columns, Ahead& ahead,
+                                              Accumulators<Rows, kVectors>& c) {
+    for (int k = 0; k < columns; k += 2, a += 4, b += kPanel * 4) {
+      ahead.step(b);
+      Words w[kVectors];
 #pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(ahead.panel(b, v));
+      for (int v = 0; v < kVectors; ++v) w[v] = load<Words>(ahead.panel(b, v));
 #pragma GCC unroll 16
-        for (int m = 0; m < Rows; ++m) {
-          const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
+      for (int m = 0; m < Rows; ++m) {
+        const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
 #pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) {
-            c.value[m][v] = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(c.value[m][v]), bit_cast<__m512bh>(x),
-                                                              bit_cast<__m512bh>(w[v])));
-          }
+        for (int v = 0; v < kVectors; ++v) {
+          c.value[m][v] = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(c.value[m][v]), bit_cast<__m512bh>(x),
+                                                            bit_cast<__m512bh>(w[v])));
         }
       }
-    });
-    c.finish(t);
+    }
   }
 };
+template <int Rows, int Panels>
+using Bf16DotKernel = DenseTile<Bf16DotSteps<Rows, Panels>, Rows, Panels>;
 #endif
 
 }  // namespace

@@ -13,8 +13,18 @@ def test_least_recently_freed_goes_first_and_deepest_first_among_equals() -> Non
         pool.register(block, block)
     pool.release(reversed(first))  # a sequence gives its blocks back deepest first
     pool.release(reversed(second))
-    assert pool.take(4) == [first[1], first[0], second[1], second[0]]
+    assert [pool.take(1)[0] for _ in range(4)] == [first[1], first[0], second[1], second[0]]
     assert pool.lookup(first[0]) is None
+
+
+def test_blocks_taken_together_are_in_ascending_order() -> None:
+    pool = BlockPool(6)
+    held = pool.take(4)
+    for block in held:
+        pool.register(block, block)
+    pool.release(reversed(held))
+    assert pool.take(4) == [2, 3, 4, 5]  # the untouched ones, then the deepest two of the others
+    assert [pool.lookup(block) for block in held] == [0, 1, None, None]
 
 
 def test_blocks_without_content_are_reused_before_untouched_and_cached_ones() -> None:

@@ -16,7 +16,7 @@ LEVEL = "avx512_bf16"
 # Tiles of dot products, as (name, products in the loop). Their loops do nothing but load, multiply and add.
 TILES = (
     *(
-        (f"Bf16DotKernel<{rows}, {panels}>::run_over<", rows * panels)
+        (f"Bf16DotSteps<{rows}, {panels}>, {rows}, {panels}>::run", rows * panels)
         for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))
     ),
     *((f"Int8Type, {rows}, {panels}>::run", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
@@ -77,10 +77,7 @@ ASKING_TILES = (
         for tile in ("StreamTile", "SubGroupTile")
         for kind in ("Int4Type", "PlaneType<5>", "PlaneType<6>")
     ),
-    *(
-        ((f"run_floats<appl::{asker}<2>", "Bf16Reader, 2, 2>"), "vfmadd231ps")
-        for asker in ("AskedPanels", "AskedSegments")
-    ),
+    *((("FloatSteps", f"Bf16Reader, 2, {panels}>, 2, {panels}>::run"), "vfmadd231ps") for panels in (1, 2)),
 )
 
 
