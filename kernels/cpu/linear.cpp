@@ -45,7 +45,8 @@ size_t column_panel_bytes(appl_layout layout) {
 constexpr size_t kLine = 64;  // of the caches
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
-constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8, that read the weights as they stream in
+constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8 that is all but unpacked, that read the weights as they stream in
+constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 // From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
@@ -53,8 +54,8 @@ constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 int min_tall_rows(const appl_weight& weight) {
   const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
   if (APPL_VNNI && is_unpacked) return std::numeric_limits<int>::max();
-  if (APPL_VNNI) return (weight.sub_group_size != 0 ? kMaxTileRows : kStreamRows) + 1;
-  return is_unpacked ? kStreamRows + 1 : 3;
+  if (APPL_VNNI && weight.sub_group_size != 0) return kMaxTileRows + 1;
+  return (is_unpacked ? kStreamRows : kPackedStreamRows) + 1;
 }
 
 // Whether that is so for any number of rows.
@@ -91,8 +92,10 @@ class Division {
         panels_(call.gated_sums != nullptr ? call.weight->num_panels / 2 : call.weight->num_panels) {
     const bool quantizes = call.input.shape.group_size != 0;
     is_matrix_ = has_matrix_form(*call.weight, quantizes);
-    is_tall_ = rows_ >= min_tall_rows(*call.weight) && may_be_tall(*call.weight, call.input.shape);
-    max_stream_tiles_ = quantizes && kHasTallTiles ? kStreamRows / kMaxTileRows : 2;
+    const bool may_be_tall = appl::may_be_tall(*call.weight, call.input.shape);
+    const int stream_rows = may_be_tall ? min_tall_rows(*call.weight) - 1 : kStreamRows;
+    is_tall_ = may_be_tall && rows_ >= min_tall_rows(*call.weight);
+    max_stream_tiles_ = quantizes && kHasTallTiles ? divided(stream_rows, kMaxTileRows) : 2;
     const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? kTallRows : kMaxTileRows;
     const int block_tiles = std::max(1, block_rows(call.input.shape) / most_rows);
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
