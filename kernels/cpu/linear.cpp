@@ -84,6 +84,12 @@ bool panels_collide(const appl_weight& weight) {
   return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
+// One row of packed codes: read in the order of addresses memory gives more, and instructions in flight make up for the few sums.
+// Sums of dense weights, and of int8 of one scale, wait for one another too long.
+bool reads_in_order(const appl_weight& weight, int rows) {
+  return APPL_VNNI && weight.num_groups > 1 && (rows == 1 || (rows == 2 && weight.sub_group_size != 0));
+}
+
 // The division of one call into blocks of rows, chunks of panels, and tiles.
 class Division {
  public:
@@ -105,6 +111,7 @@ class Division {
     const int tile_rows = rows_per_tile();
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
+    if (quantizes && reads_in_order(*call.weight, tile_rows)) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
                            : call.gated_sums != nullptr ? kGatedPanels
