@@ -84,8 +84,8 @@ bool panels_collide(const appl_weight& weight) {
   return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
-// One row of packed codes: read in the order of addresses memory gives more, and instructions in flight make up for the few sums.
-// Sums of dense weights, and of int8 of one scale, wait for one another too long.
+// One row of codes with several scales, and two where groups have sub-groups: read in the order of addresses memory gives more, and
+// instructions in flight make up for the few sums. Those of dense weights, and of int8 of one scale, wait for one another too long.
 bool reads_in_order(const appl_weight& weight, int rows) {
   return APPL_VNNI && weight.num_groups > 1 && (rows == 1 || (rows == 2 && weight.sub_group_size != 0));
 }
