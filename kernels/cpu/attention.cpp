@@ -5,6 +5,7 @@
 
 #include "activation.h"
 #include "attention_parts.h"
+#include "attention_scratch.h"
 #include "attention_state.h"
 #include "memory.h"
 #include "softmax.h"
@@ -17,36 +18,9 @@ namespace {
 // segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has them, whatever else
 // runs, however its prompt was cut and whoever reads with it, so a row gets the same bits with any neighbours.
 constexpr int kRows = kAttentionRows;
-constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots
 constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // take longer to compute than to read, and their queries and output are not in the caches
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
-
-// A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
-struct Scratch {
-  uint8_t* queries;        // [blocks of width][kRows][kRowBytes], scaled
-  float* scores;           // [kRows][kChunk]
-  uint8_t* probabilities;  // the scores in the form that the value tiles read
-  State segment, total;
-  int asked = 0;  // blocks of the next chunk whose keys have been asked for
-};
-
-size_t query_bytes(int width) {
-  return size_t(kRows) * kRowBytes * size_t((width + block_columns(Form::kF32) - 1) / block_columns(Form::kF32));
-}
-size_t scratch_bytes(int width) {
-  return round_up(query_bytes(width) + 2 * kRows * kRowBytes + 2 * state_floats(kRows, width) * sizeof(float), 4096);
-}
-Scratch scratch_at(uint8_t* memory, int width) {
-  Scratch scratch;
-  scratch.queries = memory;
-  scratch.scores = reinterpret_cast<float*>(memory + query_bytes(width));
-  scratch.probabilities = memory + query_bytes(width) + kRows * kRowBytes;
-  float* states = reinterpret_cast<float*>(scratch.probabilities + kRows * kRowBytes);
-  scratch.segment = state_at(states, kRows, width);
-  scratch.total = state_at(states + state_floats(kRows, width), kRows, width);
-  return scratch;
-}
 
 // What a row hands on from one reading to the next: values, maximum and sum.
 size_t carried_floats(int width) { return size_t(width) + kPanel; }
