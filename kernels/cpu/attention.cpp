@@ -18,7 +18,7 @@ namespace {
 // segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has them, whatever else
 // runs, however its prompt was cut and whoever reads with it, so a row gets the same bits with any neighbours.
 constexpr int kRows = kAttentionRows;
-constexpr int kLeastAhead = 4;      // blocks whose keys have been asked for when the first ones are read
+constexpr int kLeastAhead = 4;      // blocks that have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // take longer to compute than to read, and their queries and output are not in the caches
 constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 
@@ -274,7 +274,7 @@ class Attention {
   };
 
   // The first `skip` blocks are before every window, and may be another sequence's by now.
-  void score(const Part& part, int first_block, int skip, int count, Scratch& scratch) const {
+  void score(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     if (streams(part)) stream_scores(part, first_block, skip, count, scratch);
     else tile_scores(part, first_block, skip, count, scratch);
   }

@@ -27,6 +27,7 @@ from tests.kernels.harness import (
 BF16_INPUTS = 6e-3  # relative to the largest output: levels with a bf16 dot product round inputs to 8 bits
 EXACT = 2e-4
 
+MIN_TALL_ROWS = 145  # the fewest for which VNNI unpacks codes of one scale a group; see min_tall_rows in linear.cpp
 SHAPES = [(1, 64, 32), (17, 96, 16), (70, 256, 64), (130, 1280, 128), (40, 640, 32), (33, 1000, 1000), (64, 1280, 1280)]
 CASES = [
     (Layout.F32, False, "none"),
@@ -69,12 +70,12 @@ def compare(
         graph.add(Linear(whole(source), graph.weight(weight), whole(out), graph.vector(bias), **fields))  # type: ignore[arg-type]  # keyword fields of Linear
         return out
 
-    bounds = limits(150, quantize=quantize)
+    bounds = limits(MIN_TALL_ROWS + 3, quantize=quantize)
     expected, actual = (run_once(s, build, plain_step(rows), bounds) for s in (reference, native))
     assert_close(actual, expected, BF16_INPUTS if weight.layout is Layout.BF16 else EXACT)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 13, 50, 145])
+@pytest.mark.parametrize("rows", [1, 2, 5, 13, 50, 64, MIN_TALL_ROWS])
 @pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
 def test_every_layout_and_shape(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
@@ -102,13 +103,13 @@ def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, 
     """To the bit, whichever tile computes it: what one request gets does not depend on its neighbours."""
     rng = np.random.default_rng(2)
     unit = GROUP_UNITS.get(layout, 1)
-    x = rng.standard_normal((148, 1280)).astype(np.float32)
+    x = rng.standard_normal((MIN_TALL_ROWS + 3, 1280)).astype(np.float32)
     for group_size in (32, 128, 1280):
         if unit > 1 and (256 % group_size or group_size % unit):
             continue
         weight = random_weight(rng, layout, 70, 1280, group_size, offset)
         batch = times(native, weight, x, quantize)
-        for rows in (1, 2, 3, 6, 12, 13, 25, 60, 61, 144, 145):
+        for rows in (1, 2, 3, 6, 12, 13, 25, 60, 61, MIN_TALL_ROWS - 1, MIN_TALL_ROWS):
             np.testing.assert_array_equal(
                 times(native, weight, x[:rows], quantize), batch[:rows], f"{group_size}, {rows}"
             )
@@ -216,7 +217,7 @@ def times(native: CpuKernelSet, weight: CanonicalWeight, x: np.ndarray, quantize
         graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
         return out
 
-    return run_once(native, build, plain_step(len(x)), limits(150, quantize=quantize))
+    return run_once(native, build, plain_step(len(x)), limits(MIN_TALL_ROWS + 3, quantize=quantize))
 
 
 @pytest.mark.parametrize("scale_type", [np.float16, np.float32])
@@ -228,7 +229,7 @@ def test_scale_types(native: CpuKernelSet, reference: KernelSet, layout: Layout,
 
 @pytest.mark.parametrize("quantize", [False, True])
 @pytest.mark.parametrize("extreme", [-128, 127])
-@pytest.mark.parametrize("rows", [4, 40, 145])
+@pytest.mark.parametrize("rows", [4, 40, 64, MIN_TALL_ROWS])
 def test_extreme_values_do_not_saturate(
     native: CpuKernelSet, reference: KernelSet, extreme: int, quantize: bool, rows: int
 ) -> None:

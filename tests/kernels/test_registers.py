@@ -77,6 +77,10 @@ ASKING_TILES = (
         for tile in ("StreamTile", "SubGroupTile")
         for kind in ("Int4Type", "PlaneType<5>", "PlaneType<6>")
     ),
+    *(
+        ((f"run_segments<appl::{asker}<2>", "Bf16Reader, 2, 2>"), "vfmadd231ps")
+        for asker in ("AskedPanels", "AskedSegments")
+    ),
     *((("FloatSteps", f"Bf16Reader, 2, {panels}>, 2, {panels}>::run"), "vfmadd231ps") for panels in (1, 2)),
 )
 
