@@ -55,7 +55,7 @@ class Attention {
       const bool is_total = i == first && !goes_on;  // nothing to fold it into
       compute(parts_.segment(whole, i), scratch, is_total ? scratch.total : scratch.segment, following, i == last);
       if (is_total) continue;
-      for (int row = 0; row < whole.all_rows(); ++row) fold(scratch.total, scratch.segment, row, g_.width);
+      fold(scratch.total, scratch.segment, whole.all_rows(), g_.width);
     }
     finish(whole, scratch.total);
     return next;
@@ -67,29 +67,37 @@ class Attention {
     const Part& part = now.part;
     const State state = partial(partials, now.index);
     if (part.first_block >= part.end_block) {
-      clear(part, state);
+      clear(state, part.all_rows());
       return claim();
     }
     Turn next{};
-    load_queries(part, scratch);
+    const int64_t item = now.index / parts_.splits();
+    if (scratch.item != item) load_queries(part, scratch);
+    scratch.item = item;
     compute(part, scratch, state, [&] { return (next = claim()).part; }, false);
     return next;
   }
 
-  void join(int64_t index, float* partials, const State& total, Cursor& at) const {
-    const Part whole = parts_.item(index, at);
-    if (goes_on_behind_segment(whole)) load_carried(whole, total);
-    else clear(whole, total);
+  // Of one of an item's heads.
+  void join(int64_t index, int head, float* partials, const State& total, Cursor& at) const {
+    Part part = parts_.item(index, at);
+    if (head >= part.heads) return;
+    part.kv_head += head;
+    part.heads = 1;
+    if (goes_on_behind_segment(part)) load_carried(part, total);
+    else clear(total, part.rows);
     for (int i = 0; i < parts_.splits(); ++i) {
-      const State state = partial(partials, index * parts_.splits() + i);
-      for (int row = 0; row < whole.all_rows(); ++row) fold(total, state, row, g_.width);
+      fold(total, rows_from(partial(partials, index * parts_.splits() + i), head * part.rows), part.rows, g_.width);
     }
-    finish(whole, total);
+    finish(part, total);
   }
 
  private:
   State partial(float* partials, int64_t index) const {
     return state_at(partials + size_t(index) * state_floats(parts_.rows(), g_.width), parts_.rows(), g_.width);
+  }
+  State rows_from(const State& state, int row) const {
+    return {state.maximum + row, state.sum + row, state.values + size_t(row) * size_t(g_.width)};
   }
 
   bool goes_on(const Part& part) const {
@@ -98,16 +106,17 @@ class Attention {
   bool is_segment_start(int block) const { return block == parts_.segment_start(block); }
   bool goes_on_behind_segment(const Part& whole) const { return goes_on(whole) && is_segment_start(whole.first_block); }
 
-  // What is known of the part's rows before its first key.
-  void begin(const Part& part, const State& state) const {
-    if (goes_on(part) && !is_segment_start(part.first_block)) load_carried(part, state);
-    else clear(part, state);
+  // What is known of the part's rows before its first key; nothing leaves the values unset. Returns whether something is.
+  bool begin(const Part& part, const State& state) const {
+    const bool is_known = goes_on(part) && !is_segment_start(part.first_block);
+    if (is_known) load_carried(part, state);
+    else clear(state, part.all_rows());
+    return is_known;
   }
 
-  void clear(const Part& part, const State& state) const {
-    std::fill_n(state.maximum, part.all_rows(), kMinusInfinity);
-    std::fill_n(state.sum, part.all_rows(), 0.0f);
-    std::fill_n(state.values, size_t(part.all_rows()) * size_t(g_.width), 0.0f);
+  static void clear(const State& state, int rows) {
+    std::fill_n(state.maximum, rows, kMinusInfinity);
+    std::fill_n(state.sum, rows, 0.0f);
   }
 
   // Of a row of the part: for as long as its sequence's readings last.
@@ -142,7 +151,7 @@ class Attention {
   // output that are written before.
   template <class Following>
   void compute(const Part& part, Scratch& scratch, const State& state, Following&& following, bool is_written_next) const {
-    begin(part, state);
+    bool adds = begin(part, state);
     const bool is_written = is_written_next && !part.reading->is_shared;
     for (Blocks chunk = parts_.chunk_at(part, part.first_block), after; chunk.count() > 0; chunk = after) {
       const int first = parts_.chunk_start(chunk.first), skip = chunk.first - first, count = chunk.end - first;
@@ -162,7 +171,8 @@ class Attention {
         if (asks && is_written) ask_for_row<1>(out_row(part, head, row));
       });
       const Blocks later = is_last ? parts_.chunk_at(next, next.first_block) : after;
-      scratch.asked = add_values(part, first, skip, count, next, later, scratch, state);
+      scratch.asked = add_values(part, first, skip, count, next, later, scratch, state, adds);
+      adds = true;
     }
   }
 
@@ -333,12 +343,12 @@ class Attention {
 
   // Asks for values some blocks ahead, and behind the last ones for the keys that come next. Returns how many blocks of these.
   int stream_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
-                    const State& state) const {
+                    const State& state, bool adds) const {
     const int ahead = std::min(kLeastAhead, count - skip);
     TileArgs t = tile_args();
     t.ldc = size_t(g_.width);
     t.columns = g_.slots;
-    t.add = true;
+    t.add = adds;
     t.panel_bytes = g_.value_panel_bytes();
     Stream stream{g_.width / kPanel, kMaxTilePanels, probabilities(scratch) + size_t(skip) * probability_bytes(), state.values};
     int asked = 0;
@@ -348,6 +358,7 @@ class Attention {
       if (b + ahead < count) after = block_of(layer_.values, part, first_block + b + ahead);
       else if (asked < later.count()) after = block_of(layer_.keys, next, later.first + asked++);
       stream_block(t, part, stream, values, after);
+      t.add = true;
       stream.input += probability_bytes();
     }
     return asked;
@@ -479,17 +490,17 @@ class Attention {
     body(Bf16Probabilities{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
   }
 
-  // Returns how many blocks it has asked for of the keys that come next.
+  // To those that are known, where it `adds`. Returns how many blocks it has asked for of the keys that come next.
   int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
-                 const State& state) const {
-    if (streams(part)) return stream_values(part, first_block, skip, count, next, later, scratch, state);
-    tile_values(part, first_block, {first_block + skip, first_block + count}, next, later, scratch, state);
+                 const State& state, bool adds) const {
+    if (streams(part)) return stream_values(part, first_block, skip, count, next, later, scratch, state, adds);
+    tile_values(part, first_block, {first_block + skip, first_block + count}, next, later, scratch, state, adds);
     return later.count() > 0 ? std::min((count - skip) * part.heads / next.heads, later.count()) : 0;
   }
 
   // All blocks in one call of a tile, which keeps its sums meanwhile.
   void tile_values(const Part& part, int first_block, Blocks now, const Part& next, Blocks later, const Scratch& scratch,
-                   const State& state) const {
+                   const State& state, bool adds) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
     const uint8_t* a = probabilities(scratch) + size_t(now.first - first_block) * probability_bytes();
     const int panels = g_.width / kPanel, count = now.count();
@@ -499,7 +510,7 @@ class Attention {
     t.more = blocks + 1;
     t.num_more = count - 1;
     t.ldc = size_t(g_.width);
-    t.add = true;
+    t.add = adds;
     for (int head = 0; head < part.heads; ++head) {
       for (int b = 0; b < count; ++b) values[b] = head_of(layer_.values, part, now.first + b, head);
       for_tiles(part.rows, [&](int row, int rows) {
@@ -573,11 +584,12 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
     };
     pool.run(work);
     if (parts.splits() == 1) return;
-    const auto join = [&](int64_t item, int64_t end, int thread) {
+    const int heads = layer.geometry.num_kv_heads;
+    const auto join = [&](int64_t first, int64_t end, int thread) {
       AttentionParts::Cursor at;
-      for (; item < end; ++item) attention.join(item, partials, scratch_of(thread).total, at);
+      for (int64_t i = first; i < end; ++i) attention.join(i / heads, int(i % heads), partials, scratch_of(thread).total, at);
     };
-    parallel_for(pool, parts.num_items(), int64_t{parts.splits()} * parts.rows() * width, join, 1);
+    parallel_for(pool, parts.num_items() * heads, int64_t{parts.splits()} * parts.rows() * width / heads, join);
   };
   if (op.window > 0) return run(cascade.whole());  // what they have in common has left some windows
   for (int level = 0; level < cascade.num_levels(); ++level) run(cascade.level(level));

@@ -1,14 +1,18 @@
 #include "attention_parts.h"
 
-#include <limits>
-
 #include "attention_state.h"
 
 namespace appl {
 namespace {
 
-constexpr int kPartialsPerThread = 8;
-constexpr int kItemsPerThread = 4;  // or more, where items have several KV heads
+constexpr int kPartialsPerThread = 64;
+constexpr int kItemsPerThread = 4;    // of all KV heads are shared out well; fewer are split into segments
+constexpr int kLongestPerThread = 2;  // of whole items: what would take longer has fewer heads
+
+// Of parts that take about as long, and of which each sequence's last is short.
+bool share_out_well(int64_t parts, int threads) {
+  return parts > threads && 3 * parts >= 2 * int64_t{divided(int(parts), threads)} * threads;
+}
 
 }  // namespace
 
@@ -16,15 +20,22 @@ size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThrea
 
 AttentionParts::AttentionParts(const appl_attention& op, const KvGeometry& geometry, const KeyCuts& cuts,
                                std::span<const Reading> readings, int threads)
-    : geometry_(geometry), cuts_(cuts), readings_(readings), group_(op.num_heads / geometry.num_kv_heads), window_(op.window) {
-  const int64_t least_items = int64_t{kItemsPerThread} * threads;
-  if (int64_t(readings.size()) < 2 * threads) {  // of more, items are never split
-    divide(std::numeric_limits<int64_t>::max(), threads);
-    if (splits_ > 1 && num_parts() >= least_items) return;
+    : geometry_(geometry), cuts_(cuts), readings_(readings), group_(op.num_heads / geometry.num_kv_heads), window_(op.window),
+      most_heads_(geometry.num_kv_heads) {
+  divide();
+  if (num_items_ >= kItemsPerThread * threads || !split(threads)) divide_by_work(threads);
+}
+
+// Into segments, of items of as many heads as leaves enough for all threads. False where their results do not fit.
+bool AttentionParts::split(int threads) {
+  while (most_heads_ > 1 && !share_out_well(num_segments_, threads)) {
+    --most_heads_;
+    divide();
   }
-  int64_t work = 0;
-  for (const Reading& reading : readings) work += work_of(reading) * geometry.num_kv_heads;
-  divide(work / least_items, threads);
+  const int64_t floats = num_items_ * most_segments_ * int64_t(state_floats(rows_, geometry_.width));
+  const bool fits = floats <= int64_t(partials_floats(threads, geometry_.width));
+  if (fits) splits_ = most_segments_;
+  return fits;
 }
 
 Part AttentionParts::item(int64_t index, Cursor& at) const {
@@ -44,31 +55,44 @@ Part AttentionParts::item(int64_t index, Cursor& at) const {
   return part;
 }
 
-// KV heads an item of the reading.
+// KV heads an item of the reading. They lie side by side in a block, and memory gives most where all are read.
 int AttentionParts::heads_of(const Reading& reading) const {
-  const int most = kAttentionRows / std::max(1, reading.num_tokens * group_);
-  int heads = int(std::min<int64_t>(most_work_ / std::max<int64_t>(1, work_of(reading)), std::min(most, geometry_.num_kv_heads)));
+  const int fit = kAttentionRows / std::max(1, reading.num_tokens * group_);
+  int heads = int(std::min<int64_t>(most_work_ / std::max<int64_t>(1, work_of(reading)), std::min(fit, most_heads_)));
   while (heads > 1 && geometry_.num_kv_heads % heads != 0) --heads;
   return std::max(1, heads);
+}
+
+// Of the keys that are seen.
+int AttentionParts::first_segment(const Reading& reading) const {
+  const int before_window = window_ > 0 ? reading.end_key - reading.num_tokens - window_ + 1 : 0;
+  return segment_of(std::max(reading.first_key, before_window) / geometry_.block_size);
 }
 
 int AttentionParts::segments_of(const Reading& reading) const {
   return segment_of((reading.end_key - 1) / geometry_.block_size) + 1 - first_segment(reading);
 }
 
-// Into items of several heads up to so much work.
-void AttentionParts::divide(int64_t most_work, int threads) {
-  most_work_ = most_work;
-  num_items_ = 0;
-  rows_ = splits_ = 1;
-  int segments = 1;
+// Into whole items, of which the longer ones have fewer heads.
+void AttentionParts::divide_by_work(int threads) {
+  int64_t work = 0;
+  for (const Reading& reading : readings_) work += work_of(reading) * geometry_.num_kv_heads;
+  most_heads_ = geometry_.num_kv_heads;
+  most_work_ = work / (kLongestPerThread * threads);
+  divide();
+}
+
+void AttentionParts::divide() {
+  num_items_ = num_segments_ = 0;
+  rows_ = most_segments_ = 1;
   for (const Reading& reading : readings_) {
-    num_items_ += items_of(reading);
+    const int64_t items = items_of(reading);
+    const int segments = segments_of(reading);
+    num_items_ += items;
+    num_segments_ += items * segments;
+    most_segments_ = std::max(most_segments_, segments);
     rows_ = std::max(rows_, std::min(kAttentionRows, reading.num_tokens * group_) * heads_of(reading));
-    segments = std::max(segments, segments_of(reading));
   }
-  const size_t floats = size_t(num_items_) * size_t(segments) * state_floats(rows_, geometry_.width);
-  if (num_items_ < 2 * threads && floats <= partials_floats(threads, geometry_.width)) splits_ = segments;
 }
 
 }  // namespace appl

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "appliance_abi.h"
@@ -87,16 +88,20 @@ class AttentionParts {
     return int64_t(reading.num_tokens) * (reading.end_key - reading.first_key);
   }
   int heads_of(const Reading& reading) const;
-  int first_segment(const Reading& reading) const { return segment_of(reading.first_key / geometry_.block_size); }
+  int first_segment(const Reading& reading) const;
   int segments_of(const Reading& reading) const;
-  void divide(int64_t most_work, int threads);
+  void divide();
+  bool split(int threads);
+  void divide_by_work(int threads);
 
   const KvGeometry& geometry_;
   const KeyCuts& cuts_;
   const std::span<const Reading> readings_;
   const int group_, window_;
-  int64_t most_work_, num_items_;
-  int rows_, splits_;
+  int most_heads_;  // of an item
+  int64_t most_work_ = std::numeric_limits<int64_t>::max();
+  int64_t num_items_, num_segments_;  // the latter of all items
+  int rows_, most_segments_, splits_ = 1;
 };
 
 }  // namespace appl

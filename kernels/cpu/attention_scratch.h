@@ -16,7 +16,8 @@ struct Scratch {
   float* scores;           // [kAttentionRows][kChunk]
   uint8_t* probabilities;  // the scores in the form that the value tiles read
   State segment, total;
-  int asked = 0;  // blocks of the next chunk whose keys have been asked for
+  int64_t item = -1;  // whose queries these are, where segments are taken on their own
+  int asked = 0;      // blocks of the next chunk whose keys have been asked for
 };
 
 inline size_t query_bytes(int width) {

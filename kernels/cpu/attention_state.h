@@ -23,22 +23,34 @@ inline State state_at(float* memory, int rows, int width) {
   return {values + size_t(rows) * size_t(width), values + size_t(rows) * size_t(width + 1), values};
 }
 
-// Row `row` of `total` after the keys of `more`, too. One function, so that all who fold round alike.
-[[gnu::noinline]] inline void fold(const State& total, const State& more, int row, int width) {
+// Row `row` of `total` after the keys of `more`, too; `factor` is 2^-|difference of their maxima|.
+inline void fold_row(const State& total, const State& more, int row, int width, float factor) {
   const float newer = more.maximum[row], older = total.maximum[row];
   if (newer == kMinusInfinity) return;
   float* to = total.values + size_t(row) * size_t(width);
   const float* from = more.values + size_t(row) * size_t(width);
-  const float maximum = std::max(newer, older);
   if (older == kMinusInfinity) {
     std::copy_n(from, width, to);
     total.sum[row] = more.sum[row];
+  } else if (newer > older) {
+    map(to, width, [factor](Floats v, Floats w) { return factor * v + w; }, to, from);
+    total.sum[row] = factor * total.sum[row] + more.sum[row];
   } else {
-    const float a = std::exp2(older - maximum), b = std::exp2(newer - maximum);
-    map(to, width, [a, b](Floats v, Floats w) { return a * v + b * w; }, to, from);
-    total.sum[row] = a * total.sum[row] + b * more.sum[row];
+    map(to, width, [factor](Floats v, Floats w) { return v + factor * w; }, to, from);
+    total.sum[row] += factor * more.sum[row];
   }
-  total.maximum[row] = maximum;
+  total.maximum[row] = std::max(newer, older);
+}
+
+// All rows. One function, so that all who fold round alike.
+[[gnu::noinline]] inline void fold(const State& total, const State& more, int rows, int width) {
+  for (int first = 0; first < rows; first += kWidth) {
+    const int count = std::min(kWidth, rows - first);
+    alignas(64) float factors[kWidth] = {};
+    for (int i = 0; i < count; ++i) factors[i] = -std::abs(total.maximum[first + i] - more.maximum[first + i]);
+    store(factors, vexp2<5>(load(factors)));
+    for (int i = 0; i < count; ++i) fold_row(total, more, first + i, width, factors[i]);
+  }
 }
 
 }  // namespace appl

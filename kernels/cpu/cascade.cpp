@@ -10,15 +10,15 @@
 namespace appl {
 namespace {
 
-constexpr int kSegmentChunks = 2, kMaxSegments = 32;  // at least so many chunks each, at most so many of a sequence
-constexpr int64_t kLeastSaved = 1024;                 // keys, below which to read them together costs more than it saves
+constexpr int kMaxSegments = 128;    // of a sequence
+constexpr int64_t kLeastSaved = 1024;  // keys, below which to read them together costs more than it saves
 
 }  // namespace
 
 KeyCuts::KeyCuts(const appl_limits& limits)
     : chunk(int(kRowBytes / sizeof(float) / round_up(size_t(limits.block_size), kPanel))) {
   const int chunks = divided(divided(limits.max_model_len, limits.block_size), chunk);
-  segment = chunk * std::max(kSegmentChunks, divided(chunks, kMaxSegments));
+  segment = chunk * divided(chunks, kMaxSegments);
 }
 
 Cascade::Cascade(const appl_limits& limits) : block_size_(limits.block_size), cuts_(limits), all_(size_t(limits.max_seqs)) {

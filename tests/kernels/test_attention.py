@@ -79,17 +79,20 @@ def test_one_long_decode_is_shared_among_threads(
     np.testing.assert_allclose(outputs[1], outputs[0], atol=2e-5)
 
 
+@pytest.mark.parametrize("model_len", [1300, 65_536])  # segments of one chunk, and of two
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(
     "case",
     [(4, 1, 64, 16, None, None), (6, 2, 80, 8, None, 30.0), (4, 1, 64, 16, 300, None), (14, 2, 64, 24, 700, None)],
 )
 def test_a_row_is_the_same_with_any_neighbours_and_cuts(
-    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
+    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str, model_len: int
 ) -> None:
     """To the bit: alone, when threads share it out; among others; and whatever pieces its prompt came in."""
     block_size, length = case[3], 1300
-    bounds = limits(length + 64, model_len=length, kv_dtype=kv_dtype, block_size=block_size, num_blocks=5 * NUM_BLOCKS)
+    bounds = limits(
+        length + 64, model_len=model_len, kv_dtype=kv_dtype, block_size=block_size, num_blocks=5 * NUM_BLOCKS
+    )
     words, others = tokens(length)[0], tokens(40, 90, 300, 7, 60)
     free = np.random.default_rng(4).permutation(5 * NUM_BLOCKS).tolist()
     table = [[free.pop() for _ in range(-(-length // block_size))] for _ in range(6)]

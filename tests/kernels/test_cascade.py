@@ -9,7 +9,9 @@ from appliance.kernels.operators import Add, KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 from tests.kernels.test_attention import VOCABULARY, make
 
-BLOCK, CHUNK, SEGMENT = 16, 256, 512  # keys: where a model of up to 16,384 tokens is cut
+BLOCK, CHUNK, SEGMENT = 16, 256, 512  # keys: where a model of so many tokens is cut
+LONG = 65_536
+SHORT = 4096  # and its segments are a chunk
 LEAST_SAVED = 1024
 PLAIN = (4, 2, 32, BLOCK, None, None)
 
@@ -60,17 +62,18 @@ def executable_for(
     crowd: Crowd,
     kv_dtype: str = "f32",
     num_threads: int = 2,
+    model_len: int = LONG,
 ) -> Executable:
-    executable = make(kernel_set, case, bounds_of(crowd, kv_dtype, num_threads))
+    executable = make(kernel_set, case, bounds_of(crowd, kv_dtype, num_threads, model_len))
     crowd.fill(executable)
     return executable
 
 
-def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2) -> ExecutionLimits:
+def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2, model_len: int = LONG) -> ExecutionLimits:
     return limits(
         3000,
         seqs=32,
-        model_len=4096,
+        model_len=model_len,
         block_size=crowd.block_size,
         num_blocks=crowd.num_blocks,
         kv_dtype=kv_dtype,
@@ -105,15 +108,16 @@ def tree(block_size: int = BLOCK) -> Crowd:
     return crowd
 
 
+@pytest.mark.parametrize("model_len", [SHORT, LONG])
 @pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(
     "case", [PLAIN, (7, 1, 64, BLOCK, None, None), (8, 8, 80, 8, None, 30.0), (6, 3, 32, 24, None, None)]
 )
 def test_who_reads_together_gets_the_bits_that_it_gets_alone(
-    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
+    native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str, model_len: int
 ) -> None:
     crowd = tree(case[3])
-    executable = executable_for(native, case, crowd, kv_dtype=kv_dtype)
+    executable = executable_for(native, case, crowd, kv_dtype=kv_dtype, model_len=model_len)
     order = crowd.shuffled()
     executable.run(crowd.decode(*order))
     assert executable.shared_keys > 3 * LEAST_SAVED
@@ -162,6 +166,16 @@ def test_what_is_read_once(native: CpuKernelSet, shared: int, length: int, other
     executable.run(crowd.decode(*range(others + 1)))
     assert executable.shared_keys == read_once
     check_rows(executable, crowd, crowd.shuffled())
+
+
+def test_segments_of_one_chunk_are_cut_at_any(native: CpuKernelSet) -> None:
+    crowd = Crowd()
+    crowd.branch(1400)
+    crowd.branch(1400, 1024 + CHUNK)
+    executable = executable_for(native, PLAIN, crowd, model_len=SHORT)
+    executable.run(crowd.decode(0, 1))
+    assert executable.shared_keys == 1024 + CHUNK
+    check_rows(executable, crowd, [1, 0])
 
 
 def test_levels_read_each_key_once(native: CpuKernelSet) -> None:
