@@ -5,7 +5,7 @@
 namespace appl {
 namespace {
 
-constexpr int kPartialsPerThread = 64;
+constexpr int kPartialsPerThread = 32;
 constexpr int kItemsPerThread = 4;    // of all KV heads are shared out well; fewer are split into segments
 constexpr int kLongestPerThread = 2;  // of whole items: what would take longer has fewer heads
 
