@@ -297,6 +297,7 @@ class Run {
     const size_t share = (block_start(block + 1) - block_start(block) + tiles - 1) / tiles;
     TallAhead ahead{block_at(read_after(item, panel, kTallPanels, block)), share};
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows) {
+      ask_for_sums(t, rows, kTallPanels);
       run_tall(w_.layout, rows, t, unpacked, ahead);
       ahead.data += share;
     });
@@ -306,9 +307,20 @@ class Run {
     TileArgs t = sum_arguments(item, sums, panel, block);
     const size_t share = look_ahead(item, panel, width, block, t);
     for_tiles(item, panel, width, block, t, [&](int rows) {
+      ask_for_sums(t, rows, width);
       run_tile(rows, width, t);
       move_ahead(t, share);
     });
+  }
+
+  // Where the next tile puts its sums, of which memory would else have to bring the lines while it waits. Inlined by force, as prefetches
+  // in tile.h.
+  [[gnu::always_inline]] void ask_for_sums(const TileArgs& t, int rows, int width) const {
+    if (call_.gated_sums != nullptr) return;
+    const float* row = t.c + size_t(rows) * t.ldc;
+    for (int m = 0; m < rows; ++m, row += t.ldc) {
+      for (int p = 0; p < width; ++p) __builtin_prefetch(row + p * kPanel, 1, 2);
+    }
   }
 
   // The arguments of an item's first tile.
