@@ -45,6 +45,7 @@ size_t column_panel_bytes(appl_layout layout) {
 constexpr size_t kLine = 64;  // of the caches
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
+constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
 constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8 that is all but unpacked, that read the weights as they stream in
 constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
@@ -84,10 +85,13 @@ bool panels_collide(const appl_weight& weight) {
   return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
-// One row of codes with several scales, and two where groups have sub-groups: read in the order of addresses memory gives more, and
-// instructions in flight make up for the few sums. Those of dense weights, and of int8 of one scale, wait for one another too long.
+// Of a tile that reads its weights alone: one panel at a time, in the order of addresses, of which memory gives more. Few sums wait for
+// one another, unless codes bring instructions enough of their own; of many rows each vector of weights is for too few products.
 bool reads_in_order(const appl_weight& weight, int rows) {
-  return APPL_VNNI && weight.num_groups > 1 && (rows == 1 || (rows == 2 && weight.sub_group_size != 0));
+  if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
+  if (!APPL_VNNI || !weight.is_quantized()) return false;
+  if (weight.num_groups == 1) return rows > 2 && rows <= 8;
+  return rows <= (weight.layout == APPL_INT8 || weight.sub_group_size != 0 ? 4 : 1);
 }
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.
@@ -111,7 +115,8 @@ class Division {
     const int tile_rows = rows_per_tile();
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
-    if (quantizes && reads_in_order(*call.weight, tile_rows)) panels_per_tile_ = 1;
+    is_in_order_ = num_tiles_ == 1 && !is_matrix_ && quantizes == call.weight->is_quantized() && reads_in_order(*call.weight, tile_rows);
+    if (is_in_order_) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
                            : call.gated_sums != nullptr ? kGatedPanels
@@ -128,6 +133,7 @@ class Division {
   bool is_tall() const { return is_tall_; }
   // Few rows: each panel is read once, whole, and the input stays in the cache.
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
+  bool is_in_order() const { return is_in_order_; }
   int rows() const { return rows_; }
   int panels() const { return panels_; }  // that are divided: of each half where the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
@@ -151,7 +157,7 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
-  bool is_matrix_, is_tall_;
+  bool is_matrix_, is_tall_, is_in_order_;
   int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 
@@ -195,6 +201,7 @@ class Run {
     const int blocks = call_.input.shape.num_blocks();
     if (kWidth < 16 && call_.direct != nullptr) return blocks;
     if (call_.direct == nullptr && (w_.is_quantized() || division_.is_matrix())) return 1;
+    if (division_.is_in_order()) return blocks;
     if (division_.streams()) return kWidth < 16 ? 1 : blocks_ahead();
     const int parts = divided(blocks, kMost);
     return divided(blocks, parts);
@@ -296,8 +303,8 @@ class Run {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     const size_t share = (block_start(block + 1) - block_start(block) + tiles - 1) / tiles;
     TallAhead ahead{block_at(read_after(item, panel, kTallPanels, block)), share};
-    for_tiles(item, panel, kTallPanels, block, t, [&](int rows) {
-      ask_for_sums(t, rows, kTallPanels);
+    for_tiles(item, panel, kTallPanels, block, t, [&](int rows, int behind) {
+      ask_for_sums(t, rows, behind, kTallPanels);
       run_tall(w_.layout, rows, t, unpacked, ahead);
       ahead.data += share;
     });
@@ -306,8 +313,8 @@ class Run {
   void in_place(const Division::Item& item, const Sums& sums, int panel, int width, int block) const {
     TileArgs t = sum_arguments(item, sums, panel, block);
     const size_t share = look_ahead(item, panel, width, block, t);
-    for_tiles(item, panel, width, block, t, [&](int rows) {
-      ask_for_sums(t, rows, width);
+    for_tiles(item, panel, width, block, t, [&](int rows, int behind) {
+      ask_for_sums(t, rows, behind, width);
       run_tile(rows, width, t);
       move_ahead(t, share);
     });
@@ -315,10 +322,10 @@ class Run {
 
   // Where the next tile puts its sums, of which memory would else have to bring the lines while it waits. Inlined by force, as prefetches
   // in tile.h.
-  [[gnu::always_inline]] void ask_for_sums(const TileArgs& t, int rows, int width) const {
+  [[gnu::always_inline]] void ask_for_sums(const TileArgs& t, int rows, int behind, int width) const {
     if (call_.gated_sums != nullptr) return;
     const float* row = t.c + size_t(rows) * t.ldc;
-    for (int m = 0; m < rows; ++m, row += t.ldc) {
+    for (int m = 0; m < behind; ++m, row += t.ldc) {
       for (int p = 0; p < width; ++p) __builtin_prefetch(row + p * kPanel, 1, 2);
     }
   }
@@ -332,12 +339,12 @@ class Run {
     return t;
   }
 
-  // Each tile of the item's rows, with `t` at its first row.
+  // Calls compute(rows, rows of the tile behind it) for each tile of the item's rows, with `t` at its first row.
   template <class Compute>
   void for_tiles(const Division::Item& item, int panel, int width, int block, TileArgs& t, Compute&& compute) const {
     for (int tile = item.first_tile, row = division_.tile_start(tile), next; tile < item.end_tile; ++tile, row = next) {
       next = division_.tile_start(tile + 1);
-      compute(next - row);
+      compute(next - row, tile + 1 < item.end_tile ? division_.tile_start(tile + 2) - next : 0);
       if (block == num_blocks_ - 1) finish(t.c, t.ldc, next - row, panel * kPanel, width * kPanel);
       skip_rows(t, size_t(next - row));
     }
@@ -409,6 +416,7 @@ class Run {
   size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.panel_end = w_.panel(panel + 1);
+    if (division_.is_in_order()) return look_straight_on(t);
     const After after = read_after(item, panel, width, block);
     if (after.panel == Division::kNoPanel) return look_nowhere(t);
     const size_t bytes = block_start(after.block + 1) - block_start(after.block);
@@ -421,6 +429,14 @@ class Run {
 
   size_t look_nowhere(TileArgs& t) const {
     t.ahead = t.b;
+    t.ahead_end = kNoEnd;
+    return 0;
+  }
+
+  // One tile goes over panels that lie behind each other.
+  size_t look_straight_on(TileArgs& t) const {
+    t.ahead = t.b + kNearAheadBytes;
+    t.ahead_step = kLine;
     t.ahead_end = kNoEnd;
     return 0;
   }
