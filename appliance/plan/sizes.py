@@ -12,7 +12,7 @@ ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 LINE_FLOATS = 16  # of a line of the caches
 ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
-PARTIALS_PER_THREAD = 32
+PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments, each of as many rows
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 

@@ -5,9 +5,9 @@
 namespace appl {
 namespace {
 
-constexpr int kPartialsPerThread = 32;
-constexpr int kItemsPerThread = 4;    // of all KV heads are shared out well; fewer are split into segments
-constexpr int kLongestPerThread = 2;  // of whole items: what would take longer has fewer heads
+constexpr int kPartialsPerThread = 32;  // appliance/plan/sizes.py counts them
+constexpr int kItemsPerThread = 4;      // of all KV heads are shared out well; fewer are split into segments
+constexpr int kLongestPerThread = 2;    // of whole items: what would take longer has fewer heads
 
 // Of parts that take about as long, and of which each sequence's last is short.
 bool share_out_well(int64_t parts, int threads) {

@@ -10,7 +10,7 @@
 namespace appl {
 namespace {
 
-constexpr int kMaxSegments = 128;    // of a sequence
+constexpr int kMaxSegments = 128;      // of a sequence
 constexpr int64_t kLeastSaved = 1024;  // keys, below which to read them together costs more than it saves
 
 }  // namespace

@@ -85,13 +85,15 @@ bool panels_collide(const appl_weight& weight) {
   return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
-// Of a tile that reads its weights alone: one panel at a time, in the order of addresses, of which memory gives more. Few sums wait for
-// one another, unless codes bring instructions enough of their own; of many rows each vector of weights is for too few products.
-bool reads_in_order(const appl_weight& weight, int rows) {
+// Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
+// Few sums wait for one another, unless codes bring instructions enough of their own; of many rows each vector of weights is for too few
+// products.
+bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
-  if (!APPL_VNNI || !weight.is_quantized()) return false;
-  if (weight.num_groups == 1) return rows > 2 && rows <= 8;
-  return rows <= (weight.layout == APPL_INT8 || weight.sub_group_size != 0 ? 4 : 1);
+  if (!APPL_VNNI || !quantizes) return false;
+  const bool has_one_scale = weight.num_groups == 1;
+  if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
+  return !has_one_scale && rows <= (weight.sub_group_size != 0 ? 4 : 1);
 }
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.
@@ -115,7 +117,7 @@ class Division {
     const int tile_rows = rows_per_tile();
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
-    is_in_order_ = num_tiles_ == 1 && !is_matrix_ && quantizes == call.weight->is_quantized() && reads_in_order(*call.weight, tile_rows);
+    is_in_order_ = num_tiles_ == 1 && !is_matrix_ && reads_in_order(*call.weight, quantizes, tile_rows);
     if (is_in_order_) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)

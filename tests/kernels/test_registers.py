@@ -17,9 +17,12 @@ LEVEL = "avx512_bf16"
 TILES = (
     *(
         (f"Bf16DotSteps<{rows}, {panels}>, {rows}, {panels}>::run", rows * panels)
-        for rows, panels in ((1, 4), (2, 4), (6, 4), (12, 2))
+        for rows, panels in ((1, 4), (2, 4), (3, 1), (12, 1), (6, 4), (12, 2))
     ),
-    *((f"Int8Type, {rows}, {panels}>::run", rows * panels) for rows, panels in ((1, 4), (6, 4), (12, 2))),
+    *(
+        (f"Int8Type, {rows}, {panels}>::run", rows * panels)
+        for rows, panels in ((1, 4), (3, 1), (8, 1), (6, 4), (12, 2))
+    ),
     ("AnyTile<appl::(anonymous namespace)::Int4Type, 12, 2>::run", 48),
     ("SubGroupTile<appl::(anonymous namespace)::Int4Type, 12, 2>::multiply", 48),
 )
@@ -95,6 +98,15 @@ def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], produc
     assert loops, "no loop multiplies"
     for loop in loops:
         assert [text for text in loop if text.startswith("prefetch")]
+
+
+@pytest.mark.parametrize("name", ["Run::in_place(", "Run::tall_panels("])
+def test_many_rows_ask_for_the_sums_that_come_next(listing: str, name: str) -> None:
+    """What else they ask for, their tiles do."""
+    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
+    assert functions, "it is not in the library"
+    for function in functions:
+        assert re.search(r"\sprefetch", function)
 
 
 def test_the_matrix_unit_multiplies_as_often_as_it_loads() -> None:
