@@ -7,6 +7,7 @@
 #include "attention_parts.h"
 #include "attention_scratch.h"
 #include "attention_state.h"
+#include "caches.h"
 #include "memory.h"
 #include "softmax.h"
 #include "tile.h"
@@ -257,9 +258,8 @@ class Attention {
 
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
   void ask_for(const Part& part, int block, int head, int heads) const {
-    constexpr size_t kLine = 64;
     const uint8_t* at = head_of(layer_.keys, part, block, head);
-    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) __builtin_prefetch(at + i);
+    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) ask(at + i, has_small_first_level());
   }
 
   static bool streams(const Part& part) { return part.rows < kManyRows; }
@@ -414,6 +414,7 @@ class Attention {
   static TileArgs tile_args() {
     TileArgs t{};
     t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
+    t.asks_second_level = has_small_first_level();
     return t;
   }
 

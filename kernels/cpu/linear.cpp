@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "activation.h"
+#include "caches.h"
 #include "matrix.h"
 #include "tall.h"
 
@@ -42,12 +43,12 @@ size_t column_panel_bytes(appl_layout layout) {
   }
 }
 
-constexpr size_t kLine = 64;  // of the caches
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
 constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8 that is all but unpacked, that read the weights as they stream in
 constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
+constexpr int kSecondLevelRows = 16;  // at most, whose weights a small first level leaves to the second
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 // From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
@@ -86,13 +87,14 @@ bool panels_collide(const appl_weight& weight) {
 }
 
 // Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
-// Few sums wait for one another, unless codes bring instructions enough of their own; of many rows each vector of weights is for too few
-// products.
+// Few sums wait for one another, unless codes bring instructions enough of their own, and a core has enough of them in flight: Zen 4, which
+// the first level stands for, has not. Of many rows each vector of weights is for too few products.
 bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
   if (!APPL_VNNI || !quantizes) return false;
   const bool has_one_scale = weight.num_groups == 1;
   if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
+  if (has_small_first_level()) return false;
   return !has_one_scale && rows <= (weight.sub_group_size != 0 ? 4 : 1);
 }
 
@@ -136,6 +138,8 @@ class Division {
   // Few rows: each panel is read once, whole, and the input stays in the cache.
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   bool is_in_order() const { return is_in_order_; }
+  // Few rows read at the pace of memory, of which a small first level cannot wait for enough lines.
+  bool asks_second_level() const { return rows_ <= kSecondLevelRows && has_small_first_level(); }
   int rows() const { return rows_; }
   int panels() const { return panels_; }  // that are divided: of each half where the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
@@ -418,6 +422,7 @@ class Run {
   size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.panel_end = w_.panel(panel + 1);
+    t.asks_second_level = division_.asks_second_level();
     if (division_.is_in_order()) return look_straight_on(t);
     const After after = read_after(item, panel, width, block);
     if (after.panel == Division::kNoPanel) return look_nowhere(t);

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "appliance_abi.h"
+#include "caches.h"
 #include "matrix.h"
 #include "memory.h"
 #include "pool.h"
@@ -24,9 +25,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // Sums a stretch so that the reads cannot be left out.
 float read_all(const uint8_t* data, size_t bytes) {
   appl::Floats sums[4] = {};
-  constexpr size_t kStep = sizeof(sums), kLine = 64, kAhead = 4096;
+  constexpr size_t kStep = sizeof(sums), kAhead = 4096;
   for (size_t i = 0; i + kStep <= bytes; i += kStep) {
-    for (size_t line = 0; line < kStep; line += kLine) __builtin_prefetch(data + i + line + kAhead, 0, 2);
+    for (size_t line = 0; line < kStep; line += appl::kLine) __builtin_prefetch(data + i + line + kAhead, 0, 2);
     for (int j = 0; j < 4; ++j) sums[j] += appl::load(data + i + size_t(j) * sizeof(appl::Floats));
   }
   return appl::reduce_add(sums[0] + sums[1] + sums[2] + sums[3]);

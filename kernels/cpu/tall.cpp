@@ -1,9 +1,9 @@
 #include "tall.h"
 
 #include <algorithm>
-#include <unistd.h>
 #include <utility>
 
+#include "caches.h"
 #include "tall_products.h"
 #include "unpack.h"
 
@@ -290,10 +290,7 @@ void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBloc
 }  // namespace
 
 int tall_columns() {
-  if (!APPL_VNNI) return kMaxTallColumns;
-  constexpr long kRoomyBytes = 48 << 10;  // of a first level: two panels of 1,024 columns take 32 KiB
-  static const int columns = sysconf(_SC_LEVEL1_DCACHE_SIZE) >= kRoomyBytes ? kMaxTallColumns : kMaxTallColumns / 2;
-  return columns;
+  return APPL_VNNI && has_small_first_level() ? kMaxTallColumns / 2 : kMaxTallColumns;
 }
 
 bool is_tall(appl_layout layout, int group_size, bool per_channel) {

@@ -1,6 +1,7 @@
 // What tall tiles share: products from an unpacked block, and asking for the next. In an unnamed namespace, as integer_products.h.
 #pragma once
 
+#include "caches.h"
 #include "tall.h"
 #include "vnni.h"
 
@@ -103,7 +104,6 @@ class EvenPrefetch {
       : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
 
   [[gnu::always_inline]] void step() {
-    constexpr size_t kLine = 64;
     for (until_ += step_; at_ < until_; at_ += kLine) __builtin_prefetch(at_, 0, 2);
   }
 

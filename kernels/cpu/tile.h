@@ -24,6 +24,7 @@ struct TileArgs {
   size_t ahead_step;         // bytes from what is asked for to the next, as many times a step as there are panels
   const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
   size_t ahead_jump;         // so far behind
+  bool asks_second_level = false;  // for these and for the stretch below; or else the first
 
   // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
   // at the same offset as the columns are asked for meanwhile.
@@ -180,6 +181,16 @@ constexpr Ahead ahead_of_integers(int rows, int steps) {
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
+// Asks for a line that is read later. The branch is hidden from the compiler, which would write two loops for it, and spill sums.
+[[gnu::always_inline]] inline void ask(const uint8_t* at, bool of_second_level) {
+#if defined(__x86_64__)
+  asm volatile("testb %1, %1\n\tjnz 1f\n\tprefetcht0 %a0\n\tjmp 2f\n1:\tprefetcht1 %a0\n2:" ::"p"(at), "q"(of_second_level) : "cc");
+#else
+  if (of_second_level) __builtin_prefetch(at, 0, 2);
+  else __builtin_prefetch(at);
+#endif
+}
+
 // Asks for weights: a step of a tile calls it once, and takes `Lines` lines of each panel.
 //
 // Inlined by force, here and below: a call that does nothing but ask for lines has no effect that the compiler knows, and is dropped.
@@ -194,7 +205,8 @@ class Prefetch {
         jump_(t.ahead_jump),
         panel_end_(t.panel_end),
         next_(t.ahead),
-        end_(t.ahead_end) {}
+        end_(t.ahead_end),
+        of_second_level_(t.asks_second_level) {}
 
   void segment() {}
   const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
@@ -205,6 +217,12 @@ class Prefetch {
     else if constexpr (kAhead != Ahead::kNothing) near<Lines>(b);
   }
 
+  // As `other`, a copy of this, has got. Only what changes is written: a whole copy would be read before it is in the caches.
+  [[gnu::always_inline]] void go_on_from(const Prefetch& other) {
+    next_ = other.next_;
+    end_ = other.end_;
+  }
+
   // The header of a group, which steps over the group's data pass by.
   [[gnu::always_inline]] void header(const uint8_t* at, size_t bytes = 1) {
     for (size_t i = 0; i < bytes; i += kPanel * 4) step(at + i);
@@ -213,7 +231,7 @@ class Prefetch {
  private:
   template <int Lines>
   [[gnu::always_inline]] void next() {
-    for (int i = 0; i < Panels * Lines; ++i, next_ += step_) __builtin_prefetch(next_);
+    for (int i = 0; i < Panels * Lines; ++i, next_ += step_) ask(next_, of_second_level_);
     if (next_ < end_) return;
     next_ += jump_;
     end_ += panel_bytes_;
@@ -222,15 +240,17 @@ class Prefetch {
   template <int Lines>
   [[gnu::always_inline]] void near(const uint8_t* b) const {
     constexpr bool kIsFar = kAhead == Ahead::kFar;
+    const bool of_second_level = kIsFar || (kWidth == 16 && of_second_level_);  // narrow vectors would wait for that one, too
     const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
     at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {
-      __builtin_prefetch(at + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, 0, kIsFar ? 2 : 3);
+      ask(at + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, of_second_level);
     }
   }
 
   size_t panel_bytes_, step_, jump_;
   const uint8_t *panel_end_, *next_, *end_;
+  bool of_second_level_;
 };
 
 // In its place for tiles over a cache's panels.
@@ -278,18 +298,19 @@ class AskedSegments {
 template <int Panels>
 class AskedStretch {
  public:
-  explicit AskedStretch(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked) {}
+  explicit AskedStretch(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked), of_second_level_(t.asks_second_level) {}
 
   const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
   [[gnu::always_inline]] void step(const uint8_t*) {
 #pragma GCC unroll 4
-    for (int p = 0; p < Panels; ++p) __builtin_prefetch(next_ + p * kPanel * 4);
+    for (int p = 0; p < Panels; ++p) ask(next_ + p * kPanel * 4, of_second_level_);
     next_ += Panels * kPanel * 4;
   }
 
  private:
   size_t panel_bytes_;
   const uint8_t* next_;
+  bool of_second_level_;
 };
 
 // Sixteen scales of a header, vector `v` of the panel.

@@ -179,7 +179,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
 #pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums, NoFactors{});
     }
-    if constexpr (Prefetch::kGoesOn) ahead = prefetch;
+    if constexpr (Prefetch::kGoesOn) ahead.go_on_from(prefetch);
     for (int m = 0; m < Rows; ++m) {
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = Type::fold(sums[m][v]);

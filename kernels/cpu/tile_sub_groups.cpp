@@ -81,7 +81,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
 #pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums, factors);
     }
-    prefetch = ahead;
+    prefetch.go_on_from(ahead);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 16

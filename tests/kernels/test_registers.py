@@ -100,6 +100,15 @@ def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], produc
         assert [text for text in loop if text.startswith("prefetch")]
 
 
+@pytest.mark.parametrize("name", ["Bf16DotSteps<8, 1>, 8, 1>::run", "Int8Type, 8, 1>::run", "Int4Type, 2, 4>::run"])
+def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) -> None:
+    """Which one is known where the machine is."""
+    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
+    assert functions, "the tile is not in the library"
+    asked = [[re.findall(r"prefetcht[01]", text) for text in loop] for part in functions for loop in inner_loops(part)]
+    assert any({level for levels in loop for level in levels} == {"prefetcht0", "prefetcht1"} for loop in asked)
+
+
 @pytest.mark.parametrize("name", ["Run::in_place(", "Run::tall_panels("])
 def test_many_rows_ask_for_the_sums_that_come_next(listing: str, name: str) -> None:
     """What else they ask for, their tiles do."""

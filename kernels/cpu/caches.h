@@ -1,0 +1,19 @@
+// What is known of this machine's caches.
+#pragma once
+
+#include <cstddef>
+#include <unistd.h>
+
+namespace appl {
+
+constexpr size_t kLine = 64;
+
+// Of less than 48 KiB, as AMD's before Zen 5, or unknown: two panels of 1,024 bytes a row would fill it, and on Zen 4 it waits for fewer
+// lines at a time than it takes to read memory at its pace, while the second level waits for enough.
+inline bool has_small_first_level() {
+  constexpr long kRoomyBytes = 48 << 10;
+  static const bool is_small = sysconf(_SC_LEVEL1_DCACHE_SIZE) < kRoomyBytes;
+  return is_small;
+}
+
+}  // namespace appl
