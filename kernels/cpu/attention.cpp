@@ -259,7 +259,8 @@ class Attention {
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
   void ask_for(const Part& part, int block, int head, int heads) const {
     const uint8_t* at = head_of(layer_.keys, part, block, head);
-    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) ask(at + i, has_small_first_level());
+    const bool of_second_level = has_small_first_level();
+    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) ask(at + i, of_second_level);
   }
 
   static bool streams(const Part& part) { return part.rows < kManyRows; }

@@ -120,6 +120,7 @@ class Division {
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
     is_in_order_ = num_tiles_ == 1 && !is_matrix_ && reads_in_order(*call.weight, quantizes, tile_rows);
+    asks_second_level_ = rows_ <= kSecondLevelRows && has_small_first_level();
     if (is_in_order_) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
@@ -139,7 +140,7 @@ class Division {
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   bool is_in_order() const { return is_in_order_; }
   // Few rows read at the pace of memory, of which a small first level cannot wait for enough lines.
-  bool asks_second_level() const { return rows_ <= kSecondLevelRows && has_small_first_level(); }
+  bool asks_second_level() const { return asks_second_level_; }
   int rows() const { return rows_; }
   int panels() const { return panels_; }  // that are divided: of each half where the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
@@ -163,7 +164,7 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
-  bool is_matrix_, is_tall_, is_in_order_;
+  bool is_matrix_, is_tall_, is_in_order_, asks_second_level_;
   int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 

@@ -181,14 +181,16 @@ constexpr Ahead ahead_of_integers(int rows, int steps) {
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
-// Asks for a line that is read later. The branch is hidden from the compiler, which would write two loops for it, and spill sums.
+// Asks for a line that is read later. A branch is hidden from the compiler, which would write two loops for it, and spill sums.
 [[gnu::always_inline]] inline void ask(const uint8_t* at, bool of_second_level) {
 #if defined(__x86_64__)
-  asm volatile("testb %1, %1\n\tjnz 1f\n\tprefetcht0 %a0\n\tjmp 2f\n1:\tprefetcht1 %a0\n2:" ::"p"(at), "q"(of_second_level) : "cc");
-#else
+  if (!__builtin_constant_p(of_second_level)) {
+    asm volatile("testb %1, %1\n\tjnz 1f\n\tprefetcht0 %a0\n\tjmp 2f\n1:\tprefetcht1 %a0\n2:" ::"p"(at), "q"(of_second_level) : "cc");
+    return;
+  }
+#endif
   if (of_second_level) __builtin_prefetch(at, 0, 2);
   else __builtin_prefetch(at);
-#endif
 }
 
 // Asks for weights: a step of a tile calls it once, and takes `Lines` lines of each panel.

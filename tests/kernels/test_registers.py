@@ -46,6 +46,14 @@ def listing() -> str:
     return machine_code(LEVEL)
 
 
+def functions_of(listing: str, *names: str) -> list[str]:
+    """Those whose names have all of `names`."""
+    parts = listing.split("\n\n")
+    functions = [part for part in parts if all(name in part.strip().partition("\n")[0] for name in names)]
+    assert functions, "it is not in the library"
+    return functions
+
+
 def inner_loops(function: str) -> list[list[str]]:
     """What lies between the target of a jump backwards and the jump, where no such stretch lies within."""
     lines = [line.split("\t", 1) for line in function.splitlines() if "\t" in line]
@@ -64,9 +72,8 @@ def inner_loops(function: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(("name", "products"), TILES)
 def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: int) -> None:
-    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
-    assert functions, "the tile is not in the library"
-    counts = [(sum(map(bool, map(PRODUCT.match, loop))), loop) for part in functions for loop in inner_loops(part)]
+    loops = [loop for part in functions_of(listing, name) for loop in inner_loops(part)]
+    counts = [(sum(map(bool, map(PRODUCT.match, loop))), loop) for loop in loops]
     inner = [loop for count, loop in counts if count and count % products == 0]
     assert inner, "no loop has the products of the tile"
     for loop in inner:
@@ -91,9 +98,7 @@ ASKING_TILES = (
 @pytest.mark.parametrize(("names", "product"), ASKING_TILES)
 def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], product: str) -> None:
     """Compilers drop calls that do nothing but ask."""
-    parts = machine_code("avx2").split("\n\n")
-    functions = [part for part in parts if all(name in part.strip().partition("\n")[0] for name in names)]
-    assert functions, "the tile is not in the library"
+    functions = functions_of(machine_code("avx2"), *names)
     loops = [loop for part in functions for loop in inner_loops(part) if any(product in text for text in loop)]
     assert loops, "no loop multiplies"
     for loop in loops:
@@ -103,25 +108,21 @@ def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], produc
 @pytest.mark.parametrize("name", ["Bf16DotSteps<8, 1>, 8, 1>::run", "Int8Type, 8, 1>::run", "Int4Type, 2, 4>::run"])
 def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) -> None:
     """Which one is known where the machine is."""
-    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
-    assert functions, "the tile is not in the library"
-    asked = [[re.findall(r"prefetcht[01]", text) for text in loop] for part in functions for loop in inner_loops(part)]
-    assert any({level for levels in loop for level in levels} == {"prefetcht0", "prefetcht1"} for loop in asked)
+    loops = [loop for part in functions_of(listing, name) for loop in inner_loops(part)]
+    asked = [set(re.findall(r"prefetcht[01]", "\n".join(loop))) for loop in loops]
+    assert {"prefetcht0", "prefetcht1"} in asked
 
 
 @pytest.mark.parametrize("name", ["Run::in_place(", "Run::tall_panels("])
 def test_many_rows_ask_for_the_sums_that_come_next(listing: str, name: str) -> None:
     """What else they ask for, their tiles do."""
-    functions = [part for part in listing.split("\n\n") if name in part.strip().partition("\n")[0]]
-    assert functions, "it is not in the library"
-    for function in functions:
+    for function in functions_of(listing, name):
         assert re.search(r"\sprefetch", function)
 
 
 def test_the_matrix_unit_multiplies_as_often_as_it_loads() -> None:
     """32 rows by two panels: each of the two registers of input and of weights is used twice."""
-    parts = machine_code("amx").split("\n\n")
-    functions = [part for part in parts if "Bf16Product, 2, 2>" in part.strip().partition("\n")[0]]
+    functions = functions_of(machine_code("amx"), "Bf16Product, 2, 2>")
     loops = [loop for part in functions for loop in inner_loops(part)]
     shortest = min((loop for loop in loops if any("tdpbf16ps" in text for text in loop)), key=len)
     assert sum("tdpbf16ps" in text for text in shortest) == sum("tileloadd" in text for text in shortest) == 4
