@@ -1,6 +1,7 @@
 #include "prepared.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "activation.h"
@@ -103,13 +104,20 @@ void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lo
   add(load(last));
 }
 
+// Returns the most that the positive or the negative values of one come to, where tiles ask for it.
 template <class Value>
-void sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
+int sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
+  int most = 0;
   for (int i = 0; i < count; ++i, q += size) {
-    int sum = 0;
-    for (int k = 0; k < size; ++k) sum += q[k];
+    int sum = 0, magnitudes = 0;
+    for (int k = 0; k < size; ++k) {
+      sum += q[k];
+      if constexpr (APPL_VNNI) magnitudes += std::abs(q[k]);
+    }
     sums[i] = int16_t(sum);
+    most = std::max(most, (magnitudes + std::abs(sum)) / 2);
   }
+  return most;
 }
 
 template <class Value>
@@ -119,9 +127,9 @@ void quantize_columns(const Prepared& p, const float* x, int row, int first, int
   size_t at = size_t(first / size) * p.side_stride + size_t(row);
   for (int done = 0; done < count; done += size, at += p.side_stride) {
     const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
-    sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
+    const int most = sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
     p.scale[at] = result.scale;
-    p.sum[at] = result.sum;
+    p.sum[at] = parts > 0 ? float(most) : result.sum;
     p.scaled_sum[at] = result.sum * result.scale;
   }
 }

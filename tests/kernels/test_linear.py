@@ -138,6 +138,7 @@ def test_a_row_of_sub_groups_is_the_same_in_every_batch(
 ) -> None:
     rng = np.random.default_rng(9)
     x = rng.standard_normal((64, 2048)).astype(np.float32)
+    x[7], x[40, 256:512] = 1, -1  # their sub-groups' products need more than 16 bits
     weight = random_sub_groups(rng, layout, 70, 2048, size, offset)
     batch = times(native, weight, x, quantize=True)
     for rows in (1, 2, 3, 4, 5, 12, 13, 25, 60, 61):
@@ -150,7 +151,7 @@ def test_a_row_of_sub_groups_is_the_same_in_every_batch(
 def test_extreme_factors_do_not_overflow(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, size: int, factor: int, rows: int
 ) -> None:
-    weight = random_sub_groups(np.random.default_rng(1), layout, 16, 512, size)
+    weight = random_sub_groups(np.random.default_rng(1), layout, 40, 512, size)
     codes = {Layout.INT4: 0xFF, Layout.INT5: 31, Layout.INT6: 63}[layout]
     factors = np.full_like(weight.sub_scale, factor)
     extreme = replace(weight, data=np.full_like(weight.data, codes), sub_scale=factors, sub_offset=factors)
