@@ -31,26 +31,26 @@ struct ByteProducts {
   static Sum first(Words w, Words x) { return add(Sum{}, w, x); }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
 
-  // sum + products * factor of a sub-group, which is a word in the lower half of each lane.
-  static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * (Ints(factor << 16) >> 16); }
+  // sum + products * factor of a sub-group, which is the lane's number.
+  static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * Ints(factor); }
+  template <int Half>
+  static Words factor(Words pairs) { return int_factor<Half>(pairs); }
+};
+
+// Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps) or inputs that say so: their product with a word is one
+// instruction.
+template <int Steps>
+struct ShortProducts : ByteProducts<Steps> {
+  static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
   template <int Half>
   static Words factor(Words pairs) { return Half == 0 ? pairs & 0xffffu : pairs >> 16; }
 };
 
-// Chunks whose sums fit 16 bits: their product with a word is one instruction. So it is for codes of at most 32767 / (4 * 127 * kSteps),
-// and for others where the inputs say so.
-template <int Steps>
-struct ShortProducts : ByteProducts<Steps> {
-  static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
-};
-
 using Products4 = ShortProducts<4>;
-using ProductsOf16 = Products4;  // of int4 in sub-groups of 16 columns
+using ProductsOf16 = Products4;         // of int4 in sub-groups of 16 columns
+using ProductsOf32 = ShortProducts<8>;  // of 32, where the inputs leave 16 bits to their sums
 using Products5 = ByteProducts<8>;
 using Products6 = ByteProducts<4>;
-using Short4 = ShortProducts<8>;  // of a sub-group of 32 columns
-using Short5 = ShortProducts<8>;
-using Short6 = ShortProducts<4>;
 
 #else
 
@@ -94,11 +94,9 @@ struct WordProducts {  // int8 as signed words
 
 using Products4 = ByteProducts<8>;
 using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
+using ProductsOf32 = Products4;        // of 32
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
-using Short4 = Products4;  // the sums have 16 bits anyhow
-using Short5 = Products5;
-using Short6 = Products6;
 
 #endif
 

@@ -101,28 +101,27 @@ class SubGroupTallTile {
 
 namespace {
 
-constexpr int largest_code(appl_layout layout) { return layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63; }
-
-// Whether no sub-group's products with these rows come to more than 16 bits, or less: they could only where most inputs are near the
-// largest of their group.
-bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
+// Whether the products of 32 codes of int4 with these rows fit 16 bits. They might not where most inputs are near the largest of their
+// group.
+bool fits_words(int rows, const TileArgs& t) {
+  constexpr float kMost = 32767 / 15;
   float most = 0;
   const float* of_group = t.sum;
   for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
     most = std::max(most, *std::max_element(of_group, of_group + rows));
   }
-  return most * float(largest_code(layout)) <= 32767.0f;
+  return most <= kMost;
 }
 
 // Calls body(P{}) with the products of a layout.
 template <class Body>
-void with_products(appl_layout layout, int sub_group_size, bool are_short, Body&& body) {
+void with_products(appl_layout layout, int sub_group_size, bool fits_words, Body&& body) {
   switch (layout) {
     case APPL_INT4:
       if (sub_group_size == 16) return body(ProductsOf16{});
-      return are_short ? body(Short4{}) : body(Products4{});
-    case APPL_INT5: return are_short ? body(Short5{}) : body(Products5{});
-    default: return are_short ? body(Short6{}) : body(Products6{});
+      return fits_words ? body(ProductsOf32{}) : body(Products4{});
+    case APPL_INT5: return body(Products5{});
+    default: return body(Products6{});
   }
 }
 
@@ -151,7 +150,7 @@ void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
 }
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  with_products(layout, t.sub_group_size, APPL_VNNI && fits_words(layout, rows, t), [&](auto products) {
+  with_products(layout, t.sub_group_size, APPL_VNNI && fits_words(rows, t), [&](auto products) {
     run_rows<SubGroupTallTile, decltype(products), kTallRows>(rows, t, block, ahead);
   });
 }
