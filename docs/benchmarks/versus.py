@@ -42,7 +42,8 @@ from appliance.hardware import probe_machine
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
-SETTLE_S = 2.0  # after the first token, while an idle engine makes a part of its cache resident
+SETTLE_STEP_S, SETTLE_TIMEOUT_S = 2.0, 60.0
+SETTLED_BYTES = 16 << 20  # that a settled engine grows by at most in a step
 MIB = 1 << 20
 PROCESS_UNITS = {"start_s": "s", "idle_mib": "MiB", "peak_mib": "MiB"}
 MACHINE_UNITS = {"read_bandwidth": "GB/s", "f32_peak": "Gop/s", "int8_peak": "Gop/s"}
@@ -192,6 +193,17 @@ def end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
+def settle(pid: int) -> None:
+    """Waits while an idle engine makes a part of its cache resident, which would take a core from what follows."""
+    before, deadline = tree_pss(pid), time.monotonic() + SETTLE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        time.sleep(SETTLE_STEP_S)
+        now = tree_pss(pid)
+        if now - before <= SETTLED_BYTES:
+            return
+        before = now
+
+
 def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Samples) -> None:
     """One round of one side."""
     with running(side, folder / f"{side.label}.log") as (pid, start_s):
@@ -199,7 +211,7 @@ def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Sa
         samples.add("start", "idle_mib", tree_pss(pid) / MIB)
         watch = MemoryWatch(pid)
         watch.start()
-        time.sleep(SETTLE_S)
+        settle(pid)
         rates = rates_now(probe_machine())
         for figure in MACHINE_UNITS:
             samples.add("machine", figure, getattr(rates, figure) / 1e9)
@@ -215,7 +227,8 @@ def profile(side: Side, contest: Contest, folder: Path) -> str:
     """Markdown: how near the steps of every workload came to this machine's floor."""
     heads = ("workload", "steps", "tokens a step", "ms a step", "floor, ms", "reached", "of what the machine gave")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    with running(side, folder / f"{side.label}.log"):
+    with running(side, folder / f"{side.label}.log") as (pid, _):
+        settle(pid)
         for workload in contest.workloads:
             output = folder / f"{workload.file_name}-{side.label}-roofline.json"
             bench(side, workload, output, "--roofline")
