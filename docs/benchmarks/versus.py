@@ -10,7 +10,8 @@ machine.
 
 Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
 after the first token, and the peak of samples a second while the workloads run. The rows `machine` say what bandwidth
-and peaks were there before each side's workloads: on a shared machine a side may have had more of it than another.
+and peaks were there before each side's workloads, when its memory had stopped growing (or after a minute): on a shared
+machine a side may have had more of it than another.
 
 --roofline runs the first side once more behind the rounds, profiled: for each kind of step, how much of this machine's
 floor (`appliance doctor --measure`) it reached, and how much of what the machine gave around the run. That side must
