@@ -104,7 +104,7 @@ void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lo
   add(load(last));
 }
 
-// Returns the most that the positive or the negative values of one come to, where tiles ask for it.
+// The sums of sub-groups. Returns the most that the positive or the negative values of one come to, as Prepared::sum has it.
 template <class Value>
 int sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
   int most = 0;
@@ -119,6 +119,32 @@ int sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
   }
   return most;
 }
+
+#if APPL_WIDTH == 8 && !APPL_VNNI
+// The same with the two sums of a lane apart, the first two and the last two of every four columns. Sub-groups have 16 or 32.
+int sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
+  const __m128i ones = _mm_set1_epi8(1);
+  const auto fold = [](__m128i words) {  // eight to two
+    words = _mm_add_epi16(words, _mm_shuffle_epi32(words, 0x4e));
+    return _mm_add_epi16(words, _mm_shuffle_epi32(words, 0xb1));
+  };
+  __m128i most{};
+  for (int i = 0; i < count; ++i, q += size) {
+    __m128i sum{}, magnitudes{};
+    for (int k = 0; k < size; k += 16) {
+      const __m128i values = load<__m128i>(q + k);
+      sum = _mm_add_epi16(sum, _mm_maddubs_epi16(ones, values));
+      magnitudes = _mm_add_epi16(magnitudes, _mm_maddubs_epi16(_mm_abs_epi8(values), ones));
+    }
+    sum = fold(sum);
+    const uint32_t both = uint32_t(_mm_cvtsi128_si32(sum));
+    sums[i] = int16_t(both + (both >> 16));
+    most = _mm_max_epi16(most, _mm_add_epi16(fold(magnitudes), _mm_abs_epi16(sum)));
+  }
+  const uint32_t both = uint32_t(_mm_cvtsi128_si32(most));
+  return std::max(int(both & 0xffffu), int(both >> 16)) / 2;
+}
+#endif
 
 template <class Value>
 void quantize_columns(const Prepared& p, const float* x, int row, int first, int count, Value* q) {

@@ -53,8 +53,8 @@ struct Prepared {
   uint8_t* data = nullptr;          // [block][row][kRowBytes]; columns past the end are zero
   size_t side_stride = 0;           // of what follows, from group to group
   float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
-  float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and with VNNI, the most that
-                                    // the positive or the negative ones of any sub-group come to
+  float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and tall tiles, the most that
+                                    // the positive or the negative ones of any sub-group come to in a 16-bit sum
   float* scaled_sum = nullptr;      // sum * scale
   int16_t* sub_sum = nullptr;       // [group][row][sub-group]
 

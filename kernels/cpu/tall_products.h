@@ -21,6 +21,8 @@ constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanel
 // With VNNI, sums have 32 bits, start from the sum of a row's inputs times minus the zero point (kStarts), and go on through a group.
 // With AVX2 each chunk is summed from nothing and then folded into 32 bits, but where sums have these from the start they go on
 // (kGoesOn); what the zero points come to is added to those of a group (kHasZero).
+//
+// FittingProducts are of sub-groups whose inputs leave 16 bits to their sums: longer chunks, or cheaper factors.
 #if APPL_VNNI
 
 template <int Steps>
@@ -47,15 +49,17 @@ struct ShortProducts : ByteProducts<Steps> {
 };
 
 using Products4 = ShortProducts<4>;
-using ProductsOf16 = Products4;         // of int4 in sub-groups of 16 columns
-using ProductsOf32 = ShortProducts<8>;  // of 32, where the inputs leave 16 bits to their sums
 using Products5 = ByteProducts<8>;
 using Products6 = ByteProducts<4>;
+using ProductsOf16 = Products4;  // of int4 in sub-groups of 16 columns
+using FittingProducts4 = ShortProducts<8>;
+using FittingProducts5 = Products5;
+using FittingProducts6 = Products6;
 
 #else
 
 template <int Steps>
-struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps)
+struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs that leave 16 bits to their sums
   using Sum = Shorts;
   static constexpr int kSteps = Steps, kColumns = 4;
   static constexpr bool kHasZero = true, kStarts = false, kGoesOn = false;
@@ -93,10 +97,12 @@ struct WordProducts {  // int8 as signed words
 };
 
 using Products4 = ByteProducts<8>;
-using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
-using ProductsOf32 = Products4;        // of 32
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
+using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
+using FittingProducts4 = Products4;
+using FittingProducts5 = ByteProducts<8>;
+using FittingProducts6 = ByteProducts<4>;
 
 #endif
 

@@ -1,5 +1,7 @@
 // Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
 #include <algorithm>
+#include <cstdint>
+#include <type_traits>
 
 #include "tall_products.h"
 
@@ -101,27 +103,27 @@ class SubGroupTallTile {
 
 namespace {
 
-// Whether the products of 32 codes of int4 with these rows fit 16 bits. They might not where most inputs are near the largest of their
-// group.
-bool fits_words(int rows, const TileArgs& t) {
-  constexpr float kMost = 32767 / 15;
+// Whether the products of a sub-group's codes with these rows fit 16 bits. They might not where most inputs are near the largest of
+// their group.
+bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
+  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63;
   float most = 0;
   const float* of_group = t.sum;
   for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
     most = std::max(most, *std::max_element(of_group, of_group + rows));
   }
-  return most <= kMost;
+  return most <= float(INT16_MAX / largest_code);
 }
 
-// Calls body(P{}) with the products of a layout.
+// Calls body(P{}, F{}) with the products of a layout, and with those where inputs leave 16 bits to their sums.
 template <class Body>
-void with_products(appl_layout layout, int sub_group_size, bool fits_words, Body&& body) {
+void with_products(appl_layout layout, int sub_group_size, Body&& body) {
   switch (layout) {
     case APPL_INT4:
-      if (sub_group_size == 16) return body(ProductsOf16{});
-      return fits_words ? body(ProductsOf32{}) : body(Products4{});
-    case APPL_INT5: return body(Products5{});
-    default: return body(Products6{});
+      if (sub_group_size == 16) return body(ProductsOf16{}, ProductsOf16{});
+      return body(Products4{}, FittingProducts4{});
+    case APPL_INT5: return body(Products5{}, FittingProducts5{});
+    default: return body(Products6{}, FittingProducts6{});
   }
 }
 
@@ -146,12 +148,15 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
 }  // namespace
 
 void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
-  with_products(layout, t.sub_group_size, false, [&](auto products) { unpack_factors<decltype(products)>(t, block); });
+  with_products(layout, t.sub_group_size, [&]<class P, class Fitting>(P, Fitting) { unpack_factors<P>(t, block); });
 }
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  with_products(layout, t.sub_group_size, APPL_VNNI && fits_words(rows, t), [&](auto products) {
-    run_rows<SubGroupTallTile, decltype(products), kTallRows>(rows, t, block, ahead);
+  with_products(layout, t.sub_group_size, [&]<class P, class Fitting>(P, Fitting) {
+    if constexpr (!std::is_same_v<P, Fitting>) {
+      if (fits_words(layout, rows, t)) return run_rows<SubGroupTallTile, Fitting, kTallRows>(rows, t, block, ahead);
+    }
+    run_rows<SubGroupTallTile, P, kTallRows>(rows, t, block, ahead);
   });
 }
 

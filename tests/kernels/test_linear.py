@@ -139,6 +139,7 @@ def test_a_row_of_sub_groups_is_the_same_in_every_batch(
     rng = np.random.default_rng(9)
     x = rng.standard_normal((64, 2048)).astype(np.float32)
     x[7], x[40, 256:512] = 1, -1  # their sub-groups' products need more than 16 bits
+    x[21], x[33] = np.tile([1, 1, 0, 0], 512), np.tile([0, 0, -1, -1], 512)  # these in one of AVX2's two sums alone
     weight = random_sub_groups(rng, layout, 70, 2048, size, offset)
     batch = times(native, weight, x, quantize=True)
     for rows in (1, 2, 3, 4, 5, 12, 13, 25, 60, 61):
