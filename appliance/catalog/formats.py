@@ -40,6 +40,11 @@ class WeightForm:
     def is_quantized(self) -> bool:
         return self.layout in INTEGER_LAYOUTS
 
+    def row_bytes(self, columns: int) -> int:
+        """Of a quantized row of whole groups without sub-groups: its codes and scales."""
+        groups = columns // (self.group_size or columns)
+        return columns * self.element_bits // 8 + groups * self.scale_bytes * (1 + self.has_offset)
+
 
 INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
 CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero where every offset is minus that many scales
@@ -58,6 +63,16 @@ INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
 INT5_S32 = WeightForm("int5", 256, has_offset=True, sub_group_size=32)
 INT6_S16 = WeightForm("int6", 256, has_offset=True, sub_group_size=16)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
+
+
+def screen_form(layout: str, group_size: int | None, columns: int) -> WeightForm | None:
+    """Of the copy that tells where the largest products with a weight may be: 8 bits of 16 and 32, and 6 of int8 in
+    groups that int6 has. None where a copy would save too little, or cannot be."""
+    if layout in DENSE:
+        return WeightForm("int8", scale_bytes=4)
+    size = min(group_size or columns, 256)
+    is_whole = size % 16 == 0 and 256 % size == 0 and columns % size == 0
+    return WeightForm("int6", size) if layout == "int8" and is_whole else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class OperatorWork:
     extent: Extent = Extent.TOKENS
     window: int | None = None
     screened: "OperatorWork | None" = None  # in steps that ask for few of the logits, where that is less
+    most_rows: int | None = None  # of logits, in steps of which this is the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ class StepCounts:
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """What the operator has to do in this step."""
-        return work.screened if self.few_logits and work.screened is not None else work
+        screened = work.screened if self.few_logits else None
+        if screened is None or (screened.most_rows is not None and self.sampled > screened.most_rows):
+            return work
+        return screened
 
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one
@@ -86,10 +90,10 @@ def program_work(
     kv_dtype: str,
     *,
     int8_inputs: bool,
-    screen_bytes: int = 0,
+    screen: tuple[int, int] | None = None,
 ) -> tuple[OperatorWork, ...]:
     """weight_bytes: of a matrix as it lies in memory, by name. int8_inputs: weights of 8 bits and less meet int8.
-    screen_bytes: of the int8 copy of what the last operator multiplies with; 0 where there is none."""
+    screen: bytes of the copy of what the last operator multiplies with, and for how many rows at most it is used."""
 
     def work(op: Operator) -> OperatorWork:
         match op:
@@ -116,9 +120,10 @@ def program_work(
                 return OperatorWork(_snake(type(op).__name__))
 
     found = [work(op) for op in program.operators]
-    if screen_bytes:
-        last = found[-1]
-        screened = replace(last, label=f"{last.label}, screened", unit="int8", weight_bytes=screen_bytes)
+    if screen is not None:
+        last, (size, rows) = found[-1], screen
+        label = f"{last.label}, screened"
+        screened = replace(last, label=label, unit="int8", weight_bytes=size, most_rows=rows)
         found[-1] = replace(last, screened=screened)
     return tuple(found)
 

@@ -13,7 +13,7 @@ from math import prod
 from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import MeasuredFacts
-from appliance.plan.screen import head_tensors
+from appliance.plan.screen import head_tensors, screen_bytes, screen_forms
 from appliance.plan.types import EnginePlan, WeightPlan
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
@@ -164,7 +164,7 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
 
 
 def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
-    """Of a table of embeddings only what serves as the output head is read whole; screened, a byte an element."""
+    """Of a table of embeddings only what serves as the output head is read whole; screened, its copy is."""
     used = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and not is_unused(tensor.name)]
     heads = head_tensors(model)
     for form in plan.precision.weights:
@@ -178,7 +178,8 @@ def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
             continue
         serves_as_head = form.role == "embedding"
         if serves_as_head and plan.kernels.screen_logits:
-            yield _Matrices(elements, elements, "int8", "int8", is_head=True)
+            forms = [form for form in screen_forms(read, plan.precision) if form]
+            yield _Matrices(screen_bytes(read, forms, panel=1), elements, "int8", forms[0].layout, is_head=True)
             continue
         unit = _unit(form, plan)
         kernel = form.layout if unit == "int8" or form.layout not in INTEGER_LAYOUTS else ""

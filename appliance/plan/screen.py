@@ -1,18 +1,18 @@
-"""Pass `screen`: whether an int8 copy of the output head tells which few logits may count."""
+"""Pass `screen`: whether a copy of the output head in fewer bits tells which few logits may count."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from appliance.base.units import format_size
-from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
+from appliance.catalog.formats import WeightForm, is_unused, screen_form, tensor_role
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.sizes import padded
-from appliance.plan.types import MemoryItem, PrecisionPlan, WeightPlan
+from appliance.plan.types import MemoryItem, PrecisionPlan
 
 SCREEN = "logit_screen"  # among the items of memory
 PATH, SPEC_PATH = "kernels.screen_logits", "hardware.kernels.screen_logits"
@@ -52,7 +52,8 @@ def request_screen(
     """None where it is off, and the ledger says why."""
     wanted = inputs.spec.hardware.kernels.screen_logits
     heads = head_tensors(inputs.model)
-    obstacle = next(_obstacles(heads, kernels, precision, config), None)
+    forms = screen_forms(heads, precision)
+    obstacle = next(_obstacles(forms, kernels, config), None)
     if wanted is False:
         ledger.take(PATH, SPEC_PATH, False)
     elif obstacle is not None:
@@ -63,32 +64,39 @@ def request_screen(
     elif wanted == AUTO and sum(prod(head.shape) for head in heads) < _LEAST_ELEMENTS:
         ledger.decide(PATH, False, "computed", "the output head is small")
     else:
-        return ScreenRequest(_item(heads, kernels), wanted is True)
+        return ScreenRequest(_item(heads, [form for form in forms if form], kernels), wanted is True)
     return None
 
 
-def _item(heads: list[TensorFacts], kernels: KernelSetFacts) -> MemoryItem:
-    """A byte an element, and three floats a row: its scale, and two norms."""
-    shapes = [(padded(head.shape[0], kernels.panel), padded(head.shape[1], 8)) for head in heads]
+def screen_forms(heads: list[TensorFacts], precision: PrecisionPlan) -> list[WeightForm | None]:
+    """Of each head's copy; None where it has none."""
+    plans = {plan.storage: plan for plan in precision.weights if plan.role == "embedding"}
+    found = [(plans.get(head.storage), head.shape[1]) for head in heads]
+    return [screen_form(plan.layout, plan.group_size, columns) if plan else None for plan, columns in found]
+
+
+def screen_bytes(heads: list[TensorFacts], forms: list[WeightForm], panel: int) -> int:
+    """Codes, scales, and two norms a row."""
+    shapes = [(padded(head.shape[0], panel), padded(head.shape[1], 8)) for head in heads]
+    return sum(rows * (form.row_bytes(columns) + 8) for (rows, columns), form in zip(shapes, forms, strict=True))
+
+
+def _item(heads: list[TensorFacts], forms: list[WeightForm], kernels: KernelSetFacts) -> MemoryItem:
+    parts = [
+        f"{head.shape[0]:,} x {head.shape[1]:,} in {form.element_bits} bits"
+        for head, form in zip(heads, forms, strict=True)
+    ]
     return MemoryItem(
         name=SCREEN,
-        size_bytes=sum(rows * (columns + 12) for rows, columns in shapes),
-        formula="the output head in 8 bits: " + " + ".join(f"{rows:,} x {columns:,}" for rows, columns in shapes),
+        size_bytes=screen_bytes(heads, forms, kernels.panel),
+        formula="a copy of the output head: " + " + ".join(parts),
     )
 
 
-def _obstacles(
-    heads: list[TensorFacts], kernels: KernelSetFacts, precision: PrecisionPlan, config: ConfigFacts | None
-) -> Iterator[str]:
+def _obstacles(forms: list[WeightForm | None], kernels: KernelSetFacts, config: ConfigFacts | None) -> Iterator[str]:
     if not kernels.can_screen_logits:
         yield f"{kernels.name} computes all logits"
     if config is not None and config.final_soft_cap is not None:
         yield "logits are capped behind the output head"
-    forms = [_form(head, precision) for head in heads]
-    if any(form is None or form.layout in INTEGER_LAYOUTS for form in forms):
-        yield "the output head has 8 bits an element, or less"
-
-
-def _form(head: TensorFacts, precision: PrecisionPlan) -> WeightPlan | None:
-    found = (plan for plan in precision.weights if (plan.storage, plan.role) == (head.storage, "embedding"))
-    return next(found, None)
+    if None in forms:
+        yield "the output head has less than 8 bits an element, or groups that no copy in 6 bits has"

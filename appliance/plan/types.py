@@ -89,7 +89,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
     support: Literal["tested here", "compiled here", "untested"]
     choices: tuple[KernelChoice, ...]
     num_threads: int
-    screen_logits: bool = False  # with an int8 copy of the output head
+    screen_logits: bool = False  # with a copy of the output head in fewer bits
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):

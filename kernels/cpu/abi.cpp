@@ -54,6 +54,7 @@ int32_t appl_screen_create(appl_pool* pool, const appl_weight* weight, appl_scre
 }
 void appl_screen_destroy(appl_screen* screen) { delete screen; }
 uint64_t appl_screen_bytes(const appl_screen* screen) { return screen->bytes(); }
+int32_t appl_screen_most_rows(const appl_screen* screen) { return screen->most_rows(); }
 
 int32_t appl_packed_version(void) { return APPL_PACKED_VERSION; }
 void appl_weight_form(const appl_weight* weight, appl_packed_form* form) { *form = appl::form_of(*weight); }

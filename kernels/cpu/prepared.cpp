@@ -85,13 +85,14 @@ Group quantize_group(const float* x, int count, Value* out) {
   return {largest / 127.0f, float(total)};
 }
 
-// Adds the squares of one group as `form` has it, and of how far rounding as above is off.
+// Adds the squares of one group as `form` has it, and of how far rounding as above is off: where `form` is rounded so, nowhere.
 void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lost) {
   const float largest = magnitude(x, count), scale = largest / 127.0f;
   const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
   const auto add = [&](Floats v) {
     const Floats rounded = to_floats(round_to_ints(v * inverse)) * scale;
     if (form == Form::kBf16) v = bf16_to_floats(floats_to_bf16(v));
+    else if (form != Form::kF32) v = rounded;
     const Floats rest = v - rounded;
     whole += v * v;
     lost += rest * rest;
@@ -195,6 +196,22 @@ RowNorms row_norms(const PreparedShape& shape, Form form, const float* x) {
     add_squares(x + first, std::min(shape.group_size, shape.columns - first), form, whole, lost);
   }
   return {std::sqrt(reduce_add(whole)), std::sqrt(reduce_add(lost))};
+}
+
+void copy_row(const Prepared& from, int row, const Prepared& to, int to_row) {
+  const PreparedShape& shape = from.shape;
+  for (int block = 0; block < shape.num_blocks(); ++block) {
+    const size_t at = size_t(block) * size_t(to.rows) + size_t(to_row);
+    std::memcpy(to.data + at * kRowBytes, from.block(block) + size_t(row) * kRowBytes, kRowBytes);
+  }
+  const size_t parts = size_t(shape.num_sub_groups());
+  for (size_t group = 0; group < size_t(shape.num_groups()); ++group) {
+    const size_t at = group * from.side_stride + size_t(row), to_at = group * to.side_stride + size_t(to_row);
+    to.scale[to_at] = from.scale[at];
+    to.sum[to_at] = from.sum[at];
+    to.scaled_sum[to_at] = from.scaled_sum[at];
+    std::copy_n(from.sub_sum + at * parts, parts, to.sub_sum + to_at * parts);
+  }
 }
 
 void prepare_row(const Prepared& p, const float* x, int row) {

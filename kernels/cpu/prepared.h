@@ -70,6 +70,9 @@ void prepare_row(const Prepared& prepared, const float* x, int row);
 // Converts `count` floats of a row: its columns from `first` on, which are whole groups and in one block.
 void prepare_columns(const Prepared& prepared, const float* x, int row, int first, int count);
 
+// Makes a row of `to` what a row of `from` is; both have one shape.
+void copy_row(const Prepared& from, int row, const Prepared& to, int to_row);
+
 // Euclidean norms of a row of shape.columns floats as `form` has them, and of what its rounding to int8 is off from these.
 struct RowNorms {
   float whole, lost;

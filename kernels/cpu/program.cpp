@@ -236,6 +236,10 @@ void appl_program::execute_linear(const Bound& bound, int rows) {
   appl::run_linear(pool_, call);
 }
 
+bool appl_program::is_screened(const appl_linear& op, const appl_step& step) {
+  return op.screen != nullptr && step.num_largest != nullptr && step.num_sampled <= op.screen->most_rows();
+}
+
 void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
   const appl_linear& op = bound.op.as.linear;
   const int rows = step.num_sampled;
@@ -245,7 +249,8 @@ void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
   uint8_t* const memory = prepared_memory();
   uint8_t* const behind = memory + appl::round_up(bound.input.bytes(rows), 64);
   const appl::Prepared input = appl::prepare(pool_, bound.input, rows, memory, row_of);
-  const appl::Prepared rounded = appl::prepare(pool_, bound.rounded, rows, behind, row_of);
+  const bool is_one = bound.rounded == bound.input;
+  const appl::Prepared rounded = is_one ? input : appl::prepare(pool_, bound.rounded, rows, behind, row_of);
   pauses_.ran(
       appl::run_screened(pool_, {op.weight, op.screen, step, op.x, input, rounded, op.out.data, op.out.stride, scratch<uint8_t>()}));
 }
@@ -263,7 +268,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       return appl::run_norm(pool_, bound.op.kind, as.norm, rows(as.norm.x));
     case APPL_OP_HEAD_NORM: return appl::run_head_norm(pool_, as.head_norm, rows(as.head_norm.x));
     case APPL_OP_LINEAR:
-      if (as.linear.screen != nullptr && step.num_largest != nullptr && !pauses_.skip()) return execute_screened(bound, step);
+      if (is_screened(as.linear, step) && !pauses_.skip()) return execute_screened(bound, step);
       return execute_linear(bound, rows(as.linear.x));
     case APPL_OP_ACTIVATION: return appl::run_activation(pool_, as.pointwise, rows(as.pointwise.x));
     case APPL_OP_GATED_ACTIVATION:

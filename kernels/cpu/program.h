@@ -56,6 +56,7 @@ struct appl_program {
   void bind_gated(Bound& bound);
   void prepare(const Bound& linear, int rows);
   void execute_linear(const Bound& bound, int rows);
+  static bool is_screened(const appl_linear& op, const appl_step& step);
   void execute_screened(const Bound& bound, const appl_step& step);
   int max_rows(const appl_span& span) const;
   bool overlaps(const appl_span& a, const appl_span& b) const;

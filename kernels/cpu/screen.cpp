@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 
+#include "planes.h"
 #include "simd.h"
 #include "status.h"
 #include "vocabulary.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of what is rounded: scales have inverses, squares add up
+constexpr float kMostHalf = 65504.0f;
 constexpr int kWordPanels = 32;  // a bit each
 constexpr float kUnderflow = 2e-20f;  // the root of what squares lose that are too small for f32; its square, of what products lose
 
@@ -35,8 +37,8 @@ size_t own_bytes(const appl_weight& weight, const PreparedShape& input) {
   return round_up(std::max(size_t(words_of(weight)) * (kWidth + 1) * sizeof(float), input.bytes(kMaxPanelRows)), 64);
 }
 
-// Sixteen rows' worth of column k: lanes first .. first + kWidth of a panel.
-Floats column_of(const appl_weight& w, const uint8_t* panel, int k, int first) {
+// Column k of a weight of 16 or 32 bits: lanes first .. first + kWidth of a panel.
+Floats dense_column(const appl_weight& w, const uint8_t* panel, int k, int first) {
   const size_t at = size_t(k) * kPanel + size_t(first);
   if (w.layout == APPL_F32) return load(panel + at * sizeof(float));
   if (w.layout == APPL_F16) return f16_to_floats(load<Halves>(panel + at * sizeof(uint16_t)));
@@ -44,37 +46,140 @@ Floats column_of(const appl_weight& w, const uint8_t* panel, int k, int first) {
   return bit_cast<Floats>(k % 2 == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
 
-// Rounds some rows of a panel, a lane each. Writes codes as int8 is packed; sets the norms of scale * codes and of the rest.
-void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen) {
-  const uint8_t* const from = w.panel(panel);
-  uint8_t* const to = screen.codes->data + size_t(panel) * screen.codes->panel_bytes;
-  Ints bits{};  // of the largest magnitude: what is infinite or not a number is above all others
-  for (int k = 0; k < w.columns; ++k) {
-    const Ints next = bit_cast<Ints>(column_of(w, from, k, first)) & 0x7fffffff;
-    bits = next > bits ? next : bits;
+// Writes the scales of lanes first .. first + kWidth into a header. Returns them as they are read.
+Floats store_scale(Floats scale, bool as_f32, uint8_t* header, int first) {
+  if (as_f32) {
+    store(header + size_t(first) * sizeof(float), scale);
+    return scale;
   }
-  const Floats largest = bit_cast<Floats>(bits), none{};
-  const Ints is_usable = bits < bit_cast<int32_t>(kMostWeight), is_rounded = is_usable & (bits > bit_cast<int32_t>(kLeastWeight));
-  const Floats scale = is_rounded ? largest / 127.0f : none, inverse = is_rounded ? 127.0f / largest : none;
-  store(to + size_t(first) * sizeof(float), scale);
-  Floats kept{}, rest{};
-  for (int k = 0; k < screen.codes->padded_columns; k += 4) {
-    Words codes{};
-    for (int i = 0; i < std::min(4, w.columns - k); ++i) {
-      const Floats weight = is_usable ? column_of(w, from, k + i, first) : none;
-      const Ints q = round_to_ints(weight * inverse);
-      const Floats c = to_floats(q) * scale, e = weight - c;
-      codes |= (bit_cast<Words>(q) & 0xffu) << (8 * i);
-      kept += c * c;
-      rest += e * e;
+  const Halves halves = floats_to_f16(scale);
+  store(header + size_t(first) * sizeof(uint16_t), halves);
+  return f16_to_floats(halves);
+}
+
+// Columns from `begin` on of the rows in lanes first .. first + kWidth of a panel: those of one group, where the weight has groups.
+class GroupColumns {
+ public:
+  GroupColumns(const appl_weight& w, const uint8_t* panel, int begin, int first) : w_(w), panel_(panel), begin_(begin), first_(first) {
+    if (w.layout != APPL_INT8) return;
+    const uint8_t* const block = panel + size_t(begin / w.group_size) * w.block_bytes;
+    codes_ = block + w.header_bytes + size_t(begin % w.group_size) * kPanel + size_t(first) * 4;
+    scale_ = load_scales(block, w.scales_are_f32, first / kWidth);
+    if (w.has_offset) offset_ = load_offsets(block, w.scales_are_f32, first / kWidth);
+  }
+
+  // Columns k to k + 3 of them; past the end they are zero.
+  void load_four(int k, Floats (&out)[4]) const {
+    if (codes_ != nullptr) {
+      const Words codes = load<Words>(codes_ + size_t(k) * kPanel);
+      for (int i = 0; i < 4; ++i) out[i] = to_floats(Ints(codes >> (8 * i) & 0xffu) - 128) * scale_ + offset_;
+      return;
     }
-    store(to + screen.codes->header_bytes + (size_t(k) * kPanel + size_t(first) * 4), codes ^ 0x80808080u);
+    for (int i = 0; i < 4; ++i) {
+      const int column = begin_ + k + i;
+      out[i] = column < w_.columns ? dense_column(w_, panel_, column, first_) : Floats{};
+    }
   }
+
+ private:
+  const appl_weight& w_;
+  const uint8_t *panel_, *codes_ = nullptr;  // of int8
+  int begin_, first_;
+  Floats scale_{}, offset_{};
+};
+
+// Puts four columns' codes of the rows from lane `first` on into a group's data; k counts from its first column.
+void put_codes(appl_layout layout, uint8_t* data, int k, int first, Words codes) {
+  data += size_t(first) * 4;
+  if (layout == APPL_INT8) return store(data + size_t(k) * kPanel, codes);
+  using P = Planes<6>;
+  uint8_t* const unit = data + size_t(k / P::kColumns) * P::kUnitBytes;
+  const int step = k % P::kColumns / 4;
+  uint8_t* const nibbles = unit + (1 + step / 2) * P::kLineBytes;
+  store(unit, load<Words>(unit) | (codes >> 4 & P::kHighMask >> 4) << (P::kHigh * step));
+  store(nibbles, load<Words>(nibbles) | (codes & 0x0f0f0f0fu) << (step % 2 * 4));
+}
+
+// Rounds some rows of a panel, a lane each, into the zeroed copy, and sums up the squares of scale * codes and of the rest.
+class RowRounding {
+ public:
+  RowRounding(const appl_weight& weight, const appl_weight& copy, int panel, int first)
+      : w_(weight),
+        copy_(copy),
+        from_(weight.panel(panel)),
+        to_(copy.data + size_t(panel) * copy.panel_bytes),
+        first_(first),
+        most_(splat(copy.layout == APPL_INT8 ? 127.0f : 31.0f)),
+        most_weight_(copy.scales_are_f32 ? kMostWeight : kMostHalf * most_[0]) {}
+
+  void run() {
+    uint8_t* to = to_;
+    for (int begin = 0; begin < copy_.padded_columns; begin += copy_.group_size, to += copy_.block_bytes) round_group(begin, to);
+  }
+
+  // Of a lane that has numbers which no bound holds, what was lost is infinite.
+  void write_norms(float* norms, float* lost) const {
+    for (int lane = 0; lane < kWidth; ++lane) {
+      const bool is_known = is_usable_[lane] != 0 && kept_[lane] < kInfinite && rest_[lane] < kInfinite;
+      norms[lane] = is_known ? at_most(std::sqrt(kept_[lane]), w_.columns) : 0;
+      lost[lane] = is_known ? at_most(std::sqrt(rest_[lane]), w_.columns) : kInfinite;
+    }
+  }
+
+ private:
+  // Bits of a group's largest magnitude: what is infinite or not a number is above all others.
+  Ints largest_bits(const GroupColumns& columns) const {
+    Ints bits{};
+    Floats values[4];
+    for (int k = 0; k < copy_.group_size; k += 4) {
+      columns.load_four(k, values);
+      for (const Floats& each : values) {
+        const Ints next = bit_cast<Ints>(each) & 0x7fffffff;
+        bits = next > bits ? next : bits;
+      }
+    }
+    return bits;
+  }
+
+  void round_group(int begin, uint8_t* to) {
+    const Floats none{};
+    const GroupColumns columns(w_, from_, begin, first_);
+    const Ints bits = largest_bits(columns), is_finite = bits < bit_cast<int32_t>(kMostWeight);
+    const Ints has_scale = (bits < bit_cast<int32_t>(most_weight_)) & (bits > bit_cast<int32_t>(kLeastWeight));
+    const Floats wanted = has_scale ? bit_cast<Floats>(bits) / most_ : none;
+    const Floats scale = store_scale(wanted, copy_.scales_are_f32, to, first_), inverse = scale > none ? 1.0f / scale : none;
+    is_usable_ &= is_finite;
+    Floats values[4];
+    for (int k = 0; k < copy_.group_size; k += 4) {
+      columns.load_four(k, values);
+      Words codes{};
+      for (int i = 0; i < 4; ++i) {
+        const Floats value = is_finite ? values[i] : none;
+        const Ints q = round_to_ints(vmin(vmax(value * inverse, -most_), most_));
+        const Floats c = to_floats(q) * scale, e = value - c;
+        codes |= Words(q + copy_.zero_point) << (8 * i);
+        kept_ += c * c;
+        rest_ += e * e;
+      }
+      put_codes(copy_.layout, to + copy_.header_bytes, k, first_, codes);
+    }
+  }
+
+  const appl_weight &w_, &copy_;
+  const uint8_t* const from_;
+  uint8_t* const to_;
+  const int first_;
+  const Floats most_;        // the largest code
+  const float most_weight_;  // the largest value that has a scale
+  Floats kept_{}, rest_{};
+  Ints is_usable_ = ~Ints{};
+};
+
+void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen) {
+  RowRounding rounding(w, *screen.codes, panel, first);
+  rounding.run();
   const size_t at = size_t(panel) * kPanel + size_t(first);
-  for (int lane = 0; lane < kWidth; ++lane) {
-    screen.norms[at + size_t(lane)] = at_most(std::sqrt(kept[lane]), w.columns);
-    screen.lost[at + size_t(lane)] = is_usable[lane] != 0 ? at_most(std::sqrt(rest[lane]), w.columns) : kInfinite;
-  }
+  rounding.write_norms(screen.norms.data() + at, screen.lost.data() + at);
 }
 
 // How far outputs of a row may be from their approximations.
@@ -106,13 +211,11 @@ class Screening {
 
   int num_words() const { return num_words_; }
 
-  // True where so much is marked that computing all is faster.
-  bool is_most_marked() const {
-    constexpr int kCrowd = 4;  // rows that share a panel's bytes when all is computed
-    const int worth_whole = call_.input.rows < kCrowd ? 4 : 8;  // times what is marked
+  // Of all rows' panels.
+  float marked_share() const {
     int64_t marks = 0;
     for (int i = 0; i < call_.input.rows * num_words_; ++i) marks += std::popcount(marks_[i]);
-    return marks * worth_whole > int64_t{call_.input.rows} * weight_.num_panels;
+    return float(marks) / float(int64_t{call_.input.rows} * weight_.num_panels);
   }
 
   // Marks the panels in which the row's largest outputs may be.
@@ -217,14 +320,8 @@ class Screening {
 
   // The rows lie together first: a panel is read once for all.
   void compute(int panel, int next, const int* rows, int count, int thread) const {
-    const PreparedShape& shape = call_.input.shape;
-    const Prepared together = prepared_at(shape, count, own(thread));
-    for (int block = 0; block < shape.num_blocks(); ++block) {
-      for (int i = 0; i < count; ++i) {
-        std::memcpy(together.data + (size_t(block) * size_t(count) + size_t(i)) * kRowBytes,
-                    call_.input.block(block) + size_t(rows[i]) * kRowBytes, kRowBytes);
-      }
-    }
+    const Prepared together = prepared_at(call_.input.shape, count, own(thread));
+    for (int i = 0; i < count; ++i) copy_row(call_.input, rows[i], together, i);
     alignas(64) float sums[kMaxPanelRows * kPanel];
     run_panel(weight_, together, panel, next, sums);
     const int first = panel * kPanel, live = std::min(kPanel, weight_.rows - first);
@@ -240,16 +337,29 @@ class Screening {
   uint8_t* const own_;     // [thread]
 };
 
+// Of 16 or 32 bits it has 8, and one scale a row; of int8 six, in the groups of its input: that is rounded but once then.
+appl_packed_form copy_form(const appl_weight& weight) {
+  require(!weight.is_quantized() || weight.layout == APPL_INT8, "a weight of less than 8 bits has no screen");
+  appl_packed_form form{};
+  form.rows = weight.rows;
+  form.columns = weight.columns;
+  if (weight.is_quantized()) {
+    form.layout = APPL_INT6;
+    form.group_size = std::min(weight.group_size, kMaxActivationGroup);
+    form.zero_point = 32;
+  } else {
+    form.layout = APPL_INT8;
+    form.group_size = weight.columns;
+    form.scales_are_f32 = 1;
+    form.zero_point = 128;
+  }
+  return form;
+}
+
 }  // namespace
 
 appl_screen* make_screen(appl_pool& pool, const appl_weight& weight) {
-  require(!weight.is_quantized(), "a weight of 8 bits or less has no screen");
-  appl_packed_form form{};
-  form.layout = APPL_INT8;
-  form.rows = weight.rows;
-  form.columns = form.group_size = weight.columns;
-  form.scales_are_f32 = 1;
-  form.zero_point = 128;
+  const appl_packed_form form = copy_form(weight);
   auto screen = std::make_unique<appl_screen>();
   screen->codes.reset(reserve(pool, form));
   screen->norms.resize(size_t(weight.num_panels) * kPanel);
@@ -275,14 +385,17 @@ bool run_screened(appl_pool& pool, const ScreenedCall& call) {
   parallel_for(pool, rows, call.weight->rows, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
   }, 1);
-  if (screening.is_most_marked()) {
+  constexpr int kCrowd = 4;  // rows that share a panel's bytes when all is computed
+  const float share = screening.marked_share();
+  if (share > (rows < kCrowd ? 1.0f / 4 : 1.0f / 8)) {
     run_linear(pool, {call.weight, call.input, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
     return false;
   }
   parallel_for(pool, screening.num_words(), int64_t{rows} * call.weight->columns * kPanel, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t word = begin; word < end; ++word) screening.compute(int(word), thread);
   });
-  return true;
+  constexpr float kGained = 1.0f / 16;  // at most, which takes what a quarter of the bytes less gives
+  return call.screen->saves_half() || share <= kGained;
 }
 
 }  // namespace appl

@@ -1,8 +1,9 @@
-// Which outputs of a Linear may be among the largest of their row: an int8 copy of its weight, half the bytes or less, says of each
+// Which outputs of a Linear may be among the largest of their row: a copy of its weight, three quarters of the bytes or less, says of each
 // how large it is at most and at least. Only where that leaves a doubt is the weight itself read.
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -14,16 +15,20 @@
 #include "weight.h"
 
 struct appl_screen {
-  std::unique_ptr<appl_weight> codes;  // int8, one scale a row; its panels are in the pool's store
+  std::unique_ptr<appl_weight> codes;  // int8, one scale a row; of an int8 weight int6. Its panels are in the pool's store
   std::vector<float> norms;            // [panel][kPanel]: of a row of the codes
   std::vector<float> lost;             // [panel][kPanel]: norm of what rounding took from the row; infinite where it cannot be told
 
   size_t bytes() const { return codes->bytes() + (norms.size() + lost.size()) * sizeof(float); }
+
+  bool saves_half() const { return codes->layout == APPL_INT8; }
+  // Where it does not, only so few rows gain: they are read at the pace of memory.
+  int most_rows() const { return saves_half() ? INT_MAX : 4; }
 };
 
 namespace appl {
 
-// Throws Error for a quantized weight.
+// Throws Error for a weight of less than 8 bits, and for int8 whose groups int6 has not: of a multiple of 16 columns that divides 256.
 appl_screen* make_screen(appl_pool& pool, const appl_weight& weight);
 
 // The form in which the copy wants its input.
@@ -45,7 +50,7 @@ size_t screen_scratch_bytes(const appl_weight& weight, const PreparedShape& inpu
 
 // out = x @ weight.T as run_linear has it in every panel with an output that may be one of the row's num_largest, or above one of
 // them and past; the other outputs are less than those, also when both are divided by a number of 0.001 to 100, and near what they
-// would be. Returns false where that were so many panels that all outputs were computed.
+// would be. Returns false where those were so many that nothing is gained; where they were most, all outputs were computed.
 bool run_screened(appl_pool& pool, const ScreenedCall& call);
 
 // Steps whose outputs are so alike that a screen gains nothing come in runs: after some in a row it pauses, longer each time.
@@ -60,7 +65,7 @@ class ScreenPauses {
   }
 
  private:
-  static constexpr int kMostFailures = 5;  // in a row that count: 0, 1, 3, 7, and then always 15 steps of pause
+  static constexpr int kMostFailures = 7;  // in a row that count: 0, 1, 3, 7, 15, 31, and then always 63 steps of pause
   int failures_ = 0, left_ = 0;
 };
 

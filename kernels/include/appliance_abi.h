@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 7
+#define APPL_ABI_VERSION 8
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -263,10 +263,12 @@ APPL_EXPORT int32_t appl_weight_form_of(const appl_matrix* rows, int32_t num_row
 APPL_EXPORT int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_weight** weight);
 APPL_EXPORT int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows);
 
-/* An int8 copy of a dense weight, in the pool's memory, which tells where its largest products with an input may be. */
+/* An int8 copy of a dense weight, or of int8 one of six bits, in the pool's memory, which tells where its largest products with an
+ * input may be. It is used for so many rows at most. */
 APPL_EXPORT int32_t appl_screen_create(appl_pool* pool, const appl_weight* weight, appl_screen** screen);
 APPL_EXPORT void appl_screen_destroy(appl_screen* screen);
 APPL_EXPORT uint64_t appl_screen_bytes(const appl_screen* screen);
+APPL_EXPORT int32_t appl_screen_most_rows(const appl_screen* screen);
 
 /* What is in a file and comes back: form and panels of a weight, and a weight over such panels, which are borrowed, only
  * read, and aligned to 64 bytes. Panels of another packed version mean something else. */

@@ -10,11 +10,12 @@ from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Executable, PastTokens
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.operators import Extent, GatherRows, Linear, RmsNorm, SoftCap, StepProgram
-from tests.kernels.harness import Graph, dense, limits, plain_step, random_weight, whole
+from tests.kernels.harness import Graph, dense, limits, plain_step, random_quantized, random_weight, whole
 
 HIDDEN = 224
 VOCABULARY = 1541  # whole panels of sixteen rows, and five rows more; whole words of 32 panels, and one panel more
 DENSE = [Layout.F32, Layout.F16, Layout.BF16]
+MOST_ROWS = 4  # of a step that a copy of int8 in six bits serves
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def head_of(
     norm: bool = False,
     cap: float | None = None,
     threads: int = 2,
+    quantize: bool = True,
 ) -> Head:
     graph = Graph()
     given, gathered = graph.given(x), graph.slot(x.shape[1], Extent.SAMPLED)
@@ -51,7 +53,7 @@ def head_of(
     if cap is not None:
         graph.add(SoftCap(logits, cap))
     program = StepProgram(tuple(graph.operators), tuple(graph.slots), logits, 0)
-    bounds = replace(limits(num_threads=threads), screen_logits=True)
+    bounds = replace(limits(num_threads=threads, quantize=quantize), screen_logits=True)
     return Head(native.bind(program, graph.weights, (), bounds), len(x))
 
 
@@ -262,8 +264,8 @@ def test_a_screen_that_gains_nothing_pauses(native: CpuKernelSet) -> None:
         return not np.array_equal(head.executable.run(step)[0], exact[row])
 
     assert is_screened(1)
-    pauses = [0, 1, 3, 7, 15, 15, 15]
-    for failures in range(1, 8):
+    pauses = [0, 1, 3, 7, 15, 31, 63, 63]
+    for failures in range(1, 9):
         for pause in pauses[: failures - 1]:
             assert not any(is_screened(0) for _ in range(1 + pause))
         assert not is_screened(0)
@@ -271,9 +273,89 @@ def test_a_screen_that_gains_nothing_pauses(native: CpuKernelSet) -> None:
         assert [is_screened(1) for _ in range(last + 2)] == [False] * last + [True, True]
 
 
+@pytest.mark.parametrize("quantize", [True, False])
+@pytest.mark.parametrize("offset", ["none", "free"])
+@pytest.mark.parametrize(
+    ("hidden", "group_size"), [(224, 32), (240, 16), (640, 128), (1280, 256), (256, 256), (64, 64)]
+)
+def test_heads_of_8_bits(native: CpuKernelSet, hidden: int, group_size: int, offset: str, quantize: bool) -> None:
+    """Inputs are near some rows of it, as a model's are."""
+    weight = random_quantized(np.random.default_rng(1), Layout.INT8, VOCABULARY, hidden, group_size, offset)
+    assert weight.scale is not None
+    scale, offsets = (0 if each is None else each.repeat(group_size, 1) for each in (weight.scale, weight.offset))
+    values = weight.data.reshape(VOCABULARY, hidden) * scale + offsets
+    for rows in (1, 3, MOST_ROWS):
+        x = values[700 : 700 + rows] + 0.1 / hidden**0.5 * random_input(rows, hidden)
+        assert check(head_of(native, x.astype(np.float32), weight, quantize=quantize)).mean() > 0.5
+
+
+def test_the_first_so_many_of_a_head_of_8_bits(native: CpuKernelSet) -> None:
+    head = head_of(native, random_input(MOST_ROWS, 128), random_head(Layout.INT8, 30_000, 128))
+    for count in (2, 20):
+        assert check(head, count).mean() > 0.5
+    exact, screened = head.logits(), head.logits([1, 0, 7, 3])
+    assert np.array_equal(screened[1], exact[1])
+    assert np.array_equal(screened.argmax(1), exact.argmax(1))
+
+
+def test_a_head_of_8_bits_computes_all_of_many_rows(native: CpuKernelSet) -> None:
+    head = head_of(native, random_input(MOST_ROWS + 1), random_head(Layout.INT8))
+    assert np.array_equal(head.logits(1), head.logits())
+
+
+def test_outliers_before_a_head_of_8_bits_cost_time_alone(native: CpuKernelSet) -> None:
+    x = random_input(3)
+    x[:, 5] *= 300
+    x[::2, 131] *= -1000
+    for quantize in (True, False):
+        check(head_of(native, x, random_head(Layout.INT8), quantize=quantize))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, 1e-42, 0.0])
+def test_inputs_of_a_head_of_8_bits_that_have_no_bounds(native: CpuKernelSet, value: float) -> None:
+    x = random_input(3)
+    x[1, 3:40] = value
+    head = head_of(native, x, random_head(Layout.INT8))
+    exact, screened = head.logits(), head.logits(1)
+    assert np.array_equal(screened[1].max(), exact[1].max(), equal_nan=True)
+    assert np.array_equal(screened[[0, 2]].argmax(1), exact[[0, 2]].argmax(1))
+    assert np.array_equal(screened[[0, 2]].max(1), exact[[0, 2]].max(1))
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-7, 3e-6, 1e4, 6e4, 1e6, 1e12, np.inf, np.nan])
+def test_scales_that_16_bits_do_not_hold(native: CpuKernelSet, scale: float) -> None:
+    """Of some groups of two rows: these are computed, or are as small as their copies say."""
+    weight = random_quantized(np.random.default_rng(1), Layout.INT8, VOCABULARY, HIDDEN, 32, scale_type=np.float32)
+    assert weight.scale is not None
+    weight.scale.reshape(VOCABULARY, -1)[[3, 900], 2:4] = scale
+    x = random_input(2)
+    head = head_of(native, x, weight)
+    exact, screened = head.logits(), head.logits(1)
+    assert np.array_equal(np.nanargmax(screened, 1), np.nanargmax(exact, 1))
+    assert np.array_equal(np.nanmax(screened, 1), np.nanmax(exact, 1))
+    if not np.isfinite(exact[:, [3, 900]]).all():
+        assert np.array_equal(screened[:, [3, 900]], exact[:, [3, 900]], equal_nan=True)
+
+
+def test_the_copy_in_six_bits_is_counted(native: CpuKernelSet) -> None:
+    executable = head_of(native, random_input(3), random_head(Layout.INT8)).executable
+    size = executable.memory_bytes["logit_screen"]
+    assert size == 1552 * (HIDDEN * 6 // 8 + HIDDEN // 32 * 2 + 8)
+    screened = executable.operator_work()[-1].screened
+    assert screened is not None
+    assert (screened.unit, screened.weight_bytes, screened.most_rows) == ("int8", size, MOST_ROWS)
+
+
 def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:
     x = random_input(3)
-    for head in (head_of(native, x, random_head(Layout.INT8)), head_of(native, x, random_head(), cap=30.0)):
+    rng = np.random.default_rng(1)
+    heads = [
+        head_of(native, x, random_head(), cap=30.0),
+        head_of(native, x, random_head(Layout.INT4)),
+        head_of(native, x, random_quantized(rng, Layout.INT8, VOCABULARY, HIDDEN, 8)),
+        head_of(native, x, random_quantized(rng, Layout.INT8, VOCABULARY, HIDDEN, HIDDEN)),
+    ]
+    for head in heads:
         assert "logit_screen" not in head.executable.memory_bytes
         assert head.executable.operator_work()[-1].screened is None
         assert np.array_equal(head.logits(1), head.logits())

@@ -116,7 +116,7 @@ def test_verify_compares_within_a_tenth(tmp_path: Path, facts_file: str, capsys:
 
 def test_comparison_shows_every_item() -> None:
     rows = compare_boot(plan(load(), qwen()), REPORT)
-    assert [row.name for row in rows] == ["weights", "kv_cache", "activations", "workspace", "total"]
+    assert [row.name for row in rows] == ["weights", "logit_screen", "kv_cache", "activations", "workspace", "total"]
     assert not rows[0].is_close
     assert "planned" in render_comparison(rows)
 

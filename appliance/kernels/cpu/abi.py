@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -246,6 +246,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_screen_create": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p))),
     "appl_screen_destroy": (None, (c_void_p,)),
     "appl_screen_bytes": (c_uint64, (c_void_p,)),
+    "appl_screen_most_rows": (c_int32, (c_void_p,)),
     "appl_packed_version": (c_int32, ()),
     "appl_weight_form": (None, (c_void_p, POINTER(PackedForm))),
     "appl_weight_panels": (c_void_p, (c_void_p,)),

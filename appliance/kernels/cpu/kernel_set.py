@@ -134,7 +134,7 @@ class CpuExecutable:
             lambda name: int(size_of(self.matrix(name))),
             self._limits.kv_dtype,
             int8_inputs=self._limits.quantize_activations,
-            screen_bytes=0 if self._screen is None else self._screen.size_bytes,
+            screen=None if self._screen is None else (self._screen.size_bytes, self._screen.most_rows),
         )
 
     @property

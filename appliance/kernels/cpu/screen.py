@@ -1,9 +1,10 @@
-"""The screen of the logits: an int8 copy of the output head that tells where the largest logits of a row may be."""
+"""The screen of the logits: a copy of the output head in fewer bits tells where the largest logits of a row may be."""
 
 import contextlib
 import ctypes
 from dataclasses import dataclass
 
+from appliance.catalog.formats import screen_form
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.weights import BoundWeights
@@ -14,6 +15,7 @@ from appliance.kernels.operators import Extent, Linear, Span, StepProgram
 class LogitScreen:
     handle: ctypes.c_void_p
     size_bytes: int
+    most_rows: int  # of logits, in steps that use it
 
 
 def screened_head(program: StepProgram) -> Linear | None:
@@ -32,7 +34,7 @@ def create_screen(
     program: StepProgram,
     weights: BoundWeights,
 ) -> LogitScreen | None:
-    """None where the logits come from something else than products with a dense weight. Raises BindError."""
+    """None where the logits are not just products, or the weight has no screen. Raises BindError."""
     head = screened_head(program)
     if head is None:
         return None
@@ -43,8 +45,9 @@ def create_screen(
         ctypes.c_void_p(),
     )
     functions.appl_weight_form(weight, ctypes.byref(form))
-    if form.layout >= abi.LAYOUTS["int8"]:
+    layout = next(name for name, value in abi.LAYOUTS.items() if value == form.layout)
+    if screen_form(layout, form.group_size or None, form.columns) is None:
         return None
     library.check(functions.appl_screen_create(pool, weight, ctypes.byref(handle)), "the screen of the logits")
     resources.callback(functions.appl_screen_destroy, handle)
-    return LogitScreen(handle, int(functions.appl_screen_bytes(handle)))
+    return LogitScreen(handle, int(functions.appl_screen_bytes(handle)), int(functions.appl_screen_most_rows(handle)))
