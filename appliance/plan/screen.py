@@ -12,11 +12,12 @@ from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.sizes import padded
-from appliance.plan.types import MemoryItem, PrecisionPlan
+from appliance.plan.types import MemoryItem, PrecisionPlan, WeightPlan
 
 SCREEN = "logit_screen"  # among the items of memory
 PATH, SPEC_PATH = "kernels.screen_logits", "hardware.kernels.screen_logits"
 _LEAST_ELEMENTS = 1 << 22  # of a head that is worth a copy: smaller ones stay in a cache
+_LEAST_SAVED = 1 / 32  # of the bytes of a token's weights, where a copy saves a quarter of the head and takes three
 
 
 def head_tensors(model: ModelFacts) -> list[TensorFacts]:
@@ -52,8 +53,9 @@ def request_screen(
     """None where it is off, and the ledger says why."""
     wanted = inputs.spec.hardware.kernels.screen_logits
     heads = head_tensors(inputs.model)
-    forms = screen_forms(heads, precision)
-    obstacle = next(_obstacles(forms, kernels, config), None)
+    found = screen_forms(heads, precision)
+    forms = [form for form in found if form]
+    obstacle = next(_obstacles(found, kernels, config), None)
     if wanted is False:
         ledger.take(PATH, SPEC_PATH, False)
     elif obstacle is not None:
@@ -61,16 +63,16 @@ def request_screen(
             message = f"there is nothing to screen: {obstacle}"
             ledger.refuse(SPEC_PATH, "plan/screen", message, allowed="auto, false", hint="write auto")
         ledger.decide(PATH, False, "computed", obstacle)
-    elif wanted == AUTO and sum(prod(head.shape) for head in heads) < _LEAST_ELEMENTS:
-        ledger.decide(PATH, False, "computed", "the output head is small")
+    elif wanted == AUTO and (reason := next(_reasons_against(heads, forms, precision), None)) is not None:
+        ledger.decide(PATH, False, "computed", reason)
     else:
-        return ScreenRequest(_item(heads, [form for form in forms if form], kernels), wanted is True)
+        return ScreenRequest(_item(heads, forms, kernels), wanted is True)
     return None
 
 
 def screen_forms(heads: list[TensorFacts], precision: PrecisionPlan) -> list[WeightForm | None]:
     """Of each head's copy; None where it has none."""
-    plans = {plan.storage: plan for plan in precision.weights if plan.role == "embedding"}
+    plans = _embedding_plans(precision)
     found = [(plans.get(head.storage), head.shape[1]) for head in heads]
     return [screen_form(plan.layout, plan.group_size, columns) if plan else None for plan, columns in found]
 
@@ -91,6 +93,27 @@ def _item(heads: list[TensorFacts], forms: list[WeightForm], kernels: KernelSetF
         size_bytes=screen_bytes(heads, forms, kernels.panel),
         formula="a copy of the output head: " + " + ".join(parts),
     )
+
+
+def _reasons_against(heads: list[TensorFacts], forms: list[WeightForm], precision: PrecisionPlan) -> Iterator[str]:
+    """Why a copy that could be is not worth its memory."""
+    if sum(prod(head.shape) for head in heads) < _LEAST_ELEMENTS:
+        yield "the output head is small"
+    if any(form.layout == "int6" for form in forms):
+        plans = _embedding_plans(precision)
+        head_bytes = sum(_head_bytes(head, plans[head.storage]) for head in heads)
+        read_bytes = head_bytes + sum(plan.planned_bytes for plan in precision.weights if plan.role == "linear")
+        saved = (head_bytes - screen_bytes(heads, forms, panel=1)) / read_bytes
+        if saved < _LEAST_SAVED:
+            yield f"a copy in 6 bits would save {saved:.1%} of what a token reads"
+
+
+def _embedding_plans(precision: PrecisionPlan) -> dict[str, WeightPlan]:
+    return {plan.storage: plan for plan in precision.weights if plan.role == "embedding"}
+
+
+def _head_bytes(head: TensorFacts, plan: WeightPlan) -> int:
+    return head.shape[0] * WeightForm("int8", plan.group_size).row_bytes(head.shape[1])
 
 
 def _obstacles(forms: list[WeightForm | None], kernels: KernelSetFacts, config: ConfigFacts | None) -> Iterator[str]:

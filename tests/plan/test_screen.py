@@ -61,10 +61,11 @@ def test_heads_of_8_bits_have_one_of_six() -> None:
     [
         (MODEL, small_model(), "the output head is small"),
         (MODEL, with_head("q5_0"), "less than 8 bits"),
+        (MODEL + "  quantization: int8\n", large(num_hidden_layers=64), "of what a token reads"),
         (MODEL + "hardware: {kernels: {kernel_set: reference}}\n", large(), "computes all logits"),
         (screened("false"), large(), ""),
     ],
-    ids=["small", "few bits", "reference", "switched off"],
+    ids=["small", "few bits", "little of the model", "reference", "switched off"],
 )
 def test_others_have_none(text: str, model: ModelFacts, reason: str) -> None:
     found = plan(load(text), model)

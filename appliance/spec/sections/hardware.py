@@ -74,7 +74,8 @@ class KernelsSection(Section):
         "Keep an 8-bit copy of an output head of 16 or 32 bits, or a 6-bit copy of one of 8 bits. Where a step's "
         "requests are greedy or sample with a top_k of 128 at most, and want tokens only, it tells which few logits "
         "can count: no others are computed. The tokens are the same. A 6-bit copy serves up to four sequences a step.",
-        auto="true where the kernel set can, the head has 4 million elements or more, and there is room for it",
+        auto="true where the kernel set can, the head has 4 million elements or more, a 6-bit copy saves a 32nd of "
+        "what a token reads, and there is room for it",
     )
 
 
