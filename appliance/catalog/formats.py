@@ -40,11 +40,6 @@ class WeightForm:
     def is_quantized(self) -> bool:
         return self.layout in INTEGER_LAYOUTS
 
-    def row_bytes(self, columns: int) -> int:
-        """Of a quantized row of whole groups without sub-groups: its codes and scales."""
-        groups = columns // (self.group_size or columns)
-        return columns * self.element_bits // 8 + groups * self.scale_bytes * (1 + self.has_offset)
-
 
 INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
 CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero where every offset is minus that many scales
@@ -63,6 +58,7 @@ INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
 INT5_S32 = WeightForm("int5", 256, has_offset=True, sub_group_size=32)
 INT6_S16 = WeightForm("int6", 256, has_offset=True, sub_group_size=16)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
+SIX_BIT_SCREEN_ROWS = 4  # kernels/cpu/screen.h: steps of more rows do without a screen in six bits
 
 
 def screen_form(layout: str, group_size: int | None, columns: int) -> WeightForm | None:

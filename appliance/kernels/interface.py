@@ -34,9 +34,7 @@ class ExecutionLimits:
     kv_dtype: str  # "f32", "bf16", "f16"
     num_threads: int
     quantize_activations: bool  # for integer weights, int8 in groups of min(group_size, 256) columns; else f32
-    screen_logits: bool = (
-        False  # keep a copy of the output head in fewer bits, for steps that ask for the largest logits
-    )
+    screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that ask for the largest logits
 
 
 @dataclass(slots=True)

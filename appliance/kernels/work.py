@@ -29,7 +29,7 @@ class OperatorWork:
     extent: Extent = Extent.TOKENS
     window: int | None = None
     screened: "OperatorWork | None" = None  # in steps that ask for few of the logits, where that is less
-    most_rows: int | None = None  # of logits, in steps of which this is the work
+    screened_rows: int = 0  # of logits at most, of such steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class StepCounts:
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """What the operator has to do in this step."""
-        screened = work.screened if self.few_logits else None
-        if screened is None or (screened.most_rows is not None and self.sampled > screened.most_rows):
-            return work
-        return screened
+        if self.few_logits and work.screened is not None and self.sampled <= work.screened_rows:
+            return work.screened
+        return work
 
     def keys(self, window: int | None) -> int:
         """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one
@@ -122,9 +121,8 @@ def program_work(
     found = [work(op) for op in program.operators]
     if screen is not None:
         last, (size, rows) = found[-1], screen
-        label = f"{last.label}, screened"
-        screened = replace(last, label=label, unit="int8", weight_bytes=size, most_rows=rows)
-        found[-1] = replace(last, screened=screened)
+        screened = replace(last, label=f"{last.label}, screened", unit="int8", weight_bytes=size)
+        found[-1] = replace(last, screened=screened, screened_rows=rows)
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from appliance.catalog.formats import INTEGER_LAYOUTS, is_unused, tensor_role
+from appliance.catalog.formats import INTEGER_LAYOUTS, SIX_BIT_SCREEN_ROWS, is_unused, tensor_role
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.screen import head_tensors, screen_bytes, screen_forms
@@ -87,8 +87,9 @@ def estimate(plan: EnginePlan, model: ModelFacts, measured: MeasuredFacts, workl
     """None for what the formulas do not cover: experts, and devices that are not CPUs."""
     if model.geometry.num_experts or plan.device != "cpu":
         return None
-    machine, matrices = _machine(plan, measured), list(_matrices(plan, model))
-    decode_s, bound = _step(plan, model, machine, matrices, workload.streams, decodes=True, length=workload.context)
+    machine, matrices = _machine(plan, measured), list(_matrices(plan, model, num_sampled=1))
+    decoded = list(_matrices(plan, model, num_sampled=workload.streams))
+    decode_s, bound = _step(plan, model, machine, decoded, workload.streams, decodes=True, length=workload.context)
     prefill_s = sum(
         _step(plan, model, machine, matrices, size, decodes=False, length=end)[0]
         for size, end in _chunks(workload.prompt, plan.scheduler.max_num_batched_tokens)
@@ -163,8 +164,9 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
     )
 
 
-def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
-    """Of a table of embeddings only what serves as the output head is read whole; screened, its copy is."""
+def _matrices(plan: EnginePlan, model: ModelFacts, num_sampled: int) -> Iterator[_Matrices]:
+    """Of a table of embeddings only what serves as the output head is read whole; screened, its copy is.
+    num_sampled: rows of logits."""
     used = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and not is_unused(tensor.name)]
     heads = head_tensors(model)
     for form in plan.precision.weights:
@@ -177,7 +179,8 @@ def _matrices(plan: EnginePlan, model: ModelFacts) -> Iterator[_Matrices]:
         if not elements:
             continue
         serves_as_head = form.role == "embedding"
-        if serves_as_head and plan.kernels.screen_logits:
+        is_dense = form.layout not in INTEGER_LAYOUTS
+        if serves_as_head and plan.kernels.screen_logits and (is_dense or num_sampled <= SIX_BIT_SCREEN_ROWS):
             forms = [form for form in screen_forms(read, plan.precision) if form]
             yield _Matrices(screen_bytes(read, forms, panel=1), elements, "int8", forms[0].layout, is_head=True)
             continue

@@ -7,6 +7,7 @@ from math import prod
 from appliance.base.units import format_size
 from appliance.catalog.formats import WeightForm, is_unused, screen_form, tensor_role
 from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.catalog.packing import Matrix, packed_total
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.plan.inputs import PlanInputs
@@ -79,8 +80,14 @@ def screen_forms(heads: list[TensorFacts], precision: PrecisionPlan) -> list[Wei
 
 def screen_bytes(heads: list[TensorFacts], forms: list[WeightForm], panel: int) -> int:
     """Codes, scales, and two norms a row."""
-    shapes = [(padded(head.shape[0], panel), padded(head.shape[1], 8)) for head in heads]
-    return sum(rows * (form.row_bytes(columns) + 8) for (rows, columns), form in zip(shapes, forms, strict=True))
+    norms = sum(8 * padded(head.shape[0], panel) for head in heads)
+    return norms + _packed_bytes(heads, forms, panel)
+
+
+def _packed_bytes(heads: list[TensorFacts], forms: list[WeightForm], panel: int) -> int:
+    return sum(
+        packed_total(form, [Matrix(head.name, head.shape)], panel) for head, form in zip(heads, forms, strict=True)
+    )
 
 
 def _item(heads: list[TensorFacts], forms: list[WeightForm], kernels: KernelSetFacts) -> MemoryItem:
@@ -101,7 +108,8 @@ def _reasons_against(heads: list[TensorFacts], forms: list[WeightForm], precisio
         yield "the output head is small"
     if any(form.layout == "int6" for form in forms):
         plans = _embedding_plans(precision)
-        head_bytes = sum(_head_bytes(head, plans[head.storage]) for head in heads)
+        eights = [WeightForm("int8", plans[head.storage].group_size) for head in heads]
+        head_bytes = _packed_bytes(heads, eights, panel=1)
         read_bytes = head_bytes + sum(plan.planned_bytes for plan in precision.weights if plan.role == "linear")
         saved = (head_bytes - screen_bytes(heads, forms, panel=1)) / read_bytes
         if saved < _LEAST_SAVED:
@@ -110,10 +118,6 @@ def _reasons_against(heads: list[TensorFacts], forms: list[WeightForm], precisio
 
 def _embedding_plans(precision: PrecisionPlan) -> dict[str, WeightPlan]:
     return {plan.storage: plan for plan in precision.weights if plan.role == "embedding"}
-
-
-def _head_bytes(head: TensorFacts, plan: WeightPlan) -> int:
-    return head.shape[0] * WeightForm("int8", plan.group_size).row_bytes(head.shape[1])
 
 
 def _obstacles(forms: list[WeightForm | None], kernels: KernelSetFacts, config: ConfigFacts | None) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from appliance.catalog.formats import SIX_BIT_SCREEN_ROWS as MOST_ROWS
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Executable, PastTokens
@@ -15,7 +16,6 @@ from tests.kernels.harness import Graph, dense, limits, plain_step, random_quant
 HIDDEN = 224
 VOCABULARY = 1541  # whole panels of sixteen rows, and five rows more; whole words of 32 panels, and one panel more
 DENSE = [Layout.F32, Layout.F16, Layout.BF16]
-MOST_ROWS = 4  # of a step that a copy of int8 in six bits serves
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,16 @@ def random_input(rows: int, hidden: int = HIDDEN) -> np.ndarray:
 
 def random_head(layout: Layout = Layout.BF16, rows: int = VOCABULARY, hidden: int = HIDDEN) -> CanonicalWeight:
     return random_weight(np.random.default_rng(1), layout, rows, hidden)
+
+
+def values_of(weight: CanonicalWeight) -> np.ndarray:
+    """f32 [N, K] of bf16, or of int8 in groups."""
+    codes = weight.data.reshape(weight.out_features, -1)
+    if weight.scale is None:
+        return (codes.astype(np.uint32) << 16).view(np.float32)
+    parts = (0 if part is None else part.repeat(weight.group_size, 1) for part in (weight.scale, weight.offset))
+    scale, offset = parts
+    return (codes * scale + offset).astype(np.float32)
 
 
 def check(head: Head, count: int = 1) -> np.ndarray:
@@ -273,6 +283,24 @@ def test_a_screen_that_gains_nothing_pauses(native: CpuKernelSet) -> None:
         assert [is_screened(1) for _ in range(last + 2)] == [False] * last + [True, True]
 
 
+@pytest.mark.parametrize(("layout", "pauses"), [(Layout.BF16, False), (Layout.INT8, True)])
+def test_a_tenth_of_the_panels_is_too_much_for_a_copy_in_six_bits(
+    native: CpuKernelSet, layout: Layout, pauses: bool
+) -> None:
+    """Ten of 97 have a row that is as large as the largest: these are computed, and the steps count as failures."""
+    weight = random_head(layout, hidden=256)
+    rows = weight.data.reshape(VOCABULARY, 256)
+    same = np.arange(10) * 160
+    rows[same] = rows[0]
+    if weight.scale is not None:
+        weight.scale.reshape(VOCABULARY, -1)[same] = weight.scale.reshape(VOCABULARY, -1)[0]
+    head = head_of(native, values_of(weight)[:1], weight)
+    exact = head.logits()
+    screened = [not np.array_equal(head.logits(1), exact) for _ in range(8)]
+    assert screened == ([True, True, False, True, False, False, False, True] if pauses else [True] * 8)
+    assert head.logits(1).argmax() == exact.argmax() == 0
+
+
 @pytest.mark.parametrize("quantize", [True, False])
 @pytest.mark.parametrize("offset", ["none", "free"])
 @pytest.mark.parametrize(
@@ -281,12 +309,10 @@ def test_a_screen_that_gains_nothing_pauses(native: CpuKernelSet) -> None:
 def test_heads_of_8_bits(native: CpuKernelSet, hidden: int, group_size: int, offset: str, quantize: bool) -> None:
     """Inputs are near some rows of it, as a model's are."""
     weight = random_quantized(np.random.default_rng(1), Layout.INT8, VOCABULARY, hidden, group_size, offset)
-    assert weight.scale is not None
-    scale, offsets = (0 if each is None else each.repeat(group_size, 1) for each in (weight.scale, weight.offset))
-    values = weight.data.reshape(VOCABULARY, hidden) * scale + offsets
+    values = values_of(weight)
     for rows in (1, 3, MOST_ROWS):
-        x = values[700 : 700 + rows] + 0.1 / hidden**0.5 * random_input(rows, hidden)
-        assert check(head_of(native, x.astype(np.float32), weight, quantize=quantize)).mean() > 0.5
+        x = values[700 : 700 + rows] + np.float32(0.1 / hidden**0.5) * random_input(rows, hidden)
+        assert check(head_of(native, x, weight, quantize=quantize)).mean() > 0.5
 
 
 def test_the_first_so_many_of_a_head_of_8_bits(native: CpuKernelSet) -> None:
@@ -341,9 +367,9 @@ def test_the_copy_in_six_bits_is_counted(native: CpuKernelSet) -> None:
     executable = head_of(native, random_input(3), random_head(Layout.INT8)).executable
     size = executable.memory_bytes["logit_screen"]
     assert size == 1552 * (HIDDEN * 6 // 8 + HIDDEN // 32 * 2 + 8)
-    screened = executable.operator_work()[-1].screened
-    assert screened is not None
-    assert (screened.unit, screened.weight_bytes, screened.most_rows) == ("int8", size, MOST_ROWS)
+    work = executable.operator_work()[-1]
+    assert work.screened is not None
+    assert (work.screened.unit, work.screened.weight_bytes, work.screened_rows) == ("int8", size, MOST_ROWS)
 
 
 def test_what_has_no_screen_computes_all(native: CpuKernelSet) -> None:

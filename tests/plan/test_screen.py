@@ -118,14 +118,22 @@ def test_a_copy_that_does_not_fit_is_suggested_away() -> None:
     assert not plan(load(screened("auto") + blocks), model, tight).kernels.screen_logits
 
 
-@pytest.mark.parametrize(("text", "saved"), [(MODEL, 1), (MODEL + "  quantization: int8\n", 1 / 4)])
-def test_the_floor_of_a_decode_reads_the_copy(text: str, saved: float) -> None:
-    """`saved`: bytes of an element."""
+@pytest.mark.parametrize(
+    ("text", "streams", "saved"),
+    [
+        (MODEL, 1, 1024 - 12),  # of two bytes one, but for a scale and two norms
+        (MODEL, 64, 1024 - 12),
+        (MODEL + "  quantization: int8\n", 4, 1024 / 4 - 8),  # two bits, but for two norms
+        (MODEL + "  quantization: int8\n", 5, 0),
+    ],
+)
+def test_the_floor_of_a_decode_reads_the_copy(text: str, streams: int, saved: float) -> None:
+    """`saved`: bytes of a row."""
     model = large()
     measured = MeasuredFacts(read_bandwidth=1e9, f32_peak=1e12, bf16_peak=1e12, int8_peak=1e12)
     found = plan(load(text), model)
     off = msgspec.structs.replace(found, kernels=msgspec.structs.replace(found.kernels, screen_logits=False))
-    with_copy, without = (estimate(each, model, measured, Workload()) for each in (found, off))
+    with_copy, without = (estimate(each, model, measured, Workload(streams=streams)) for each in (found, off))
     assert with_copy is not None
     assert without is not None
-    assert without.itl_s - with_copy.itl_s == pytest.approx(LARGE * saved / 1e9, rel=0.04)
+    assert without.itl_s - with_copy.itl_s == pytest.approx(4096 * saved / 1e9, rel=0.001)
