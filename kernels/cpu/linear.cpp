@@ -56,7 +56,6 @@ constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 int min_tall_rows(const appl_weight& weight) {
   const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
   if (APPL_VNNI && is_unpacked) return std::numeric_limits<int>::max();
-  if (APPL_VNNI && weight.sub_group_size != 0) return kMaxTileRows + 1;
   return (is_unpacked ? kStreamRows : kPackedStreamRows) + 1;
 }
 
@@ -88,14 +87,15 @@ bool panels_collide(const appl_weight& weight) {
 
 // Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
 // Few sums wait for one another, unless codes bring instructions enough of their own, and a core has enough of them in flight: Zen 4, which
-// the first level stands for, has not. Of many rows each vector of weights is for too few products.
+// the first level stands for, has not. Of many rows each vector of weights is for too few products; but with sub-groups sums leave room for
+// one panel or two anyway.
 bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
   if (!APPL_VNNI || !quantizes) return false;
   const bool has_one_scale = weight.num_groups == 1;
   if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
   if (has_small_first_level()) return false;
-  return !has_one_scale && rows <= (weight.sub_group_size != 0 ? 4 : 1);
+  return weight.sub_group_size != 0 || (!has_one_scale && rows == 1);
 }
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.
@@ -118,7 +118,8 @@ class Division {
     num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
     const int tile_rows = rows_per_tile();
     panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
-    if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows));
+    const bool has_sub_groups = call.weight->sub_group_size != 0;
+    if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows, has_sub_groups));
     is_in_order_ = num_tiles_ == 1 && !is_matrix_ && reads_in_order(*call.weight, quantizes, tile_rows);
     asks_second_level_ = rows_ <= kSecondLevelRows && has_small_first_level();
     if (is_in_order_) panels_per_tile_ = 1;

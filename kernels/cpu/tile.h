@@ -97,8 +97,17 @@ constexpr int tile_panels(int rows) { return tile_fits(rows, 4) ? 4 : tile_fits(
 // The same for integer products: one or two rows go faster when sums, results and what they are made of fit the registers.
 constexpr int kStreamVectors = APPL_VNNI ? 0 : 4;
 constexpr bool tile_streams(int rows, int panels) { return rows <= 2 && rows * panels * kPanelVectors <= kStreamVectors; }
-constexpr int integer_tile_panels(int rows) {
-  return tile_streams(rows, 4) ? 4 : tile_streams(rows, 2) ? 2 : tile_streams(rows, 1) ? 1 : tile_panels(rows);
+// Where groups have sub-groups, with VNNI: their sums, what these are folded into, and for each vector of weights that, its line, its
+// factor and the next one's.
+constexpr bool sub_groups_fit(int rows, int panels) {
+  const int vectors = panels * kPanelVectors;
+  return APPL_VNNI ? (2 * rows + 4) * vectors < kRegisters : tile_streams(rows, panels);
+}
+constexpr int integer_tile_panels(int rows, bool has_sub_groups) {
+  const auto fits = [&](int panels) { return APPL_VNNI && has_sub_groups ? sub_groups_fit(rows, panels) : tile_streams(rows, panels); };
+  if (fits(4)) return 4;
+  if (fits(2)) return 2;
+  return fits(1) ? 1 : tile_panels(rows);
 }
 
 template <template <int, int> class Kernel, int Rows = 1>
@@ -359,7 +368,12 @@ inline Words no_factor() { return splat_word(0x00010001u); }
 // take it: 16-bit sums in both words, 32-bit sums as a number.
 inline Words load_factor_pairs(const uint8_t* at, int v) {
   using PairBytes = int8_t __attribute__((vector_size(kWidth * 2)));
-  return bit_cast<Words>(__builtin_convertvector(load<PairBytes>(at + v * kWidth * 2), Shorts));
+  const auto pairs = load<PairBytes>(at + v * kWidth * 2);
+#if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)  // one instruction, where the compiler takes halves apart
+  return bit_cast<Words>(_mm512_cvtepi8_epi16(bit_cast<__m256i>(pairs)));
+#else
+  return bit_cast<Words>(__builtin_convertvector(pairs, Shorts));
+#endif
 }
 template <int Half>
 Words word_factor(Words pairs) {

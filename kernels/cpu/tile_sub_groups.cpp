@@ -12,71 +12,88 @@
 namespace appl {
 namespace {
 
-template <class Type, int Rows, int Panels>
+// Of sub-groups of `Size` columns.
+template <class Type, int Size, int Rows, int Panels>
 class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
   using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
   using typename Steps::Products, typename Steps::Sums;
   using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Type::kSteps)>;
   using Factors = Words[kVectors];
+  static constexpr int kSubGroups = kMaxActivationGroup / Size, kUnits = Size / Type::kColumns;
+  static constexpr int kUnrolledUnits = APPL_VNNI ? kUnrolledSteps : 1;  // elsewhere the compiler would ask for the lines of all at once
+
+  // Where the tile is: the input and the weights of a sub-group, the header of its group, and the sums of the group's inputs.
+  struct Place {
+    const uint8_t *a, *b, *header;
+    const int16_t* sub_sum;
+  };
 
  public:
-  static void run(const TileArgs& t) {
+  // Not inlined: each size is a function of its own, whose loops can be looked at.
+  [[gnu::noinline]] static void run(const TileArgs& t) {
     Accumulators<Rows, kVectors> c;
     c.start(t);
     Prefetch prefetch(t);
-    const int num_pairs = t.num_sub_groups() / 2;
-    TileArgs group = t;
+    Place at{t.a, t.b, t.header, t.sub_sum};
+    const uint8_t* data = t.b;
+    const float* scale = t.scale;
     for (int first = 0; first < t.columns; first += t.group_size) {
-      prefetch.header(group.header, t.header_bytes);
+      prefetch.header(at.header, t.header_bytes);
+      at.b = data;
       Products sums = {}, rests = {};
-      for (int pair = 0; pair < num_pairs; ++pair) {
+      for (int pair = 0; pair < kSubGroups / 2; ++pair) {
         Factors pairs;
-        load_pairs(group, t.sub_scale_at, pair, pairs);
-        add_sub_group<0>(group, pairs, prefetch, sums);
-        add_sub_group<1>(group, pairs, prefetch, sums);
-        if (t.has_offset) load_pairs(group, t.sub_offset_at, pair, pairs);
-        add_rests(group, pairs, pair, rests);
+        load_pairs(t, at.header + t.sub_scale_at, pair, pairs);
+        add_sub_group<0>(t, pairs, at, prefetch, sums);
+        add_sub_group<1>(t, pairs, at, prefetch, sums);
       }
-      scale(group, sums, rests, c.value);
-      group.b += t.group_stride - size_t(t.group_size) / Type::kColumns * size_t{kUnitBytes};
-      group.header += t.header_stride;
-      group.scale += t.side_stride;
-      group.sub_sum += t.side_stride * size_t(t.num_sub_groups());
+      add_rests(t, at, rests);
+      add_scaled(t, at.header, scale, sums, rests, c.value);
+      data += t.group_stride;
+      scale += t.side_stride;
+      at.header += t.header_stride;
+      at.sub_sum += t.side_stride * kSubGroups;
     }
     c.finish(t);
   }
 
  private:
-  static const uint8_t* header(const TileArgs& t, int v) { return t.header + size_t(v / kPanelVectors) * t.panel_bytes; }
+  static const uint8_t* of_panel(const TileArgs& t, const uint8_t* header, int v) {
+    return header + size_t(v / kPanelVectors) * t.panel_bytes;
+  }
 
-  [[gnu::always_inline]] static void load_pairs(const TileArgs& t, size_t at, int pair, Factors& pairs) {
+  [[gnu::always_inline]] static void load_pairs(const TileArgs& t, const uint8_t* from, int pair, Factors& pairs) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) pairs[v] = load_factor_pairs(header(t, v) + at + pair * kPanel * 2, v % kPanelVectors);
+    for (int v = 0; v < kVectors; ++v) pairs[v] = load_factor_pairs(of_panel(t, from, v) + pair * kPanel * 2, v % kPanelVectors);
   }
 
   // Leaves the input and the weights behind the sub-group.
   template <int Half>
-  [[gnu::always_inline]] static void add_sub_group(TileArgs& t, const Factors& pairs, Prefetch& prefetch, Products& sums) {
+  [[gnu::always_inline]] static void add_sub_group(const TileArgs& t, const Factors& pairs, Place& at, Prefetch& prefetch,
+                                                   Products& sums) {
     Factors factors;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) factors[v] = Type::template factor<Half>(pairs[v]);
-    if constexpr (tile_streams(Rows, Panels)) multiply(t, factors, prefetch, sums);
-    else multiply_apart(t, factors, prefetch, sums);
-    t.a += t.sub_group_size / Type::kColumns * Type::kSteps * 4;
-    t.b += t.sub_group_size / Type::kColumns * kUnitBytes;
+    if constexpr (sub_groups_fit(Rows, Panels)) multiply(t, factors, at, prefetch, sums);
+    else multiply_apart(t, factors, at, prefetch, sums);
+    at.a += kUnits * Type::kSteps * 4;
+    at.b += kUnits * kUnitBytes;
   }
 
   // Where sums and products do not fit the registers together.
-  [[gnu::noinline]] static void multiply_apart(const TileArgs& t, const Factors& factors, Prefetch& prefetch, Products& sums) {
-    multiply(t, factors, prefetch, sums);
+  [[gnu::noinline]] static void multiply_apart(const TileArgs& t, const Factors& factors, const Place& at, Prefetch& prefetch,
+                                               Products& sums) {
+    multiply(t, factors, at, prefetch, sums);
   }
 
-  [[gnu::always_inline]] static void multiply(const TileArgs& t, const Factors& factors, Prefetch& prefetch, Products& products) {
+  [[gnu::always_inline]] static void multiply(const TileArgs& t, const Factors& factors, const Place& at, Prefetch& prefetch,
+                                              Products& products) {
     Sums sums = {};
     Prefetch ahead = prefetch;
-    const uint8_t *a = t.a, *b = t.b;
-    for (int k = 0; k < t.sub_group_size; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
+#pragma GCC unroll kUnrolledUnits
+    for (int i = 0; i < kUnits; ++i) {
+      const uint8_t *a = at.a + i * Type::kSteps * 4, *b = at.b + i * kUnitBytes;
       ahead.template step<Type::kLines>(b);
 #pragma GCC unroll kUnrolledSteps
       for (int s = 0; s < Type::kSteps; s += Type::kPairs ? 2 : 1) add_step(t, a + s * 4, b, s, sums, factors);
@@ -91,25 +108,32 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
       }
   }
 
-  [[gnu::always_inline]] static void add_rests(const TileArgs& t, const Factors& pairs, int pair, Products& rests) {
-    const size_t count = size_t(t.num_sub_groups());
+  // Of a group, behind its products: the registers have no room for both.
+  [[gnu::always_inline]] static void add_rests(const TileArgs& t, const Place& at, Products& rests) {
+    const uint8_t* const from = at.header + (t.has_offset ? t.sub_offset_at : t.sub_scale_at);
+    for (int pair = 0; pair < kSubGroups / 2; ++pair) {
+      Factors pairs;
+      load_pairs(t, from, pair, pairs);
 #pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m) {
-      const Ints x = Ints(splat_word(load<uint32_t>(t.sub_sum + size_t(m) * count + size_t(pair) * 2)));
+      for (int m = 0; m < Rows; ++m) {
+        const Ints x = Ints(splat_word(load<uint32_t>(at.sub_sum + m * kSubGroups + pair * 2)));
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) rests[m][v] += multiply_pairs(Ints(pairs[v]), x);
+        for (int v = 0; v < kVectors; ++v) rests[m][v] = add_pairs(rests[m][v], Ints(pairs[v]), x);
+      }
     }
   }
 
-  static void scale(const TileArgs& t, const Products& sums, const Products& rests, Floats (&c)[Rows][kVectors]) {
+  static void add_scaled(const TileArgs& t, const uint8_t* header, const float* scale, const Products& sums, const Products& rests,
+                         Floats (&c)[Rows][kVectors]) {
     const int zero = int(t.zero_point);
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const Floats weight_scale = load_scales(header(t, v), t.scales_are_f32, v % kPanelVectors);
-      const Floats offset = t.has_offset ? load_offsets(header(t, v), t.scales_are_f32, v % kPanelVectors) : Floats{};
+      const uint8_t* const at = of_panel(t, header, v);
+      const Floats weight_scale = load_scales(at, t.scales_are_f32, v % kPanelVectors);
+      const Floats offset = t.has_offset ? load_offsets(at, t.scales_are_f32, v % kPanelVectors) : Floats{};
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
-        const Floats x = splat(t.scale[m]);
+        const Floats x = splat(scale[m]);
         if (t.has_offset) c[m][v] = multiply_add(c[m][v], to_floats(rests[m][v]) * x, offset);
         const Ints sum = t.has_offset ? sums[m][v] : sums[m][v] - rests[m][v] * zero;
         c[m][v] = multiply_add(c[m][v], to_floats(sum) * x, weight_scale);
@@ -118,12 +142,23 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   }
 };
 
+// Of sub-groups of 32 columns or, where units of columns allow it, of 16.
+template <class Type, int Rows, int Panels>
+struct TileOfAnySize {
+  static void run(const TileArgs& t) {
+    if constexpr (Type::kColumns <= 16) {
+      if (t.sub_group_size == 16) return SubGroupTile<Type, 16, Rows, Panels>::run(t);
+    }
+    SubGroupTile<Type, 32, Rows, Panels>::run(t);
+  }
+};
+
 template <int Rows, int Panels>
-using Int4Tile = SubGroupTile<Int4Type, Rows, Panels>;
+using Int4Tile = TileOfAnySize<Int4Type, Rows, Panels>;
 template <int Rows, int Panels>
-using Int5Tile = SubGroupTile<PlaneType<5>, Rows, Panels>;
+using Int5Tile = TileOfAnySize<PlaneType<5>, Rows, Panels>;
 template <int Rows, int Panels>
-using Int6Tile = SubGroupTile<PlaneType<6>, Rows, Panels>;
+using Int6Tile = TileOfAnySize<PlaneType<6>, Rows, Panels>;
 
 }  // namespace
 

@@ -27,7 +27,7 @@ from tests.kernels.harness import (
 BF16_INPUTS = 6e-3  # relative to the largest output: levels with a bf16 dot product round inputs to 8 bits
 EXACT = 2e-4
 
-MIN_TALL_ROWS = 145  # the fewest for which VNNI unpacks codes of one scale a group; see min_tall_rows in linear.cpp
+MIN_TALL_ROWS = 145  # the fewest for which VNNI unpacks codes; see min_tall_rows in linear.cpp
 SHAPES = [(1, 64, 32), (17, 96, 16), (70, 256, 64), (130, 1280, 128), (40, 640, 32), (33, 1000, 1000), (64, 1280, 1280)]
 CASES = [
     (Layout.F32, False, "none"),
@@ -127,7 +127,7 @@ def test_sub_groups(
     rng = np.random.default_rng(8)
     for n, k in ((1, 256), (40, 1280), (70, 512)):
         weight = random_sub_groups(rng, layout, n, k, size, offset)
-        for rows in (1, 2, 5, 13, 50, 64):
+        for rows in (1, 2, 5, 13, 50, MIN_TALL_ROWS):
             compare(native, reference, weight, rows, quantize)
 
 
@@ -137,17 +137,17 @@ def test_a_row_of_sub_groups_is_the_same_in_every_batch(
     native: CpuKernelSet, layout: Layout, size: int, offset: str
 ) -> None:
     rng = np.random.default_rng(9)
-    x = rng.standard_normal((64, 2048)).astype(np.float32)
+    x = rng.standard_normal((MIN_TALL_ROWS + 3, 2048)).astype(np.float32)
     x[7], x[40, 256:512] = 1, -1  # their sub-groups' products need more than 16 bits
     x[21], x[33] = np.tile([1, 1, 0, 0], 512), np.tile([0, 0, -1, -1], 512)  # these in one of AVX2's two sums alone
     weight = random_sub_groups(rng, layout, 70, 2048, size, offset)
     batch = times(native, weight, x, quantize=True)
-    for rows in (1, 2, 3, 4, 5, 12, 13, 25, 60, 61):
+    for rows in (1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 60, MIN_TALL_ROWS - 1, MIN_TALL_ROWS):
         np.testing.assert_array_equal(times(native, weight, x[:rows], quantize=True), batch[:rows], str(rows))
 
 
 @pytest.mark.parametrize("factor", [-128, 127])
-@pytest.mark.parametrize("rows", [1, 4, 40])
+@pytest.mark.parametrize("rows", [1, 4, 40, MIN_TALL_ROWS])
 @pytest.mark.parametrize(("layout", "size"), SUB_GROUPS)
 def test_extreme_factors_do_not_overflow(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, size: int, factor: int, rows: int

@@ -24,7 +24,11 @@ TILES = (
         for rows, panels in ((1, 4), (3, 1), (8, 1), (6, 4), (12, 2))
     ),
     ("AnyTile<appl::(anonymous namespace)::Int4Type, 12, 2>::run", 48),
-    ("SubGroupTile<appl::(anonymous namespace)::Int4Type, 12, 2>::multiply", 48),
+    *(  # two sub-groups are written out in a loop
+        (f"SubGroupTile<appl::(anonymous namespace)::{kind}, {size}, {rows}, {panels}>::run", size // 2 * rows * panels)
+        for kind, size in (("Int4Type", 32), ("Int4Type", 16), ("PlaneType<5>", 32), ("PlaneType<6>", 16))
+        for rows, panels in ((1, 1), (5, 2), (12, 1))
+    ),
 )
 JUMP = re.compile(r"^j\w+\s+([0-9a-f]+)")
 PRODUCT = re.compile(r"^v(dpbf16ps|pdpbusd)")
@@ -83,8 +87,8 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
 # Of AVX2 and few rows, as (parts of the name, product in the loop): over packed codes, and over the cache of attention.
 ASKING_TILES = (
     *(
-        ((tile, f"{kind}, 1, 2>::run"), "vpmaddubsw")
-        for tile in ("StreamTile", "SubGroupTile")
+        ((tile, f"{kind}, {size}1, 2>::run"), "vpmaddubsw")
+        for tile, size in (("StreamTile", ""), ("SubGroupTile", "32, "))
         for kind in ("Int4Type", "PlaneType<5>", "PlaneType<6>")
     ),
     *(
