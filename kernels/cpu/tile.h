@@ -97,6 +97,7 @@ constexpr int tile_panels(int rows) { return tile_fits(rows, 4) ? 4 : tile_fits(
 // The same for integer products: one or two rows go faster when sums, results and what they are made of fit the registers.
 constexpr int kStreamVectors = APPL_VNNI ? 0 : 4;
 constexpr bool tile_streams(int rows, int panels) { return rows <= 2 && rows * panels * kPanelVectors <= kStreamVectors; }
+
 // Where groups have sub-groups, with VNNI: their sums, what these are folded into, and for each vector of weights that, its line, its
 // factor and the next one's.
 constexpr bool sub_groups_fit(int rows, int panels) {
@@ -104,24 +105,25 @@ constexpr bool sub_groups_fit(int rows, int panels) {
   return APPL_VNNI ? (2 * rows + 4) * vectors < kRegisters : tile_streams(rows, panels);
 }
 constexpr int integer_tile_panels(int rows, bool has_sub_groups) {
-  const auto fits = [&](int panels) { return APPL_VNNI && has_sub_groups ? sub_groups_fit(rows, panels) : tile_streams(rows, panels); };
+  const auto fits = [&](int panels) { return has_sub_groups ? sub_groups_fit(rows, panels) : tile_streams(rows, panels); };
   if (fits(4)) return 4;
   if (fits(2)) return 2;
   return fits(1) ? 1 : tile_panels(rows);
 }
 
-template <template <int, int> class Kernel, int Rows = 1>
+// `Fits` leaves out what is never run.
+template <template <int, int> class Kernel, bool (*Fits)(int, int), int Rows = 1>
 constexpr void fill_tiles(TileTable& table) {
   table.tiles[Rows - 1][0] = Kernel<Rows, 1>::run;
-  if constexpr (tile_fits(Rows, 2)) table.tiles[Rows - 1][1] = Kernel<Rows, 2>::run;
-  if constexpr (tile_fits(Rows, 4)) table.tiles[Rows - 1][2] = Kernel<Rows, 4>::run;
-  if constexpr (Rows < kMaxTileRows) fill_tiles<Kernel, Rows + 1>(table);
+  if constexpr (Fits(Rows, 2)) table.tiles[Rows - 1][1] = Kernel<Rows, 2>::run;
+  if constexpr (Fits(Rows, 4)) table.tiles[Rows - 1][2] = Kernel<Rows, 4>::run;
+  if constexpr (Rows < kMaxTileRows) fill_tiles<Kernel, Fits, Rows + 1>(table);
 }
 
-template <template <int, int> class Kernel>
+template <template <int, int> class Kernel, bool (*Fits)(int, int) = tile_fits>
 constexpr TileTable make_tiles() {
   TileTable table{};
-  fill_tiles<Kernel>(table);
+  fill_tiles<Kernel, Fits>(table);
   return table;
 }
 

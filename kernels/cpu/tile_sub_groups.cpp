@@ -81,7 +81,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
     at.b += kUnits * kUnitBytes;
   }
 
-  // Where sums and products do not fit the registers together.
+  // Where sums and products do not fit the registers together: without VNNI.
   [[gnu::noinline]] static void multiply_apart(const TileArgs& t, const Factors& factors, const Place& at, Prefetch& prefetch,
                                                Products& sums) {
     multiply(t, factors, at, prefetch, sums);
@@ -108,7 +108,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
       }
   }
 
-  // Of a group, behind its products: the registers have no room for both.
+  // Of a group, behind its products: of many rows the registers have no room for both, and of few it costs nothing.
   [[gnu::always_inline]] static void add_rests(const TileArgs& t, const Place& at, Products& rests) {
     const uint8_t* const from = at.header + (t.has_offset ? t.sub_offset_at : t.sub_scale_at);
     for (int pair = 0; pair < kSubGroups / 2; ++pair) {
@@ -160,10 +160,13 @@ using Int5Tile = TileOfAnySize<PlaneType<5>, Rows, Panels>;
 template <int Rows, int Panels>
 using Int6Tile = TileOfAnySize<PlaneType<6>, Rows, Panels>;
 
+// With VNNI no other tiles run.
+constexpr bool is_run(int rows, int panels) { return tile_fits(rows, panels) && (!APPL_VNNI || sub_groups_fit(rows, panels)); }
+
 }  // namespace
 
-const TileTable kInt4SubGroupTiles = make_tiles<Int4Tile>();
-const TileTable kInt5SubGroupTiles = make_tiles<Int5Tile>();
-const TileTable kInt6SubGroupTiles = make_tiles<Int6Tile>();
+const TileTable kInt4SubGroupTiles = make_tiles<Int4Tile, is_run>();
+const TileTable kInt5SubGroupTiles = make_tiles<Int5Tile, is_run>();
+const TileTable kInt6SubGroupTiles = make_tiles<Int6Tile, is_run>();
 
 }  // namespace appl
