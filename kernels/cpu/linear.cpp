@@ -124,6 +124,7 @@ class Division {
     asks_second_level_ = rows_ <= kSecondLevelRows && has_small_first_level();
     if (is_in_order_) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
+    if (is_tall_) panels_per_tile_ = std::max(panels_per_tile_, kTallPanels);  // items have whole blocks
     const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
                            : call.gated_sums != nullptr ? kGatedPanels
                            : streams()                  ? int64_t(kStreamBytes / call.weight->panel_bytes)

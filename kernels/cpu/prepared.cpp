@@ -105,10 +105,15 @@ void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lo
   add(load(last));
 }
 
-// The sums of sub-groups. Returns the most that the positive or the negative values of one come to, as Prepared::sum has it.
+// What the values of any sub-group come to at most: the positive or the negative ones, as Prepared::sum has it, and with VNNI magnitudes.
+struct Most {
+  int of_sign, of_magnitudes;
+};
+
+// The sums of sub-groups.
 template <class Value>
-int sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
-  int most = 0;
+Most sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
+  Most most{};
   for (int i = 0; i < count; ++i, q += size) {
     int sum = 0, magnitudes = 0;
     for (int k = 0; k < size; ++k) {
@@ -116,14 +121,15 @@ int sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
       if constexpr (APPL_VNNI) magnitudes += std::abs(q[k]);
     }
     sums[i] = int16_t(sum);
-    most = std::max(most, (magnitudes + std::abs(sum)) / 2);
+    most.of_sign = std::max(most.of_sign, (magnitudes + std::abs(sum)) / 2);
+    most.of_magnitudes = std::max(most.of_magnitudes, magnitudes);
   }
   return most;
 }
 
 #if APPL_WIDTH == 8 && !APPL_VNNI
 // The same with the two sums of a lane apart, the first two and the last two of every four columns. Sub-groups have 16 or 32.
-int sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
+Most sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
   const __m128i ones = _mm_set1_epi8(1);
   const auto fold = [](__m128i words) {  // eight to two
     words = _mm_add_epi16(words, _mm_shuffle_epi32(words, 0x4e));
@@ -143,7 +149,7 @@ int sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
     most = _mm_max_epi16(most, _mm_add_epi16(fold(magnitudes), _mm_abs_epi16(sum)));
   }
   const uint32_t both = uint32_t(_mm_cvtsi128_si32(most));
-  return std::max(int(both & 0xffffu), int(both >> 16)) / 2;
+  return {std::max(int(both & 0xffffu), int(both >> 16)) / 2, 0};
 }
 #endif
 
@@ -154,10 +160,10 @@ void quantize_columns(const Prepared& p, const float* x, int row, int first, int
   size_t at = size_t(first / size) * p.side_stride + size_t(row);
   for (int done = 0; done < count; done += size, at += p.side_stride) {
     const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
-    const int most = sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
+    const Most most = sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
     p.scale[at] = result.scale;
-    p.sum[at] = parts > 0 ? float(most) : result.sum;
-    p.scaled_sum[at] = result.sum * result.scale;
+    p.sum[at] = parts > 0 ? float(most.of_sign) : result.sum;
+    p.scaled_sum[at] = parts > 0 ? float(most.of_magnitudes) : result.sum * result.scale;
   }
 }
 

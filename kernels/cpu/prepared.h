@@ -55,7 +55,7 @@ struct Prepared {
   float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
   float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and tall tiles, the most that
                                     // the positive or the negative ones of any sub-group come to in a 16-bit sum
-  float* scaled_sum = nullptr;      // sum * scale
+  float* scaled_sum = nullptr;      // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to
   int16_t* sub_sum = nullptr;       // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }

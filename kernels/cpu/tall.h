@@ -30,6 +30,9 @@ struct TallBlock {
   // times.
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
+#if APPL_VNNI
+  alignas(64) int16_t factors[kMaxGroups / 2][kTallLanes][2];  // the former, of two sub-groups side by side
+#endif
 };
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.

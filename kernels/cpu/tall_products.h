@@ -22,7 +22,7 @@ constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanel
 // With AVX2 each chunk is summed from nothing and then folded into 32 bits, but where sums have these from the start they go on
 // (kGoesOn); what the zero points come to is added to those of a group (kHasZero).
 //
-// FittingProducts are of sub-groups whose inputs leave 16 bits to their sums: longer chunks, or cheaper factors.
+// FittingProducts, without VNNI, are of sub-groups whose inputs leave 16 bits to their sums: longer chunks.
 #if APPL_VNNI
 
 template <int Steps>
@@ -39,8 +39,7 @@ struct ByteProducts {
   static Words factor(Words pairs) { return int_factor<Half>(pairs); }
 };
 
-// Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps) or inputs that say so: their product with a word is one
-// instruction.
+// Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps): their product with a word is one instruction.
 template <int Steps>
 struct ShortProducts : ByteProducts<Steps> {
   static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
@@ -52,9 +51,6 @@ using Products4 = ShortProducts<4>;
 using Products5 = ByteProducts<8>;
 using Products6 = ByteProducts<4>;
 using ProductsOf16 = Products4;  // of int4 in sub-groups of 16 columns
-using FittingProducts4 = ShortProducts<8>;
-using FittingProducts5 = Products5;
-using FittingProducts6 = Products6;
 
 #else
 
@@ -100,7 +96,6 @@ using Products4 = ByteProducts<8>;
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
 using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
-using FittingProducts4 = Products4;
 using FittingProducts5 = ByteProducts<8>;
 using FittingProducts6 = ByteProducts<4>;
 

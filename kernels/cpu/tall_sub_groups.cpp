@@ -1,6 +1,7 @@
 // Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <type_traits>
 
 #include "tall_products.h"
@@ -11,10 +12,43 @@ namespace appl {
 
 namespace {
 
+template <int Rows>
+using Sums = Ints[Rows][kVectors];
+
+// Adds the sums of a group's inputs times the factors of the offset, or where there is none, of the sub-groups.
+template <int Rows>
+[[gnu::always_inline]] inline void add_rests(const TileArgs& t, const TallBlock& block, int group, size_t count, Sums<Rows>& rests) {
+  const int16_t* x = t.sub_sum + size_t(group) * t.side_stride * count;
+#pragma GCC unroll 8
+  for (size_t pair = 0; pair < count / 2; ++pair) {
+    const uint8_t* factors = reinterpret_cast<const uint8_t*>(block.rest[size_t(group) * count / 2 + pair]);
+    const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 4)};
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m) {
+      const Ints pair_sums = Ints(splat_word(load<uint32_t>(x + size_t(m) * count + pair * 2)));
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) rests[m][v] = add_pairs(rests[m][v], f[v], pair_sums);
+    }
+  }
+}
+
+// c += sums * scale of the inputs * `of_weights`: their scale, or their offset.
+template <int Rows>
+[[gnu::always_inline]] inline void add_scaled(const TileArgs& t, int group, const Sums<Rows>& sums, const float* of_weights,
+                                              Accumulators<Rows, kVectors>& c) {
+  const float* scale = t.scale + size_t(group) * t.side_stride;
+#pragma GCC unroll 16
+  for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      c.value[m][v] = multiply_add(c.value[m][v], to_floats(sums[m][v]) * splat(scale[m]), load(of_weights + v * kWidth));
+    }
+}
+
 template <class P, int Rows>
 class SubGroupTallTile {
   using Products = typename P::Sum[Rows][kVectors];
-  using Sums = Ints[Rows][kVectors];
+  using Sums = appl::Sums<Rows>;
   using Results = Accumulators<Rows, kVectors>;
   static constexpr int kChunk = P::kSteps * P::kColumns;
 
@@ -36,7 +70,7 @@ class SubGroupTallTile {
           keep(products, block.factor[group * count + i], sums);
         }
       }
-      finish(t, block, group, sums, c);
+      add_scaled<Rows>(t, group, sums, block.scale[group], c);
     }
     c.finish(t);
   }
@@ -44,31 +78,14 @@ class SubGroupTallTile {
  private:
   // What the sums of the inputs come to: times the offset's factors into the results, or times the zero point into the sums.
   [[gnu::always_inline]] static void start(const TileArgs& t, const TallBlock& block, int group, Sums& sums, Results& c) {
-    const size_t count = size_t(t.num_sub_groups());
-    const int16_t* x = t.sub_sum + size_t(group) * t.side_stride * count;
     Sums rests = {};
-    for (size_t pair = 0; pair < count / 2; ++pair) {
-      const uint8_t* factors = reinterpret_cast<const uint8_t*>(block.rest[size_t(group) * count / 2 + pair]);
-      const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 4)};
-#pragma GCC unroll 16
-      for (int m = 0; m < Rows; ++m) {
-        const Ints pair_sums = Ints(splat_word(load<uint32_t>(x + size_t(m) * count + pair * 2)));
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) rests[m][v] = add_pairs(rests[m][v], f[v], pair_sums);
-      }
-    }
-    const float* scale = t.scale + size_t(group) * t.side_stride;
+    add_rests<Rows>(t, block, group, size_t(t.num_sub_groups()), rests);
+    if (t.has_offset) add_scaled<Rows>(t, group, rests, block.offset[group], c);
     const int zero = int(t.zero_point);
 #pragma GCC unroll 16
-    for (int m = 0; m < Rows; ++m) {
+    for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        sums[m][v] = t.has_offset ? Ints{} : rests[m][v] * -zero;
-        if (!t.has_offset) continue;
-        const Floats offset = load(block.offset[group] + v * kWidth);
-        c.value[m][v] = multiply_add(c.value[m][v], to_floats(rests[m][v]) * splat(scale[m]), offset);
-      }
-    }
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = t.has_offset ? Ints{} : rests[m][v] * -zero;
     asm("" : "+m"(c));  // stays in memory: the registers are needed for products
     keep_apart(sums);
   }
@@ -86,45 +103,126 @@ class SubGroupTallTile {
   static void keep_apart([[maybe_unused]] Sums& sums) {
     if constexpr (!APPL_VNNI) asm("" : "+m"(sums));
   }
+};
 
-  [[gnu::always_inline]] static void finish(const TileArgs& t, const TallBlock& block, int group, const Sums& sums, Results& c) {
-    const float* scale = t.scale + size_t(group) * t.side_stride;
+#if APPL_VNNI
+
+// Of inputs that leave 16 bits to the sum of a sub-group, of which P's chunk is one: those of two share a lane, and the instruction that
+// multiplies words in pairs multiplies both with their factors. The second one's is the upper word; the first one is added up below it,
+// from 0x8000, so that it never borrows. What the zero point comes to is in these sums from the start.
+template <class P, int Rows>
+class PairTallTile {
+  using Sums = appl::Sums<Rows>;
+  using Results = Accumulators<Rows, kVectors>;
+  // Of a sub-group, and how many a group has.
+  static constexpr int kColumns = P::kSteps * P::kColumns, kCount = kMaxActivationGroup / kColumns;
+  static constexpr int32_t kStart = 0x8000;
+
+  // Of weights with a zero point: the sums of the rows' inputs times minus that, and kStart for the first of two sub-groups.
+  using Starts = int32_t[Rows][kMaxTallColumns / kColumns];
+
+  // Where the next sub-groups are.
+  struct Place {
+    const uint8_t *a, *b;
+    EvenPrefetch ahead;
+    int index;
+  };
+
+ public:
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    if (t.has_offset) run<true>(t, block, next);
+    else run<false>(t, block, next);
+  }
+
+ private:
+  template <bool HasOffset>
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    Results c;
+    c.start(t);
+    alignas(64) Starts starts;
+    if constexpr (!HasOffset) find_starts(t, starts);
+    Place at{t.a, block.weights, EvenPrefetch(next, t.columns / kColumns), 0};
+    for (int group = 0; group < t.columns / kMaxActivationGroup; ++group) {
+      if constexpr (HasOffset) {
+        Sums rests = {};
+        add_rests<Rows>(t, block, group, kCount, rests);
+        add_scaled<Rows>(t, group, rests, block.offset[group], c);
+        asm("" : "+m"(c));  // stays in memory: the registers are needed for products
+      }
+      Sums sums = {};
+      for (int i = 0; i < kCount; i += 2) add_pair<HasOffset>(starts, block, at, sums);
+      add_scaled<Rows>(t, group, sums, block.scale[group], c);
+      asm("" : "+m"(c));
+    }
+    c.finish(t);
+  }
+
+  static void find_starts(const TileArgs& t, Starts& starts) {
+    using EightInts = int32_t __attribute__((vector_size(32)));
+    const int zero = int(t.zero_point);
+    const int16_t* x = t.sub_sum;
+    for (int at = 0; at < t.columns / kColumns; at += kCount, x += t.side_stride * kCount) {
+      for (int m = 0; m < Rows; ++m) {
+        for (int i = 0; i < kCount; i += 8) {
+          const auto sums = bit_cast<EightInts>(_mm256_cvtepi16_epi32(load<__m128i>(x + m * kCount + i)));
+          store(starts[m] + at + i, sums * -zero + EightInts{kStart, 0, kStart, 0, kStart, 0, kStart, 0});
+        }
+      }
+    }
+  }
+
+  template <bool HasOffset>
+  [[gnu::always_inline]] static void add_pair(const Starts& starts, const TallBlock& block, Place& at, Sums& sums) {
+    const auto start = [&](int m, int which) {
+      return HasOffset ? splat_int(which == 0 ? kStart : 0) : load_splat(starts[m] + at.index + which);
+    };
+    const uint8_t *a = at.a + P::kSteps * 4, *b = at.b + P::kSteps * kStepBytes;  // of the second
+    Sums products;
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        const Floats product = to_floats(sums[m][v]) * splat(scale[m]);
-        c.value[m][v] = multiply_add(c.value[m][v], product, load(block.scale[group] + v * kWidth));
-      }
+      for (int v = 0; v < kVectors; ++v) products[m][v] = start(m, 1);
+    at.ahead.step();
+    multiply_chunk<P, Rows, false>(a, b, products);
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) products[m][v] = Ints(Words(products[m][v]) << 16) + start(m, 0);
+    at.ahead.step();
+    multiply_chunk<P, Rows, false>(at.a, at.b, products);
+    at.a = a;
+    at.b = b;
+    const int16_t* factors = block.factors[at.index / 2][0];
+    const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 2)};
+#pragma GCC unroll 16
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) sums[m][v] = add_pairs(sums[m][v], products[m][v] ^ kStart, f[v]);
+    at.index += 2;
   }
 };
 
-}  // namespace
+#endif
 
-namespace {
-
-// Whether the products of a sub-group's codes with these rows fit 16 bits. They might not where most inputs are near the largest of
-// their group.
+// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
+// inputs are near the largest of their group.
 bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
-  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63;
+  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);
+  const bool is_centered = APPL_VNNI && !t.has_offset;
+  const float* of_group = is_centered ? t.scaled_sum : t.sum;
   float most = 0;
-  const float* of_group = t.sum;
   for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
     most = std::max(most, *std::max_element(of_group, of_group + rows));
   }
-  return most <= float(INT16_MAX / largest_code);
+  return most <= float(INT16_MAX / (is_centered ? std::max(zero, largest_code - zero) : largest_code));
 }
 
-// Calls body(P{}, F{}) with the products of a layout, and with those where inputs leave 16 bits to their sums.
+// Calls body(P{}) with the products of a layout.
 template <class Body>
 void with_products(appl_layout layout, int sub_group_size, Body&& body) {
-  switch (layout) {
-    case APPL_INT4:
-      if (sub_group_size == 16) return body(ProductsOf16{}, ProductsOf16{});
-      return body(Products4{}, FittingProducts4{});
-    case APPL_INT5: return body(Products5{}, FittingProducts5{});
-    default: return body(Products6{}, FittingProducts6{});
-  }
+  if (layout == APPL_INT4) return sub_group_size == 16 ? body(ProductsOf16{}) : body(Products4{});
+  if (layout == APPL_INT5) return body(Products5{});
+  body(Products6{});
 }
 
 template <class P>
@@ -140,6 +238,9 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
         store(block.factor[2 * pair] + v * kWidth, P::template factor<0>(pairs));
         store(block.factor[2 * pair + 1] + v * kWidth, P::template factor<1>(pairs));
         store(block.rest[pair][v * kWidth], load_factor_pairs(rests + panel, v % kPanelVectors));
+#if APPL_VNNI
+        store(block.factors[pair][v * kWidth], pairs);
+#endif
       }
     }
   }
@@ -148,16 +249,22 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
 }  // namespace
 
 void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
-  with_products(layout, t.sub_group_size, [&]<class P, class Fitting>(P, Fitting) { unpack_factors<P>(t, block); });
+  with_products(layout, t.sub_group_size, [&]<class P>(P) { unpack_factors<P>(t, block); });
 }
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  with_products(layout, t.sub_group_size, [&]<class P, class Fitting>(P, Fitting) {
-    if constexpr (!std::is_same_v<P, Fitting>) {
-      if (fits_words(layout, rows, t)) return run_rows<SubGroupTallTile, Fitting, kTallRows>(rows, t, block, ahead);
-    }
-    run_rows<SubGroupTallTile, P, kTallRows>(rows, t, block, ahead);
-  });
+#if APPL_VNNI
+  if (fits_words(layout, rows, t)) {
+    if (t.sub_group_size == 16) return run_rows<PairTallTile, ByteProducts<4>, kTallRows>(rows, t, block, ahead);
+    return run_rows<PairTallTile, ByteProducts<8>, kTallRows>(rows, t, block, ahead);
+  }
+#else
+  if (layout != APPL_INT4 && fits_words(layout, rows, t)) {
+    if (layout == APPL_INT5) return run_rows<SubGroupTallTile, FittingProducts5, kTallRows>(rows, t, block, ahead);
+    return run_rows<SubGroupTallTile, FittingProducts6, kTallRows>(rows, t, block, ahead);
+  }
+#endif
+  with_products(layout, t.sub_group_size, [&]<class P>(P) { run_rows<SubGroupTallTile, P, kTallRows>(rows, t, block, ahead); });
 }
 
 #endif

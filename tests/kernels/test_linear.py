@@ -160,6 +160,30 @@ def test_extreme_factors_do_not_overflow(
         compare(native, reference, extreme, rows, quantize=True, constant=x)
 
 
+@pytest.mark.parametrize("offset", ["none", "free"])
+@pytest.mark.parametrize(("layout", "size"), SUB_GROUPS)
+def test_sums_of_sixteen_bits_are_exact_to_the_last(
+    native: CpuKernelSet, layout: Layout, size: int, offset: str
+) -> None:
+    """Of the least and the largest codes, on inputs that just leave and just do not leave 16 bits to a sub-group's."""
+    weight = random_sub_groups(np.random.default_rng(3), layout, 70, 512, size, offset)
+    largest, last = {Layout.INT4: (15, 0xFF), Layout.INT5: (31, 31), Layout.INT6: (63, 63)}[layout]
+    data = np.zeros_like(weight.data)
+    data[::2] = last
+    weight = replace(weight, data=data)
+    for magnitude in (largest, (largest + 1) // 2):  # of codes, and of codes with a zero point in the middle
+        for more in (-1, 0, 1):
+            full, rest = divmod(32767 // magnitude + more, 127)
+            part = np.array(
+                [127] * min(full, size) + [rest] * (full < size) + [0] * max(0, size - full - 1), np.float32
+            )
+            for x in (part, -part, np.where(np.arange(size) % 2, part, -part)):
+                same = np.tile(x, (MIN_TALL_ROWS, 512 // size))  # neighbours would decide, too
+                batch = times(native, weight, same, quantize=True)
+                alone = times(native, weight, same[:1], quantize=True)
+                np.testing.assert_array_equal(batch, np.repeat(alone, MIN_TALL_ROWS, 0), f"{magnitude}, {more}, {x}")
+
+
 @pytest.mark.parametrize(
     ("layout", "columns", "group_size", "size"),
     [

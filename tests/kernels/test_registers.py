@@ -58,8 +58,8 @@ def functions_of(listing: str, *names: str) -> list[str]:
     return functions
 
 
-def inner_loops(function: str) -> list[list[str]]:
-    """What lies between the target of a jump backwards and the jump, where no such stretch lies within."""
+def loops_of(function: str) -> list[list[list[str]]]:
+    """What lies between the target of a jump backwards and the jump: where no such stretch lies within, and all."""
     lines = [line.split("\t", 1) for line in function.splitlines() if "\t" in line]
     code = [(int(address.strip(" :"), 16), instruction) for address, instruction in lines]
     index = {address: at for at, (address, _) in enumerate(code)}
@@ -71,7 +71,11 @@ def inner_loops(function: str) -> list[list[str]]:
         for first, last in loops
         if not any(first <= start and end <= last and (start, end) != (first, last) for start, end in loops)
     ]
-    return [[text for _, text in code[first : last + 1]] for first, last in inner]
+    return [[[text for _, text in code[first : last + 1]] for first, last in some] for some in (inner, loops)]
+
+
+def inner_loops(function: str) -> list[list[str]]:
+    return loops_of(function)[0]
 
 
 @pytest.mark.parametrize(("name", "products"), TILES)
@@ -82,6 +86,19 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
     assert inner, "no loop has the products of the tile"
     for loop in inner:
         assert not [text for text in loop if STACK.search(text)]
+
+
+@pytest.mark.parametrize("has_offset", ["true", "false"])
+@pytest.mark.parametrize("size", [16, 32])
+def test_two_sub_groups_share_registers(listing: str, size: int, has_offset: str) -> None:
+    """Of six rows by two vectors, with the loops that ask for memory within."""
+    name = f"PairTallTile<appl::(anonymous namespace)::ByteProducts<{size // 4}>, 6>::run<{has_offset}>"
+    loops = [loop for part in functions_of(listing, name) for loop in loops_of(part)[1]]
+    pairs = [loop for loop in loops if sum(map(bool, map(PRODUCT.match, loop))) == 2 * size // 4 * 12]
+    assert pairs, "no loop has the products of two sub-groups"
+    shortest = min(pairs, key=len)
+    assert sum(text.startswith("vpdpwssd") for text in shortest) == 12
+    assert not [text for text in shortest if STACK.search(text)]
 
 
 # Of AVX2 and few rows, as (parts of the name, product in the loop): over packed codes, and over the cache of attention.
