@@ -177,9 +177,10 @@ enum class Ahead {
   kNothing,  // the processor looks ahead far enough by itself
   kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
   kFar,      // twice as far, into the second level, which can wait for several times as many lines
+  kTwice,    // kNear, into the second level, and what comes kSoonBytes later into the first
   kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
 };
-constexpr size_t kNearBytes = 2048;
+constexpr size_t kNearBytes = 2048, kSoonBytes = 512;
 
 // By measurement, of `rows` rows whose lines cost `steps` products each: many fit the instructions that a wide core has in flight.
 constexpr Ahead ahead_of_floats(int rows, int steps) {
@@ -188,7 +189,8 @@ constexpr Ahead ahead_of_floats(int rows, int steps) {
   if (steps > 1) return Ahead::kNext;
   return rows == 1 ? Ahead::kNothing : Ahead::kNear;
 }
-constexpr Ahead ahead_of_integers(int rows, int steps) {
+constexpr Ahead ahead_of_integers(int rows, int panels, int steps) {
+  if (APPL_VNNI && rows == 1 && panels > 1 && steps > 1) return Ahead::kTwice;  // where the first level is small: linear.cpp
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
@@ -252,12 +254,14 @@ class Prefetch {
 
   template <int Lines>
   [[gnu::always_inline]] void near(const uint8_t* b) const {
-    constexpr bool kIsFar = kAhead == Ahead::kFar;
-    const bool of_second_level = kIsFar || (kWidth == 16 && of_second_level_);  // narrow vectors would wait for that one, too
+    constexpr bool kIsFar = kAhead == Ahead::kFar, kIsTwice = kAhead == Ahead::kTwice;
+    const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && of_second_level_);  // narrow vectors would wait for that one, too
     const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
     at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {
-      ask(at + size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4, of_second_level);
+      const size_t line = size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4;
+      ask(at + line, of_second_level);
+      if constexpr (kIsTwice) ask(b + kSoonBytes + line, false);
     }
   }
 
