@@ -1,7 +1,6 @@
 // Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <type_traits>
 
 #include "tall_products.h"

@@ -190,7 +190,7 @@ constexpr Ahead ahead_of_floats(int rows, int steps) {
   return rows == 1 ? Ahead::kNothing : Ahead::kNear;
 }
 constexpr Ahead ahead_of_integers(int rows, int panels, int steps) {
-  if (APPL_VNNI && rows == 1 && panels > 1 && steps > 1) return Ahead::kTwice;  // where the first level is small: linear.cpp
+  if (APPL_VNNI && rows == 1 && panels > 1 && steps > 1) return Ahead::kTwice;  // for a small first level, or codes of one scale a row: linear.cpp
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
