@@ -94,7 +94,7 @@ bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (!APPL_VNNI || !quantizes) return false;
   const bool has_one_scale = weight.num_groups == 1;
   if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
-  if (has_small_first_level()) return false;
+  if (has_small_first_level()) return weight.sub_group_size != 0 && rows > 5;  // which have no room for two
   return weight.sub_group_size != 0 || (!has_one_scale && rows == 1);
 }
 

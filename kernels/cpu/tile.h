@@ -177,7 +177,7 @@ enum class Ahead {
   kNothing,  // the processor looks ahead far enough by itself
   kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
   kFar,      // twice as far, into the second level, which can wait for several times as many lines
-  kTwice,    // kNear, into the second level, and what comes kSoonBytes later into the first
+  kNearTwice, kFarTwice,  // either into the second level, and what comes kSoonBytes later into the first
   kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
 };
 constexpr size_t kNearBytes = 2048, kSoonBytes = 512;
@@ -189,8 +189,9 @@ constexpr Ahead ahead_of_floats(int rows, int steps) {
   if (steps > 1) return Ahead::kNext;
   return rows == 1 ? Ahead::kNothing : Ahead::kNear;
 }
-constexpr Ahead ahead_of_integers(int rows, int panels, int steps) {
-  if (APPL_VNNI && rows == 1 && panels > 1 && steps > 1) return Ahead::kTwice;  // for a small first level, or codes of one scale a row: linear.cpp
+// Up to `most_twice` rows of codes over several panels, which with VNNI a small first level has, and codes of one scale a row: linear.cpp.
+constexpr Ahead ahead_of_integers(int rows, int panels, int steps, int most_twice = 1) {
+  if (APPL_VNNI && rows <= most_twice && panels > 1 && steps > 1) return rows == 1 ? Ahead::kNearTwice : Ahead::kFarTwice;
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
@@ -254,7 +255,8 @@ class Prefetch {
 
   template <int Lines>
   [[gnu::always_inline]] void near(const uint8_t* b) const {
-    constexpr bool kIsFar = kAhead == Ahead::kFar, kIsTwice = kAhead == Ahead::kTwice;
+    constexpr bool kIsTwice = kAhead == Ahead::kNearTwice || kAhead == Ahead::kFarTwice;
+    constexpr bool kIsFar = kAhead == Ahead::kFar || kAhead == Ahead::kFarTwice;
     const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && of_second_level_);  // narrow vectors would wait for that one, too
     const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
     at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
