@@ -135,10 +135,14 @@ def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) ->
 
 
 @pytest.mark.parametrize("kind", ["Int4Type", "PlaneType<5>", "PlaneType<6>"])
-@pytest.mark.parametrize(("tile", "shape"), [("AnyTile", "1, 4"), ("SubGroupTile", "32, 1, 4"), ("SubGroupTile", "32, 4, 2")])
+@pytest.mark.parametrize(
+    ("tile", "shape"), [("AnyTile", "1, 4"), ("SubGroupTile", "32, 1, 4"), ("SubGroupTile", "32, 4, 2")]
+)
 def test_few_rows_of_codes_side_by_side_ask_both_levels(listing: str, tile: str, shape: str, kind: str) -> None:
     name = f"{tile}<appl::(anonymous namespace)::{kind}, {shape}>::run"
-    loops = [loop for part in functions_of(listing, name) for loop in loops_of(part)[1] if any(map(PRODUCT.match, loop))]
+    loops = [
+        loop for part in functions_of(listing, name) for loop in loops_of(part)[1] if any(map(PRODUCT.match, loop))
+    ]
     assert loops, "no loop multiplies"
     for loop in loops:
         asked = [text.split()[0] for text in loop if text.startswith("prefetch")]
