@@ -87,14 +87,14 @@ bool panels_collide(const appl_weight& weight) {
 
 // Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
 // Few sums wait for one another, unless codes bring instructions enough of their own, and a core has enough of them in flight: Zen 4, which
-// the first level stands for, has not. Of many rows each vector of weights is for too few products; but with sub-groups sums leave room for
-// one panel or two anyway.
+// the first level stands for, has not: one panel only where there is no room for more. Of many rows each vector of weights is for too few
+// products; but with sub-groups sums leave room for one panel or two anyway.
 bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
   if (!APPL_VNNI || !quantizes) return false;
   const bool has_one_scale = weight.num_groups == 1;
   if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
-  if (has_small_first_level()) return weight.sub_group_size != 0 && rows > 5;  // which have no room for two
+  if (has_small_first_level()) return weight.sub_group_size != 0 && integer_tile_panels(rows, true) == 1;
   return weight.sub_group_size != 0 || (!has_one_scale && rows == 1);
 }
 

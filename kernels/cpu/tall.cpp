@@ -152,11 +152,7 @@ class TallTile {
     const float *scale, *scaled_sum;    // of the rows' inputs
     const float *weight_scale, *offset;
   };
-  // Where the next products are.
-  struct Place {
-    const uint8_t *a, *b;
-    EvenPrefetch ahead;
-  };
+  using Place = TallPlace;
 
  public:
   static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
@@ -309,7 +305,7 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
     data += t.group_stride;
     header += t.header_stride;
   }
-  if (t.sub_group_size != 0) return unpack_factors(layout, t, block);
+  if (t.sub_group_size != 0) return unpack_factors(t, block);
   // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
   const size_t end = size_t(t.columns) * column_bytes(layout);
   const int chunk = chunk_columns(layout, t.group_size), padded = (t.columns + chunk - 1) / chunk * chunk;

@@ -26,13 +26,14 @@ struct TallBlock {
   alignas(64) float scale[kMaxGroups][kTallLanes];
   alignas(64) float offset[kMaxGroups][kTallLanes];        // where the weight has them
 
-  // Where groups have sub-groups: the factor of each, as the products take it, and of two each what the sums of their inputs are
-  // times.
-  alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
-  alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
+  // Where groups have sub-groups: their factors, of two side by side or, without VNNI, of each as the products take it; and of two each
+  // what the sums of their inputs are times.
 #if APPL_VNNI
-  alignas(64) int16_t factors[kMaxGroups / 2][kTallLanes][2];  // the former, of two sub-groups side by side
+  alignas(64) int16_t factors[kMaxGroups / 2][kTallLanes][2];
+#else
+  alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
 #endif
+  alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
 };
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
@@ -51,7 +52,7 @@ struct TallAhead {
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
-void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block);
+void unpack_factors(const TileArgs& t, TallBlock& block);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 }  // namespace appl

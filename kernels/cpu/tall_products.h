@@ -71,8 +71,6 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs
   }
   static Ints fold(Sum sum) { return multiply_pairs(bit_cast<Ints>(sum), Ints(no_factor())); }
   static Ints accumulate(Ints sum, Sum products, Words factor) { return add_pairs(sum, bit_cast<Ints>(products), Ints(factor)); }
-  template <int Half>
-  static Words factor(Words pairs) { return word_factor<Half>(pairs); }
 };
 
 struct WordProducts {  // int8 as signed words
@@ -114,6 +112,12 @@ class EvenPrefetch {
  private:
   const uint8_t *at_, *until_;
   size_t step_;
+};
+
+// Where the next products are.
+struct TallPlace {
+  const uint8_t *a, *b;
+  EvenPrefetch ahead;
 };
 
 // The products of one step for Rows rows: going on, or of nothing before (IsFirst).

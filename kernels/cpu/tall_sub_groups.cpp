@@ -1,7 +1,6 @@
 // Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "tall_products.h"
 
@@ -66,7 +65,7 @@ class SubGroupTallTile {
           Products products = {};
           ahead.step();
           multiply_chunk<P, Rows, !P::kStarts>(a, b, products);
-          keep(products, block.factor[group * count + i], sums);
+          keep(products, block, group * count + i, sums);
         }
       }
       add_scaled<Rows>(t, group, sums, block.scale[group], c);
@@ -89,13 +88,22 @@ class SubGroupTallTile {
     keep_apart(sums);
   }
 
-  [[gnu::always_inline]] static void keep(const Products& products, const uint32_t (&factor)[kTallLanes], Sums& sums) {
-    const Words f[kVectors] = {load<Words>(factor), load<Words>(factor + kWidth)};
+  [[gnu::always_inline]] static void keep(const Products& products, const TallBlock& block, int sub_group, Sums& sums) {
+    const Words f[kVectors] = {factor(block, sub_group, 0), factor(block, sub_group, 1)};
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sums[m][v] = P::accumulate(sums[m][v], products[m][v], f[v]);
     keep_apart(sums);
+  }
+
+  [[gnu::always_inline]] static Words factor(const TallBlock& block, int sub_group, int v) {
+#if APPL_VNNI
+    const Words pairs = load<Words>(block.factors[sub_group / 2][v * kWidth]);
+    return sub_group % 2 == 0 ? P::template factor<0>(pairs) : P::template factor<1>(pairs);
+#else
+    return load<Words>(block.factor[sub_group] + v * kWidth);
+#endif
   }
 
   // With AVX2, sums stay in memory, too.
@@ -120,13 +128,6 @@ class PairTallTile {
   // Of weights with a zero point: the sums of the rows' inputs times minus that, and kStart for the first of two sub-groups.
   using Starts = int32_t[Rows][kMaxTallColumns / kColumns];
 
-  // Where the next sub-groups are.
-  struct Place {
-    const uint8_t *a, *b;
-    EvenPrefetch ahead;
-    int index;
-  };
-
  public:
   static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
     if (t.has_offset) run<true>(t, block, next);
@@ -140,7 +141,7 @@ class PairTallTile {
     c.start(t);
     alignas(64) Starts starts;
     if constexpr (!HasOffset) find_starts(t, starts);
-    Place at{t.a, block.weights, EvenPrefetch(next, t.columns / kColumns), 0};
+    TallPlace at{t.a, block.weights, EvenPrefetch(next, t.columns / kColumns)};
     for (int group = 0; group < t.columns / kMaxActivationGroup; ++group) {
       if constexpr (HasOffset) {
         Sums rests = {};
@@ -149,7 +150,7 @@ class PairTallTile {
         asm("" : "+m"(c));  // stays in memory: the registers are needed for products
       }
       Sums sums = {};
-      for (int i = 0; i < kCount; i += 2) add_pair<HasOffset>(starts, block, at, sums);
+      for (int i = 0; i < kCount; i += 2) add_pair<HasOffset>(starts, block, group * kCount + i, at, sums);
       add_scaled<Rows>(t, group, sums, block.scale[group], c);
       asm("" : "+m"(c));
     }
@@ -171,9 +172,9 @@ class PairTallTile {
   }
 
   template <bool HasOffset>
-  [[gnu::always_inline]] static void add_pair(const Starts& starts, const TallBlock& block, Place& at, Sums& sums) {
+  [[gnu::always_inline]] static void add_pair(const Starts& starts, const TallBlock& block, int first, TallPlace& at, Sums& sums) {
     const auto start = [&](int m, int which) {
-      return HasOffset ? splat_int(which == 0 ? kStart : 0) : load_splat(starts[m] + at.index + which);
+      return HasOffset ? splat_int(which == 0 ? kStart : 0) : load_splat(starts[m] + first + which);
     };
     const uint8_t *a = at.a + P::kSteps * 4, *b = at.b + P::kSteps * kStepBytes;  // of the second
     Sums products;
@@ -191,13 +192,12 @@ class PairTallTile {
     multiply_chunk<P, Rows, false>(at.a, at.b, products);
     at.a = a;
     at.b = b;
-    const int16_t* factors = block.factors[at.index / 2][0];
+    const int16_t* factors = block.factors[first / 2][0];
     const Ints f[kVectors] = {load<Ints>(factors), load<Ints>(factors + kWidth * 2)};
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) sums[m][v] = add_pairs(sums[m][v], products[m][v] ^ kStart, f[v]);
-    at.index += 2;
   }
 };
 
@@ -224,7 +224,8 @@ void with_products(appl_layout layout, int sub_group_size, Body&& body) {
   body(Products6{});
 }
 
-template <class P>
+}  // namespace
+
 void unpack_factors(const TileArgs& t, TallBlock& block) {
   const int num_pairs = t.num_sub_groups() / 2;
   const uint8_t* header = t.header;
@@ -234,21 +235,16 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
       for (int v = 0; v < kVectors; ++v) {
         const size_t panel = v / kPanelVectors * t.panel_bytes;
         const Words pairs = load_factor_pairs(factors + panel, v % kPanelVectors);
-        store(block.factor[2 * pair] + v * kWidth, P::template factor<0>(pairs));
-        store(block.factor[2 * pair + 1] + v * kWidth, P::template factor<1>(pairs));
         store(block.rest[pair][v * kWidth], load_factor_pairs(rests + panel, v % kPanelVectors));
 #if APPL_VNNI
         store(block.factors[pair][v * kWidth], pairs);
+#else
+        store(block.factor[2 * pair] + v * kWidth, word_factor<0>(pairs));
+        store(block.factor[2 * pair + 1] + v * kWidth, word_factor<1>(pairs));
 #endif
       }
     }
   }
-}
-
-}  // namespace
-
-void unpack_factors(appl_layout layout, const TileArgs& t, TallBlock& block) {
-  with_products(layout, t.sub_group_size, [&]<class P>(P) { unpack_factors<P>(t, block); });
 }
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {

@@ -189,9 +189,9 @@ constexpr Ahead ahead_of_floats(int rows, int steps) {
   if (steps > 1) return Ahead::kNext;
   return rows == 1 ? Ahead::kNothing : Ahead::kNear;
 }
-// Up to `most_twice` rows of codes over several panels, which with VNNI a small first level has, and codes of one scale a row: linear.cpp.
-constexpr Ahead ahead_of_integers(int rows, int panels, int steps, int most_twice = 1) {
-  if (APPL_VNNI && rows <= most_twice && panels > 1 && steps > 1) return rows == 1 ? Ahead::kNearTwice : Ahead::kFarTwice;
+// Codes over several panels, of one row or with sub-groups: with VNNI, of a small first level, or of one scale a row (linear.cpp).
+constexpr Ahead ahead_of_integers(int rows, int panels, int steps, bool has_sub_groups) {
+  if (APPL_VNNI && panels > 1 && steps > 1 && (rows == 1 || has_sub_groups)) return rows == 1 ? Ahead::kNearTwice : Ahead::kFarTwice;
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 

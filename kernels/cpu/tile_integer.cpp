@@ -38,7 +38,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
   using typename Steps::Sums;
   using Results = Accumulators<Rows, kVectors>;
-  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps)>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps, false)>;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   static constexpr bool kIsPacedByMemory = Rows <= 2;
   static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
@@ -129,7 +129,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   using typename Steps::Products, typename Steps::Sums;
   static_assert(Rows <= kWidth, "the zero points of all rows are one vector");
   using Results = Accumulators<Rows, kVectors>;
-  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps)>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps, false)>;
 
  public:
   static void run(const TileArgs& t) {

@@ -18,8 +18,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
   using Steps::kVectors, Steps::kUnitBytes, Steps::add_step;
   using typename Steps::Products, typename Steps::Sums;
-  static constexpr int kMostTwice = 5;
-  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps, kMostTwice)>;
+  using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps, true)>;
   using Factors = Words[kVectors];
   static constexpr int kSubGroups = kMaxActivationGroup / Size, kUnits = Size / Type::kColumns;
   static constexpr int kUnrolledUnits = APPL_VNNI ? kUnrolledSteps : 1;  // elsewhere the compiler would ask for the lines of all at once

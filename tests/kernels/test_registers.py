@@ -4,6 +4,7 @@ from the machine code, so any machine can tell."""
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,24 +59,25 @@ def functions_of(listing: str, *names: str) -> list[str]:
     return functions
 
 
-def loops_of(function: str) -> list[list[list[str]]]:
-    """What lies between the target of a jump backwards and the jump: where no such stretch lies within, and all."""
+def loops_of(function: str, *, inner: bool = False) -> list[list[str]]:
+    """What lies between the target of a jump backwards and the jump; or only where no such stretch lies within."""
     lines = [line.split("\t", 1) for line in function.splitlines() if "\t" in line]
     code = [(int(address.strip(" :"), 16), instruction) for address, instruction in lines]
     index = {address: at for at, (address, _) in enumerate(code)}
     jumps = [(at, match) for at, (_, text) in enumerate(code) if (match := JUMP.match(text))]
     spans = [(index.get(int(match[1], 16), at), at) for at, match in jumps]
     loops = [(first, last) for first, last in spans if first < last]
-    inner = [
-        (first, last)
-        for first, last in loops
-        if not any(first <= start and end <= last and (start, end) != (first, last) for start, end in loops)
-    ]
-    return [[[text for _, text in code[first : last + 1]] for first, last in some] for some in (inner, loops)]
+    if inner:
+        loops = [
+            (first, last)
+            for first, last in loops
+            if not any(first <= start and end <= last and (start, end) != (first, last) for start, end in loops)
+        ]
+    return [[text for _, text in code[first : last + 1]] for first, last in loops]
 
 
 def inner_loops(function: str) -> list[list[str]]:
-    return loops_of(function)[0]
+    return loops_of(function, inner=True)
 
 
 @pytest.mark.parametrize(("name", "products"), TILES)
@@ -93,7 +95,7 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
 def test_two_sub_groups_share_registers(listing: str, size: int, has_offset: str) -> None:
     """Of six rows by two vectors, with the loops that ask for memory within."""
     name = f"PairTallTile<appl::(anonymous namespace)::ByteProducts<{size // 4}>, 6>::run<{has_offset}>"
-    loops = [loop for part in functions_of(listing, name) for loop in loops_of(part)[1]]
+    loops = [loop for part in functions_of(listing, name) for loop in loops_of(part)]
     pairs = [loop for loop in loops if sum(map(bool, map(PRODUCT.match, loop))) == 2 * size // 4 * 12]
     assert pairs, "no loop has the products of two sub-groups"
     shortest = min(pairs, key=len)
@@ -140,13 +142,13 @@ def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) ->
 )
 def test_few_rows_of_codes_side_by_side_ask_both_levels(listing: str, tile: str, shape: str, kind: str) -> None:
     name = f"{tile}<appl::(anonymous namespace)::{kind}, {shape}>::run"
-    loops = [
-        loop for part in functions_of(listing, name) for loop in loops_of(part)[1] if any(map(PRODUCT.match, loop))
-    ]
+    loops = [loop for part in functions_of(listing, name) for loop in loops_of(part) if any(map(PRODUCT.match, loop))]
     assert loops, "no loop multiplies"
     for loop in loops:
-        asked = [text.split()[0] for text in loop if text.startswith("prefetch")]
-        assert asked.count("prefetcht0") == asked.count("prefetcht1") > 0
+        asked = [(text.split()[0], behind) for text, behind in pairwise(loop) if text.startswith("prefetch")]
+        nears, fars = ([behind for name, behind in asked if name == f"prefetcht{level}"] for level in (0, 1))
+        assert len(nears) == len(fars) > 0
+        assert not [behind for behind in nears if behind.startswith("jmp")], "one or the other is asked"
 
 
 @pytest.mark.parametrize("name", ["Run::in_place(", "Run::tall_panels("])
