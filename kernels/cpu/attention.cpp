@@ -259,7 +259,7 @@ class Attention {
   // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
   void ask_for(const Part& part, int block, int head, int heads) const {
     const uint8_t* at = head_of(layer_.keys, part, block, head);
-    const bool of_second_level = has_small_first_level();
+    const bool of_second_level = asks_second_level();
     for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) ask(at + i, of_second_level);
   }
 
@@ -415,7 +415,7 @@ class Attention {
   static TileArgs tile_args() {
     TileArgs t{};
     t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
-    t.asks_second_level = has_small_first_level();
+    t.asks_second_level = asks_second_level();
     return t;
   }
 

@@ -16,4 +16,17 @@ inline bool has_small_first_level() {
   return is_small;
 }
 
+// The first level of Intel's cores waits for 10 to 16 lines at a time, whatever its size, and the second for 48.
+inline bool is_intel() {
+#if defined(__x86_64__)
+  static const bool is = __builtin_cpu_is("intel");
+  return is;
+#else
+  return false;
+#endif
+}
+
+// Whether what is read at the pace of memory is asked for into the second level.
+inline bool asks_second_level() { return has_small_first_level() || is_intel(); }
+
 }  // namespace appl

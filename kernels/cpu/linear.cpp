@@ -46,6 +46,7 @@ size_t column_panel_bytes(appl_layout layout) {
 constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
+constexpr size_t kFarAheadBytes = 32 << 10;  // the same into the second
 constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8 that is all but unpacked, that read the weights as they stream in
 constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
 constexpr int kSecondLevelRows = 16;  // at most, whose weights a small first level leaves to the second
@@ -95,7 +96,7 @@ bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   const bool has_one_scale = weight.num_groups == 1;
   if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
   if (has_small_first_level()) return weight.sub_group_size != 0 && integer_tile_panels(rows, true) == 1;
-  return weight.sub_group_size != 0 || (!has_one_scale && rows == 1);
+  return weight.sub_group_size != 0 || (!has_one_scale && rows == 1 && !is_intel());
 }
 
 // The division of one call into blocks of rows, chunks of panels, and tiles.
@@ -121,7 +122,7 @@ class Division {
     const bool has_sub_groups = call.weight->sub_group_size != 0;
     if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows, has_sub_groups));
     is_in_order_ = num_tiles_ == 1 && !is_matrix_ && reads_in_order(*call.weight, quantizes, tile_rows);
-    asks_second_level_ = rows_ <= kSecondLevelRows && has_small_first_level();
+    level_ = level_of(rows_);
     if (is_in_order_) panels_per_tile_ = 1;
     if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
     if (is_tall_) panels_per_tile_ = std::max(panels_per_tile_, kTallPanels);  // items have whole blocks
@@ -141,8 +142,7 @@ class Division {
   // Few rows: each panel is read once, whole, and the input stays in the cache.
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   bool is_in_order() const { return is_in_order_; }
-  // Few rows read at the pace of memory, of which a small first level cannot wait for enough lines.
-  bool asks_second_level() const { return asks_second_level_; }
+  Asked level() const { return level_; }
   int rows() const { return rows_; }
   int panels() const { return panels_; }  // that are divided: of each half where the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
@@ -166,7 +166,15 @@ class Division {
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
 
  private:
-  bool is_matrix_, is_tall_, is_in_order_, asks_second_level_;
+  // Into the second level what few rows read at the pace of memory. Where a core has few instructions in flight, or a large first level
+  // that waits for few lines all the same, this is worth it for other rows.
+  Asked level_of(int rows) const {
+    if (is_intel()) return streams() ? Asked::kBoth : Asked::kFirst;
+    return rows <= kSecondLevelRows && has_small_first_level() ? Asked::kSecond : Asked::kFirst;
+  }
+
+  Asked level_;
+  bool is_matrix_, is_tall_, is_in_order_;
   int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
 };
 
@@ -425,7 +433,7 @@ class Run {
   size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.panel_end = w_.panel(panel + 1);
-    t.asks_second_level = division_.asks_second_level();
+    t.level = division_.level();
     if (division_.is_in_order()) return look_straight_on(t);
     const After after = read_after(item, panel, width, block);
     if (after.panel == Division::kNoPanel) return look_nowhere(t);
@@ -445,7 +453,7 @@ class Run {
 
   // One tile goes over panels that lie behind each other.
   size_t look_straight_on(TileArgs& t) const {
-    t.ahead = t.b + kNearAheadBytes;
+    t.ahead = t.b + (t.level == Asked::kBoth ? kFarAheadBytes : kNearAheadBytes);
     t.ahead_step = kLine;
     t.ahead_end = kNoEnd;
     return 0;

@@ -11,6 +11,10 @@ namespace appl {
 
 const uint8_t* const kNoEnd = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // of what a tile asks for, where that is nothing
 
+// Into which level of the caches a tile asks for what comes next: where both, into the second, and into the first what comes kNearBytes later
+// in each panel. The sign tells (ask_next).
+enum class Asked : int8_t { kFirst = 0, kSecond = 1, kBoth = -1 };
+
 // One block of columns of MR rows of the input against NP panels of the weight.
 struct TileArgs {
   const uint8_t* a;    // row 0 of the input's block; rows are kRowBytes apart
@@ -24,7 +28,7 @@ struct TileArgs {
   size_t ahead_step;         // bytes from what is asked for to the next, as many times a step as there are panels
   const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
   size_t ahead_jump;         // so far behind
-  bool asks_second_level = false;  // for these and for the stretch below; or else the first
+  Asked level = Asked::kFirst;
 
   // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
   // at the same offset as the columns are asked for meanwhile.
@@ -37,6 +41,7 @@ struct TileArgs {
   // Or of the lines from here on, as many as the tile reads. It then goes over so many sets of rows, panels and sums, as of the heads
   // of a block.
   const uint8_t* asked = nullptr;
+  bool asks_second_level = false;
   int sets = 1;
   size_t set_input = 0, set_bytes = 0, set_sums = 0;  // from set to set: bytes, bytes, floats
 
@@ -174,8 +179,8 @@ struct Accumulators {
 
 // What a tile asks for before its turn.
 enum class Ahead {
-  kNothing,  // the processor looks ahead far enough by itself
-  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
+  kNothing,  // the processor looks ahead far enough by itself; but where both levels are asked, as kNext
+  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level; there as kNext, too
   kFar,      // twice as far, into the second level, which can wait for several times as many lines
   kNearTwice, kFarTwice,  // either into the second level, and what comes kSoonBytes later into the first
   kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
@@ -207,13 +212,31 @@ constexpr Ahead ahead_of_integers(int rows, int panels, int steps, bool has_sub_
   else __builtin_prefetch(at);
 }
 
+// The same of what comes `next` and `soon`, or nothing where only both levels are asked.
+template <bool kOnlyBoth>
+[[gnu::always_inline]] inline void ask_next(const uint8_t* next, const uint8_t* soon, Asked level) {
+#if defined(__x86_64__)
+  if constexpr (kOnlyBoth) {
+    asm volatile("testb %2, %2\n\tjns 1f\n\tprefetcht1 %a0\n\tprefetcht0 %a1\n1:" ::"p"(next), "p"(soon), "q"(level) : "cc");
+  } else {
+    asm volatile(
+        "testb %2, %2\n\tjnz 1f\n\tprefetcht0 %a0\n\tjmp 2f\n"
+        "1:\tprefetcht1 %a0\n\tjns 2f\n\tprefetcht0 %a1\n2:" ::"p"(next), "p"(soon), "q"(level) : "cc");
+  }
+#else
+  if (level == Asked::kBoth) __builtin_prefetch(soon);
+  if (level == Asked::kBoth || !kOnlyBoth) ask(next, level != Asked::kFirst);
+#endif
+}
+
 // Asks for weights: a step of a tile calls it once, and takes `Lines` lines of each panel.
 //
 // Inlined by force, here and below: a call that does nothing but ask for lines has no effect that the compiler knows, and is dropped.
 template <int Panels, Ahead kAhead>
 class Prefetch {
  public:
-  static constexpr bool kGoesOn = kAhead == Ahead::kNext;  // from step to step; the others go by the weights' address
+  static constexpr bool kMayAskBoth = kWidth == 16 && (kAhead == Ahead::kNothing || kAhead == Ahead::kNear);
+  static constexpr bool kGoesOn = kAhead == Ahead::kNext || kMayAskBoth;  // from step to step; the others go by the weights' address
 
   explicit Prefetch(const TileArgs& t)
       : panel_bytes_(t.panel_bytes),
@@ -222,14 +245,15 @@ class Prefetch {
         panel_end_(t.panel_end),
         next_(t.ahead),
         end_(t.ahead_end),
-        of_second_level_(t.asks_second_level) {}
+        of_both_(t.level == Asked::kBoth ? -1 : 0),
+        level_(t.level) {}
 
   void segment() {}
   const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
 
   template <int Lines = 1>
   [[gnu::always_inline]] void step(const uint8_t* b) {
-    if constexpr (kGoesOn) next<Lines>();
+    if constexpr (kGoesOn) next<Lines>(b);
     else if constexpr (kAhead != Ahead::kNothing) near<Lines>(b);
   }
 
@@ -246,8 +270,13 @@ class Prefetch {
 
  private:
   template <int Lines>
-  [[gnu::always_inline]] void next() {
-    for (int i = 0; i < Panels * Lines; ++i, next_ += step_) ask(next_, of_second_level_);
+  [[gnu::always_inline]] void next(const uint8_t* b) {
+    const uint8_t* const at = kAhead == Ahead::kNear ? in_next_panels(b + kNearBytes) : b + kNearBytes;
+    for (int i = 0; i < Panels * Lines; ++i, next_ += step_) {
+      const uint8_t* const soon = at + line<Lines>(i);
+      const uint8_t* const next = kAhead == Ahead::kNear ? soon + ((next_ - soon) & of_both_) : next_;  // without a branch, as in ask
+      ask_next<kAhead == Ahead::kNothing>(next, soon, level_);
+    }
     if (next_ < end_) return;
     next_ += jump_;
     end_ += panel_bytes_;
@@ -257,19 +286,23 @@ class Prefetch {
   [[gnu::always_inline]] void near(const uint8_t* b) const {
     constexpr bool kIsTwice = kAhead == Ahead::kNearTwice || kAhead == Ahead::kFarTwice;
     constexpr bool kIsFar = kAhead == Ahead::kFar || kAhead == Ahead::kFarTwice;
-    const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && of_second_level_);  // narrow vectors would wait for that one, too
-    const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
-    at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
+    const uint8_t* const at = in_next_panels(b + (kIsFar ? 2 : 1) * kNearBytes);
     for (int i = 0; i < Panels * Lines; ++i) {
-      const size_t line = size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4;
-      ask(at + line, of_second_level);
-      if constexpr (kIsTwice) ask(b + kSoonBytes + line, false);
+      ask(at + line<Lines>(i), kIsFar || kIsTwice);
+      if constexpr (kIsTwice) ask(b + kSoonBytes + line<Lines>(i), false);
     }
   }
 
+  // Where line i of a step is, from its first.
+  template <int Lines>
+  size_t line(int i) const { return size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4; }
+  // Of the first of the panels; behind its end, of those that come next.
+  const uint8_t* in_next_panels(const uint8_t* at) const { return at + (at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0); }
+
   size_t panel_bytes_, step_, jump_;
   const uint8_t *panel_end_, *next_, *end_;
-  bool of_second_level_;
+  ptrdiff_t of_both_;  // all bits, or none
+  Asked level_;
 };
 
 // In its place for tiles over a cache's panels.

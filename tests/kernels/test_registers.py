@@ -136,6 +136,14 @@ def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) ->
     assert {"prefetcht0", "prefetcht1"} in asked
 
 
+@pytest.mark.parametrize("tile", ["Bf16DotSteps<{0}>, {0}>::run", "Int8Type, {0}>::run"])
+@pytest.mark.parametrize("shape", ["1, 4", "2, 2", "8, 1"])
+def test_few_rows_of_plain_weights_can_ask_both_levels(listing: str, tile: str, shape: str) -> None:
+    loops = [loop for part in functions_of(listing, tile.format(shape)) for loop in loops_of(part)]
+    both = re.compile(r"prefetcht1[^\n]*\n(jns[^\n]*\n)?prefetcht0")
+    assert [loop for loop in loops if both.search("\n".join(loop))]
+
+
 @pytest.mark.parametrize("kind", ["Int4Type", "PlaneType<5>", "PlaneType<6>"])
 @pytest.mark.parametrize(
     ("tile", "shape"), [("AnyTile", "1, 4"), ("SubGroupTile", "32, 1, 4"), ("SubGroupTile", "32, 4, 2")]
