@@ -415,7 +415,7 @@ class Attention {
   static TileArgs tile_args() {
     TileArgs t{};
     t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
-    t.asks_second_level = asks_second_level();
+    t.level = asks_second_level() ? Asked::kSecond : Asked::kFirst;
     return t;
   }
 

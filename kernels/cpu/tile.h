@@ -28,7 +28,7 @@ struct TileArgs {
   size_t ahead_step;         // bytes from what is asked for to the next, as many times a step as there are panels
   const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
   size_t ahead_jump;         // so far behind
-  Asked level = Asked::kFirst;
+  Asked level = Asked::kFirst;  // for these and for the stretch below
 
   // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
   // at the same offset as the columns are asked for meanwhile.
@@ -41,7 +41,6 @@ struct TileArgs {
   // Or of the lines from here on, as many as the tile reads. It then goes over so many sets of rows, panels and sums, as of the heads
   // of a block.
   const uint8_t* asked = nullptr;
-  bool asks_second_level = false;
   int sets = 1;
   size_t set_input = 0, set_bytes = 0, set_sums = 0;  // from set to set: bytes, bytes, floats
 
@@ -179,8 +178,8 @@ struct Accumulators {
 
 // What a tile asks for before its turn.
 enum class Ahead {
-  kNothing,  // the processor looks ahead far enough by itself; but where both levels are asked, as kNext
-  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level; there as kNext, too
+  kNothing,  // the processor looks ahead far enough by itself; but where both levels are asked, what kNext does
+  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
   kFar,      // twice as far, into the second level, which can wait for several times as many lines
   kNearTwice, kFarTwice,  // either into the second level, and what comes kSoonBytes later into the first
   kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
@@ -235,8 +234,7 @@ template <bool kOnlyBoth>
 template <int Panels, Ahead kAhead>
 class Prefetch {
  public:
-  static constexpr bool kMayAskBoth = kWidth == 16 && (kAhead == Ahead::kNothing || kAhead == Ahead::kNear);
-  static constexpr bool kGoesOn = kAhead == Ahead::kNext || kMayAskBoth;  // from step to step; the others go by the weights' address
+  static constexpr bool kGoesOn = kAhead == Ahead::kNext || kAhead == Ahead::kNothing;  // from step to step; the others go by the weights' address
 
   explicit Prefetch(const TileArgs& t)
       : panel_bytes_(t.panel_bytes),
@@ -245,7 +243,6 @@ class Prefetch {
         panel_end_(t.panel_end),
         next_(t.ahead),
         end_(t.ahead_end),
-        of_both_(t.level == Asked::kBoth ? -1 : 0),
         level_(t.level) {}
 
   void segment() {}
@@ -254,7 +251,7 @@ class Prefetch {
   template <int Lines = 1>
   [[gnu::always_inline]] void step(const uint8_t* b) {
     if constexpr (kGoesOn) next<Lines>(b);
-    else if constexpr (kAhead != Ahead::kNothing) near<Lines>(b);
+    else near<Lines>(b);
   }
 
   // As `other`, a copy of this, has got. Only what changes is written: a whole copy would be read before it is in the caches.
@@ -271,11 +268,8 @@ class Prefetch {
  private:
   template <int Lines>
   [[gnu::always_inline]] void next(const uint8_t* b) {
-    const uint8_t* const at = kAhead == Ahead::kNear ? in_next_panels(b + kNearBytes) : b + kNearBytes;
     for (int i = 0; i < Panels * Lines; ++i, next_ += step_) {
-      const uint8_t* const soon = at + line<Lines>(i);
-      const uint8_t* const next = kAhead == Ahead::kNear ? soon + ((next_ - soon) & of_both_) : next_;  // without a branch, as in ask
-      ask_next<kAhead == Ahead::kNothing>(next, soon, level_);
+      ask_next<kAhead == Ahead::kNothing>(next_, b + kNearBytes + line<Lines>(i), level_);
     }
     if (next_ < end_) return;
     next_ += jump_;
@@ -286,9 +280,11 @@ class Prefetch {
   [[gnu::always_inline]] void near(const uint8_t* b) const {
     constexpr bool kIsTwice = kAhead == Ahead::kNearTwice || kAhead == Ahead::kFarTwice;
     constexpr bool kIsFar = kAhead == Ahead::kFar || kAhead == Ahead::kFarTwice;
-    const uint8_t* const at = in_next_panels(b + (kIsFar ? 2 : 1) * kNearBytes);
+    const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && level_ == Asked::kSecond);  // narrow vectors would wait for that one, too
+    const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
+    at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {
-      ask(at + line<Lines>(i), kIsFar || kIsTwice);
+      ask(at + line<Lines>(i), of_second_level);
       if constexpr (kIsTwice) ask(b + kSoonBytes + line<Lines>(i), false);
     }
   }
@@ -296,12 +292,9 @@ class Prefetch {
   // Where line i of a step is, from its first.
   template <int Lines>
   size_t line(int i) const { return size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4; }
-  // Of the first of the panels; behind its end, of those that come next.
-  const uint8_t* in_next_panels(const uint8_t* at) const { return at + (at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0); }
 
   size_t panel_bytes_, step_, jump_;
   const uint8_t *panel_end_, *next_, *end_;
-  ptrdiff_t of_both_;  // all bits, or none
   Asked level_;
 };
 
@@ -350,7 +343,7 @@ class AskedSegments {
 template <int Panels>
 class AskedStretch {
  public:
-  explicit AskedStretch(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked), of_second_level_(t.asks_second_level) {}
+  explicit AskedStretch(const TileArgs& t) : panel_bytes_(t.panel_bytes), next_(t.asked), of_second_level_(t.level != Asked::kFirst) {}
 
   const uint8_t* panel(const uint8_t* b, int p) const { return b + size_t(p) * panel_bytes_; }
   [[gnu::always_inline]] void step(const uint8_t*) {
