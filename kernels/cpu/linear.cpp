@@ -47,7 +47,7 @@ constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read 
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
 constexpr size_t kFarAheadBytes = 32 << 10;  // the same into the second
-constexpr int kStreamRows = APPL_VNNI ? 60 : 24;  // of int8 that is all but unpacked, that read the weights as they stream in
+constexpr int kStreamRows = APPL_VNNI ? 60 : 10;  // of int8 that is all but unpacked, that read the weights as they stream in
 constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
 constexpr int kSecondLevelRows = 16;  // at most, whose weights a small first level leaves to the second
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
@@ -111,7 +111,7 @@ class Division {
     const int stream_rows = may_be_tall ? min_tall_rows(*call.weight) - 1 : kStreamRows;
     is_tall_ = may_be_tall && rows_ >= min_tall_rows(*call.weight);
     max_stream_tiles_ = quantizes && kHasTallTiles ? divided(stream_rows, kMaxTileRows) : 2;
-    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? kTallRows : kMaxTileRows;
+    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->layout) : kMaxTileRows;
     const int block_tiles = std::max(1, block_rows(call.input.shape) / most_rows);
     num_tiles_ = (rows_ + most_rows - 1) / most_rows;
     const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
@@ -373,6 +373,7 @@ class Run {
     t.scale += rows;
     t.sum += rows;
     t.scaled_sum += rows;
+    t.neighbours += rows;
     t.sub_sum += rows * size_t(w_.num_sub_groups());
   }
 
@@ -527,6 +528,7 @@ class Run {
     t.scale = call_.input.scale + side;
     t.sum = call_.input.sum + side;
     t.scaled_sum = call_.input.scaled_sum + side;
+    t.neighbours = call_.input.neighbours + side;
     t.sub_sum = call_.input.sub_sum + side * size_t(w_.num_sub_groups());
   }
 

@@ -31,10 +31,11 @@ struct PreparedShape {
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
   int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
-  // Bytes for `rows` rows: the blocks, then scales, scaled sums and sums, each [group][side_stride(rows)], sums of sub-groups, and
-  // room for a vector.
+  // Bytes for `rows` rows: the blocks, then scales, scaled sums, sums and of words neighbours, each [group][side_stride(rows)], sums of
+  // sub-groups, and room for a vector.
   size_t bytes(int rows) const {
-    const size_t group_bytes = 3 * sizeof(float) + size_t(num_sub_groups()) * sizeof(int16_t);
+    const size_t sides = form == Form::kInt16 ? 4 : 3;
+    const size_t group_bytes = sides * sizeof(float) + size_t(num_sub_groups()) * sizeof(int16_t);
     return size_t(rows) * size_t(num_blocks()) * kRowBytes + side_stride(rows) * size_t(num_groups()) * group_bytes + 64;
   }
 
@@ -56,6 +57,7 @@ struct Prepared {
   float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and tall tiles, the most that
                                     // the positive or the negative ones of any sub-group come to in a 16-bit sum
   float* scaled_sum = nullptr;      // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to
+  int32_t* neighbours = nullptr;    // [group][row], of words: minus the sum of the products of columns 0 and 1, 2 and 3 and so on
   int16_t* sub_sum = nullptr;       // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }

@@ -15,31 +15,6 @@ namespace {
 
 #if APPL_WIDTH == 8
 
-// c += f32(sum) * x * w, where c lies in memory, and for AVX2 w: sums take nearly all registers, and none may be spilled for these.
-inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
-  Floats result;
-  asm("vcvtdq2ps %[sum], %[sum]\n\t"
-      "vmulps %[x], %[sum], %[sum]\n\t"
-      "vmovaps %[c], %[result]\n\t"
-      "vfmadd231ps %[w], %[sum], %[result]\n\t"
-      "vmovaps %[result], %[c]"
-      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
-      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)));
-}
-
-// The same, and c += y * o.
-inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
-  Floats result;
-  asm("vcvtdq2ps %[sum], %[sum]\n\t"
-      "vmulps %[x], %[sum], %[sum]\n\t"
-      "vmovaps %[c], %[result]\n\t"
-      "vfmadd231ps %[w], %[sum], %[result]\n\t"
-      "vfmadd231ps %[o], %[y], %[result]\n\t"
-      "vmovaps %[result], %[c]"
-      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
-      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
-}
-
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
@@ -57,7 +32,7 @@ class TallTile {
       size_t at = 0;
       for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group, at += t.side_stride) {
         store(scale[group], load(t.scale + at));
-        if constexpr (P::kHasZero) store(zero[group], to_ints(load(t.sum + at) * -t.zero_point));
+        store(zero[group], to_ints(load(t.sum + at) * -t.zero_point));
         if (t.has_offset) store(scaled_sum[group], load(t.scaled_sum + at));
       }
     }
@@ -78,11 +53,11 @@ class TallTile {
       ahead.step();
       multiply_chunk<P, Rows, true>(a, b, sums);
       for (int done = kChunk; done < columns; done += kChunk) {
-        if constexpr (!P::kGoesOn) keep(sums, side, group, done == kChunk, partial);
+        keep(sums, side, group, done == kChunk, partial);
         ahead.step();
-        multiply_chunk<P, Rows, !P::kGoesOn>(a, b, sums);
+        multiply_chunk<P, Rows, true>(a, b, sums);
       }
-      const bool is_one = P::kGoesOn || columns <= kChunk;
+      const bool is_one = columns <= kChunk;
       if (t.has_offset && is_one) finish<true>(sums, nullptr, side, block, group, c);
       else if (t.has_offset) finish<true>(sums, &partial, side, block, group, c);
       else if (is_one) finish<false>(sums, nullptr, side, block, group, c);
@@ -100,9 +75,7 @@ class TallTile {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
         const Ints sum = P::fold(sums[m][v]);
-        if (!is_first) partial[m][v] += sum;
-        else if constexpr (P::kHasZero) partial[m][v] = sum + splat_int(side.zero[group][m]);
-        else partial[m][v] = sum;
+        partial[m][v] = sum + (is_first ? splat_int(side.zero[group][m]) : partial[m][v]);
       }
     }
     asm("" : "+m"(partial));  // stays in memory: the registers are needed for sums
@@ -119,7 +92,7 @@ class TallTile {
       for (int v = 0; v < kVectors; ++v) {
         Ints sum = P::fold(sums[m][v]);
         if (partial != nullptr) sum += (*partial)[m][v];
-        else if (P::kHasZero && !HasOffset) sum += splat_int(side.zero[group][m]);
+        else if (!HasOffset) sum += splat_int(side.zero[group][m]);
         const float* w = block.scale[group] + v * kWidth;
         if constexpr (HasOffset) {
           add_scaled(c.value[m][v], sum, x, w, splat(side.scaled_sum[group][m]), block.offset[group] + v * kWidth);
@@ -245,34 +218,18 @@ int chunk_columns(appl_layout layout, int) {
     case APPL_INT4: return Products4::kSteps * Products4::kColumns;
     case APPL_INT5: return Products5::kSteps * Products5::kColumns;
     case APPL_INT6: return Products6::kSteps * Products6::kColumns;
-    default: return WordProducts::kSteps * WordProducts::kColumns;
-  }
-}
-
-// Bytes q + 128 as words q, in the order of Form::kInt16.
-void widen_int8(const uint8_t* data, int columns, uint8_t* to) {
-  using UnsignedShorts = uint16_t __attribute__((vector_size(kWidth * 4)));
-  for (int k = 0; k < columns; k += 4, data += kPanel * 4, to += 2 * kStepBytes) {
-    for (int v = 0; v < kVectors; ++v) {
-      const Words u = load<Words>(data + v * kWidth * 4);
-      const auto even = bit_cast<UnsignedShorts>(u & 0x00ff00ffu), odd = bit_cast<UnsignedShorts>(u) >> 8;
-      store(to + v * kWidth * 4, even - 128);
-      store(to + kStepBytes + v * kWidth * 4, odd - 128);
-    }
+    default: return kWordColumns;
   }
 }
 #endif
 
-// Bytes of sixteen rows of one column, unpacked.
-constexpr size_t column_bytes(appl_layout layout) { return !APPL_VNNI && layout == APPL_INT8 ? 2 * kPanel : kPanel; }
-
-void unpack_codes(appl_layout layout, const uint8_t* data, int columns, uint8_t* to) {
-  if (layout != APPL_INT8) return unpack_group(layout, data, columns, to);
-#if APPL_VNNI
-  std::memcpy(to, data, size_t(columns) * kPanel);
-#else
-  widen_int8(data, columns, to);
-#endif
+// The codes of `group` of panel `panel`, which are at `data`.
+void unpack_codes(appl_layout layout, const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block) {
+  if (has_words(layout)) return unpack_words(data, t, group, panel, block);
+  const int first = group * t.group_size, columns = std::min(t.group_size, t.columns - first);
+  uint8_t* const to = block.weights + size_t(panel) * TallBlock::kPanelBytes + size_t(first) * kPanel;
+  if (layout == APPL_INT8) std::memcpy(to, data, size_t(columns) * kPanel);
+  else unpack_group(layout, data, columns, to);
 }
 
 void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBlock& block) {
@@ -296,27 +253,24 @@ bool is_tall(appl_layout layout, int group_size, bool per_channel) {
 void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
   const uint8_t *data = t.b, *header = t.header;
   for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
-    const int columns = std::min(t.group_size, t.columns - first);
-    for (int p = 0; p < kTallPanels; ++p) {
-      uint8_t* to = block.weights + size_t(p) * TallBlock::kPanelBytes + size_t(first) * column_bytes(layout);
-      unpack_codes(layout, data + size_t(p) * t.panel_bytes, columns, to);
-    }
+    for (int p = 0; p < kTallPanels; ++p) unpack_codes(layout, data + size_t(p) * t.panel_bytes, t, group, p, block);
     unpack_scales(t, header, group, block);
     data += t.group_stride;
     header += t.header_stride;
   }
   if (t.sub_group_size != 0) return unpack_factors(t, block);
+  if (has_words(layout)) return;
   // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
-  const size_t end = size_t(t.columns) * column_bytes(layout);
   const int chunk = chunk_columns(layout, t.group_size), padded = (t.columns + chunk - 1) / chunk * chunk;
   for (int p = 0; p < kTallPanels; ++p) {
-    uint8_t* panel = block.weights + size_t(p) * TallBlock::kPanelBytes;
-    std::memset(panel + end, 0, size_t(padded - t.columns) * column_bytes(layout));
+    uint8_t* end = block.weights + size_t(p) * TallBlock::kPanelBytes + size_t(t.columns) * kPanel;
+    std::memset(end, 0, size_t(padded - t.columns) * kPanel);
   }
 }
 
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   if (t.sub_group_size != 0) return run_tall_sub_groups(layout, rows, t, block, ahead);
+  if (has_words(layout)) return run_tall_words(rows, t, block, ahead);
 #if APPL_VNNI
   if (chunk_columns(layout, t.group_size) == 32) return run_rows<TallTile, ByteProducts<8>, kTallRows>(rows, t, block, ahead);
   run_rows<TallTile, ByteProducts<4>, kTallRows>(rows, t, block, ahead);
@@ -324,8 +278,7 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
   switch (layout) {
     case APPL_INT4: return run_rows<TallTile, Products4, kTallRows>(rows, t, block, ahead);
     case APPL_INT5: return run_rows<TallTile, Products5, kTallRows>(rows, t, block, ahead);
-    case APPL_INT6: return run_rows<TallTile, Products6, kTallRows>(rows, t, block, ahead);
-    default: return run_rows<TallTile, WordProducts, kTallRows>(rows, t, block, ahead);
+    default: return run_rows<TallTile, Products6, kTallRows>(rows, t, block, ahead);
   }
 #endif
 }

@@ -12,11 +12,16 @@ namespace appl {
 
 constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
 constexpr int kTallRows = 6;  // so few that two kinds of sums share the registers
+constexpr int kWordColumns = 8;  // of words, without VNNI, that are multiplied at a time; groups, and columns as they are padded, are multiples
+constexpr int kWordRows = 4;  // of words, without VNNI: four instructions a sum need registers of their own
 constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) / kPanel;
 
 // Columns of a block, half as many of AVX2's int8 words: what tiles read again and again should fit the first level, beside the rows.
 constexpr int kMaxTallColumns = 1024;
 int tall_columns();
+
+constexpr bool has_words(appl_layout layout) { return kHasTallTiles && !APPL_VNNI && layout == APPL_INT8; }
+constexpr int tall_rows(appl_layout layout) { return has_words(layout) ? kWordRows : kTallRows; }
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
@@ -34,6 +39,9 @@ struct TallBlock {
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
 #endif
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
+
+  // Of words: minus the sums of the products of neighbours, as Prepared has them of the input.
+  alignas(64) int32_t neighbours[kMaxGroups][kTallLanes];
 };
 
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
@@ -54,5 +62,9 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
 void unpack_factors(const TileArgs& t, TallBlock& block);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
+
+// The same of words (tall_words.cpp): `group` of panel `panel`, whose packed codes are at `data`, and the tile of kWordRows rows at most.
+void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block);
+void run_tall_words(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 }  // namespace appl

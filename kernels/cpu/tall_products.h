@@ -19,8 +19,7 @@ constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanel
 // spelled out for the same reason as in simd.h.
 //
 // With VNNI, sums have 32 bits, start from the sum of a row's inputs times minus the zero point (kStarts), and go on through a group.
-// With AVX2 each chunk is summed from nothing and then folded into 32 bits, but where sums have these from the start they go on
-// (kGoesOn); what the zero points come to is added to those of a group (kHasZero).
+// With AVX2 each chunk is summed from nothing and then folded into 32 bits; what the zero points come to is added to those of a group.
 //
 // FittingProducts, without VNNI, are of sub-groups whose inputs leave 16 bits to their sums: longer chunks.
 #if APPL_VNNI
@@ -58,7 +57,7 @@ template <int Steps>
 struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs that leave 16 bits to their sums
   using Sum = Shorts;
   static constexpr int kSteps = Steps, kColumns = 4;
-  static constexpr bool kHasZero = true, kStarts = false, kGoesOn = false;
+  static constexpr bool kStarts = false;
   static Sum first(Words w, Words x) {
     Sum product;
     asm("vpmaddubsw %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
@@ -73,29 +72,41 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs
   static Ints accumulate(Ints sum, Sum products, Words factor) { return add_pairs(sum, bit_cast<Ints>(products), Ints(factor)); }
 };
 
-struct WordProducts {  // int8 as signed words
-  using Sum = Ints;
-  static constexpr int kSteps = 16, kColumns = 2;
-  static constexpr bool kHasZero = false, kStarts = false, kGoesOn = true;
-  static Sum first(Words w, Words x) {
-    Sum product;
-    asm("vpmaddwd %2, %1, %0" : "=x"(product) : "x"(w), "x"(x));
-    return product;
-  }
-  static Sum add(Sum sum, Words w, Words x) {
-    Sum product;
-    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(w), "x"(x));
-    return sum;
-  }
-  static Ints fold(Sum sum) { return sum; }
-};
-
 using Products4 = ByteProducts<8>;
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
 using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
 using FittingProducts5 = ByteProducts<8>;
 using FittingProducts6 = ByteProducts<4>;
+
+#endif
+
+#if APPL_WIDTH == 8
+
+// c += f32(sum) * x * w, where c lies in memory, and for AVX2 w: sums take nearly all registers, and none may be spilled for these.
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
+  Floats result;
+  asm("vcvtdq2ps %[sum], %[sum]\n\t"
+      "vmulps %[x], %[sum], %[sum]\n\t"
+      "vmovaps %[c], %[result]\n\t"
+      "vfmadd231ps %[w], %[sum], %[result]\n\t"
+      "vmovaps %[result], %[c]"
+      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
+      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)));
+}
+
+// The same, and c += y * o.
+inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, const float* o) {
+  Floats result;
+  asm("vcvtdq2ps %[sum], %[sum]\n\t"
+      "vmulps %[x], %[sum], %[sum]\n\t"
+      "vmovaps %[c], %[result]\n\t"
+      "vfmadd231ps %[w], %[sum], %[result]\n\t"
+      "vfmadd231ps %[o], %[y], %[result]\n\t"
+      "vmovaps %[result], %[c]"
+      : [sum] "+x"(sum), [c] "+m"(c), [result] "=&x"(result)
+      : [x] "x"(x), [w] "m"(*reinterpret_cast<const Floats*>(w)), [y] "x"(y), [o] "m"(*reinterpret_cast<const Floats*>(o)));
+}
 
 #endif
 

@@ -62,6 +62,7 @@ struct TileArgs {
   bool has_offset;
   float zero_point;
   const float *scale, *sum, *scaled_sum;  // of row 0 and the first group, as Prepared has them; a whole vector of sums can be read
+  const int32_t* neighbours;              // likewise, of words
   size_t side_stride;                     // from group to group
 
   // Where groups have sub-groups: how large these are, where a header has their factors, and the sums of the input's.

@@ -109,7 +109,7 @@ def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, 
             continue
         weight = random_weight(rng, layout, 70, 1280, group_size, offset)
         batch = times(native, weight, x, quantize)
-        for rows in (1, 2, 3, 4, 5, 8, 9, 12, 13, 25, 60, 61, MIN_TALL_ROWS - 1, MIN_TALL_ROWS):
+        for rows in (1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 25, 60, 61, MIN_TALL_ROWS - 1, MIN_TALL_ROWS):
             np.testing.assert_array_equal(
                 times(native, weight, x[:rows], quantize), batch[:rows], f"{group_size}, {rows}"
             )

@@ -1,0 +1,142 @@
+// Tall tiles of words: int8 without VNNI, whose products with bytes would saturate.
+//
+// AVX2's processors multiply half or a third as many words a cycle as they add. So half of the products become additions (S. Winograd, A
+// New Algorithm for Inner Product, IEEE Transactions on Computers C-17, 1968):
+//   w0 * x0 + w1 * x1 = (w0 + x1) * (w1 + x0) - w0 * w1 - x0 * x1
+// The last two terms are of the weights or of the input alone: they are summed up once, and a tile's sums start from them. All of it is
+// exact: w0 + x1 has nine bits, and groups have 256 columns at most.
+#include <algorithm>
+#include <cstdint>
+
+#include "tall_products.h"
+
+namespace appl {
+
+#if APPL_WIDTH == 8 && !APPL_VNNI
+
+namespace {
+
+constexpr int kStepColumns = 4;
+
+// sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in registers,
+// the last comes from memory each time: measured on Zen and simulated for others (docs/benchmarks/results.md), that suits most cores.
+[[gnu::always_inline]] inline void add_products(Ints (&sums)[kVectors], const uint8_t* w, Words even_x, Words odd_x) {
+  const Words even_0 = load<Words>(w), even_1 = load<Words>(w + vector_at(1)), odd_0 = load<Words>(w + kStepBytes);
+  const auto& odd_1 = *reinterpret_cast<const Words*>(w + kStepBytes + vector_at(1));
+  Words first, second;
+  asm("vpaddw %[even_0], %[odd_x], %[first]\n\t"
+      "vpaddw %[odd_0], %[even_x], %[second]\n\t"
+      "vpaddw %[even_1], %[odd_x], %[odd_x]\n\t"
+      "vpaddw %[odd_1], %[even_x], %[even_x]\n\t"
+      "vpmaddwd %[second], %[first], %[first]\n\t"
+      "vpmaddwd %[even_x], %[odd_x], %[odd_x]\n\t"
+      "vpaddd %[first], %[sum_0], %[sum_0]\n\t"
+      "vpaddd %[odd_x], %[sum_1], %[sum_1]"
+      : [sum_0] "+x"(sums[0]), [sum_1] "+x"(sums[1]), [first] "=&x"(first), [second] "=&x"(second), [even_x] "+x"(even_x), [odd_x] "+x"(odd_x)
+      : [even_0] "x"(even_0), [odd_0] "x"(odd_0), [even_1] "x"(even_1), [odd_1] "m"(odd_1));
+}
+
+template <int Rows>
+class WordTallTile {
+  using Sums = Ints[Rows][kVectors];
+  using Results = Accumulators<Rows, kVectors>;
+
+ public:
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    if (t.has_offset) run<true>(t, block, next);
+    else run<false>(t, block, next);
+  }
+
+ private:
+  template <bool HasOffset>
+  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
+    Results c;
+    c.start(t);
+    TallPlace at{t.a, block.weights, EvenPrefetch(next, t.columns / kWordColumns)};
+    for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
+      const size_t side = size_t(group) * t.side_stride;
+      Sums sums;
+#pragma GCC unroll 4
+      for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          sums[m][v] = load<Ints>(block.neighbours[group] + v * kWidth) + splat_int(t.neighbours[side + size_t(m)]);
+        }
+      for (int k = std::min(t.group_size, t.columns - first); k > 0; k -= kWordColumns) multiply(at, sums);
+      finish<HasOffset>(sums, t, side, block, group, c);
+    }
+    c.finish(t);
+  }
+
+  [[gnu::always_inline]] static void multiply(TallPlace& at, Sums& sums) {
+    at.ahead.step();
+#pragma GCC unroll 2
+    for (int s = 0; s < kWordColumns / kStepColumns; ++s) {
+#pragma GCC unroll 4
+      for (int m = 0; m < Rows; ++m) {
+        const uint8_t* row = at.a + s * kStepColumns * 2 + size_t(m) * kRowBytes;
+        const Words even = splat_word(load<uint32_t>(row)), odd = splat_word(load<uint32_t>(row + 4));
+        add_products(sums[m], at.b + s * 2 * kStepBytes, even, odd);
+      }
+    }
+    at.a += kWordColumns * 2;
+    at.b += kWordColumns / kStepColumns * 2 * kStepBytes;
+  }
+
+  template <bool HasOffset>
+  [[gnu::always_inline]] static void finish(const Sums& sums, const TileArgs& t, size_t side, const TallBlock& block, int group, Results& c) {
+#pragma GCC unroll 4
+    for (int m = 0; m < Rows; ++m)
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const float* w = block.scale[group] + v * kWidth;
+        const Floats x = splat(t.scale[side + size_t(m)]);
+        if constexpr (HasOffset) {
+          add_scaled(c.value[m][v], sums[m][v], x, w, splat(t.scaled_sum[side + size_t(m)]), block.offset[group] + v * kWidth);
+        } else {
+          add_scaled(c.value[m][v], sums[m][v], x, w);
+        }
+      }
+  }
+};
+
+template <int Rows = kWordRows>
+void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
+  if constexpr (Rows > 1) {
+    if (rows < Rows) return run_rows<Rows - 1>(rows, t, block, ahead);
+  }
+  WordTallTile<Rows>::run(t, block, ahead);
+}
+
+}  // namespace
+
+// Bytes q + 128 as words q, in the order of Form::kInt16.
+void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block) {
+  using SignedWords = int16_t __attribute__((vector_size(kWidth * 4)));
+  using UnsignedWords = uint16_t __attribute__((vector_size(kWidth * 4)));
+  const int first = group * t.group_size, columns = std::min(t.group_size, t.columns - first);
+  uint8_t* to = block.weights + size_t(panel) * TallBlock::kPanelBytes + size_t(first) * kPanel * 2;
+  for (int v = 0; v < kPanelVectors; ++v) {
+    Ints products{};
+    for (int k = 0; k < columns; k += kStepColumns) {
+      const Words u = load<Words>(data + (size_t(k) * kPanel + size_t(v) * kWidth * 4));
+      const auto even = bit_cast<SignedWords>(u & 0x00ff00ffu) - 128, odd = bit_cast<SignedWords>(bit_cast<UnsignedWords>(u) >> 8) - 128;
+      uint8_t* const at = to + size_t(k) * kPanel * 2 + size_t(v) * kWidth * 4;
+      store(at, even);
+      store(at + kStepBytes, odd);
+      products += multiply_pairs(bit_cast<Ints>(even), bit_cast<Ints>(odd));
+    }
+    store(block.neighbours[group] + panel * kPanel + v * kWidth, -products);
+  }
+}
+
+void run_tall_words(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) { run_rows(rows, t, block, ahead); }
+
+#else
+
+void unpack_words(const uint8_t*, const TileArgs&, int, int, TallBlock&) {}
+void run_tall_words(int, const TileArgs&, const TallBlock&, TallAhead) {}
+
+#endif
+
+}  // namespace appl
