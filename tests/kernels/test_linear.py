@@ -28,7 +28,16 @@ BF16_INPUTS = 6e-3  # relative to the largest output: levels with a bf16 dot pro
 EXACT = 2e-4
 
 MIN_TALL_ROWS = 145  # the fewest for which VNNI unpacks codes; see min_tall_rows in linear.cpp
-SHAPES = [(1, 64, 32), (17, 96, 16), (70, 256, 64), (130, 1280, 128), (40, 640, 32), (33, 1000, 1000), (64, 1280, 1280)]
+SHAPES = [
+    (1, 64, 32),
+    (17, 96, 16),
+    (20, 1040, 8),
+    (70, 256, 64),
+    (130, 1280, 128),
+    (40, 640, 32),
+    (33, 1000, 1000),
+    (64, 1280, 1280),
+]
 CASES = [
     (Layout.F32, False, "none"),
     (Layout.F16, False, "none"),
