@@ -16,7 +16,7 @@ enum class Form {
 };
 
 constexpr size_t kRowBytes = 1024;  // of a row in a block
-constexpr int kMaxActivationGroup = 256;
+constexpr int kMinActivationGroup = 8, kMaxActivationGroup = 256;  // columns that share a scale
 
 constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
 constexpr int column_bytes(Form form) { return int(kRowBytes) / block_columns(form); }

@@ -25,7 +25,7 @@ constexpr int tall_rows(appl_layout layout) { return has_words(layout) ? kWordRo
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
-  static constexpr int kMaxGroups = kMaxTallColumns / 16;
+  static constexpr int kMaxGroups = kMaxTallColumns / 16;  // of 16 columns or more, and of words, which are half as many, 8
   static constexpr size_t kPanelBytes = size_t{kMaxTallColumns} * kPanel;
   alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];

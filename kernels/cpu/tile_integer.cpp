@@ -61,7 +61,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     void compute(int group, size_t side) { store(value_[group], to_ints(load(t_.sum + side) * -t_.zero_point)); }
     const TileArgs& t_;
     int group_ = kIsPacedByMemory ? 0 : -1;
-    alignas(64) int32_t value_[kIsPacedByMemory ? 1 : block_columns(Form::kInt8) / 16][kWidth];
+    alignas(64) int32_t value_[kIsPacedByMemory ? 1 : block_columns(Form::kInt8) / kMinActivationGroup][kWidth];
   };
 
  public:

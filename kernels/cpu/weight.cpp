@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "planes.h"
+#include "prepared.h"
 #include "simd.h"
 #include "status.h"
 
@@ -33,7 +34,7 @@ void check_groups(int layout, int columns, int group_size, int sub_group_size) {
             "group_size of int5 must be 32 to 256, of int6 16 to 256, and divide 256 and the number of columns");
     return;
   }
-  require(group_size == columns || (group_size >= 8 && 256 % group_size == 0),
+  require(group_size == columns || (group_size >= kMinActivationGroup && kMaxActivationGroup % group_size == 0),
           "group_size must divide 256 and be 8 or more, or be the number of columns");
   require(columns % group_size == 0, "group_size does not divide the number of columns");
   require(layout == APPL_INT8 || columns % 2 == 0, "an int4 weight has an odd number of columns");
