@@ -153,20 +153,17 @@ Most sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
 }
 #endif
 
-// Minus the sum of the products of neighbours, for tiles that make additions of half of theirs (tall_words.cpp).
-int32_t sum_neighbours(const int16_t* q, int count) {
 #if APPL_WIDTH == 8
+// As Prepared::neighbours has it.
+int32_t sum_neighbours(const int16_t* q, int count) {
   __m128i sum{};
   for (int k = 0; k < count; k += 8) {
     const __m128i values = load<__m128i>(q + k);  // columns 0, 2, 1, 3 and so on
     sum = _mm_add_epi32(sum, _mm_madd_epi16(values, _mm_shuffle_epi32(values, 0xb1)));
   }
   return -(_mm_cvtsi128_si32(sum) + _mm_extract_epi32(sum, 2));
-#else
-  (void)q, (void)count;  // there are no such tiles
-  return 0;
-#endif
 }
+#endif
 
 template <class Value>
 void quantize_columns(const Prepared& p, const float* x, int row, int first, int count, Value* q) {
@@ -176,7 +173,7 @@ void quantize_columns(const Prepared& p, const float* x, int row, int first, int
   for (int done = 0; done < count; done += size, at += p.side_stride) {
     const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
     const Most most = sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
-    if constexpr (sizeof(Value) == 2) p.neighbours[at] = sum_neighbours(q + done, std::min(size, count - done));
+    if constexpr (has_neighbours(sizeof(Value) == 2 ? Form::kInt16 : Form::kInt8)) p.neighbours[at] = sum_neighbours(q + done, std::min(size, count - done));
     p.scale[at] = result.scale;
     p.sum[at] = parts > 0 ? float(most.of_sign) : result.sum;
     p.scaled_sum[at] = parts > 0 ? float(most.of_magnitudes) : result.sum * result.scale;
@@ -196,7 +193,7 @@ Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory) {
   p.scaled_sum = p.scale + side;
   p.sum = p.scaled_sum + side;
   p.neighbours = reinterpret_cast<int32_t*>(p.sum + side);
-  p.sub_sum = reinterpret_cast<int16_t*>(p.neighbours + (shape.form == Form::kInt16 ? side : 0));
+  p.sub_sum = reinterpret_cast<int16_t*>(p.neighbours + (has_neighbours(shape.form) ? side : 0));
   return p;
 }
 
@@ -233,7 +230,7 @@ void copy_row(const Prepared& from, int row, const Prepared& to, int to_row) {
     to.scale[to_at] = from.scale[at];
     to.sum[to_at] = from.sum[at];
     to.scaled_sum[to_at] = from.scaled_sum[at];
-    if (shape.form == Form::kInt16) to.neighbours[to_at] = from.neighbours[at];
+    if (has_neighbours(shape.form)) to.neighbours[to_at] = from.neighbours[at];
     std::copy_n(from.sub_sum + at * parts, parts, to.sub_sum + to_at * parts);
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "pool.h"
+#include "simd.h"
 
 namespace appl {
 
@@ -21,6 +22,9 @@ constexpr int kMinActivationGroup = 8, kMaxActivationGroup = 256;  // columns th
 constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
 constexpr int column_bytes(Form form) { return int(kRowBytes) / block_columns(form); }
 
+// Where tiles make additions of half of their products (tall_words.cpp).
+constexpr bool has_neighbours(Form form) { return kWidth == 8 && form == Form::kInt16; }
+
 struct PreparedShape {
   Form form;
   int columns;     // of the input
@@ -31,10 +35,10 @@ struct PreparedShape {
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
   int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
-  // Bytes for `rows` rows: the blocks, then scales, scaled sums, sums and of words neighbours, each [group][side_stride(rows)], sums of
+  // Bytes for `rows` rows: the blocks, then scales, scaled sums, sums and neighbours, each [group][side_stride(rows)], sums of
   // sub-groups, and room for a vector.
   size_t bytes(int rows) const {
-    const size_t sides = form == Form::kInt16 ? 4 : 3;
+    const size_t sides = has_neighbours(form) ? 4 : 3;
     const size_t group_bytes = sides * sizeof(float) + size_t(num_sub_groups()) * sizeof(int16_t);
     return size_t(rows) * size_t(num_blocks()) * kRowBytes + side_stride(rows) * size_t(num_groups()) * group_bytes + 64;
   }
@@ -57,7 +61,7 @@ struct Prepared {
   float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and tall tiles, the most that
                                     // the positive or the negative ones of any sub-group come to in a 16-bit sum
   float* scaled_sum = nullptr;      // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to
-  int32_t* neighbours = nullptr;    // [group][row], of words: minus the sum of the products of columns 0 and 1, 2 and 3 and so on
+  int32_t* neighbours = nullptr;    // [group][row], where has_neighbours: minus the sum of the products of columns 0 and 1, 2 and 3 and so on
   int16_t* sub_sum = nullptr;       // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }

@@ -128,12 +128,6 @@ class TallTile {
   using Place = TallPlace;
 
  public:
-  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
-    if (t.has_offset) run<true>(t, block, next);
-    else run<false>(t, block, next);
-  }
-
- private:
   template <bool HasOffset>
   static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
     Results c;
@@ -163,6 +157,7 @@ class TallTile {
     c.finish(t);
   }
 
+ private:
   // The sums of a group, of a chunk and `rest` more; with the first chunk those of the group before are scaled, where there is one.
   template <bool HasOffset, bool Scales>
   [[gnu::always_inline]] static void multiply(Place& at, int rest, const int32_t* zero, Sums& sums, const Sums& before, const Side& side,

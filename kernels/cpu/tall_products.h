@@ -153,13 +153,20 @@ template <class P, int Rows, bool IsFirst>
   b += P::kSteps * kStepBytes;
 }
 
+// Tiles of which each kind of weight, with offsets and without, has one of its own.
+template <class Tile>
+concept KnowsOffsets = requires(const TileArgs& t, const TallBlock& block, TallAhead ahead) { Tile::template run<true>(t, block, ahead); };
+
 // The tile of so many rows.
 template <template <class, int> class Tile, class P, int Most, int Rows = 1>
 void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   if constexpr (Rows < Most) {
     if (rows > Rows) return run_rows<Tile, P, Most, Rows + 1>(rows, t, block, ahead);
   }
-  Tile<P, Rows>::run(t, block, ahead);
+  using Chosen = Tile<P, Rows>;
+  if constexpr (!KnowsOffsets<Chosen>) Chosen::run(t, block, ahead);
+  else if (t.has_offset) Chosen::template run<true>(t, block, ahead);
+  else Chosen::template run<false>(t, block, ahead);
 }
 
 }  // namespace

@@ -129,12 +129,6 @@ class PairTallTile {
   using Starts = int32_t[Rows][kMaxTallColumns / kColumns];
 
  public:
-  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
-    if (t.has_offset) run<true>(t, block, next);
-    else run<false>(t, block, next);
-  }
-
- private:
   template <bool HasOffset>
   static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
     Results c;
@@ -157,6 +151,7 @@ class PairTallTile {
     c.finish(t);
   }
 
+ private:
   static void find_starts(const TileArgs& t, Starts& starts) {
     using EightInts = int32_t __attribute__((vector_size(32)));
     const int zero = int(t.zero_point);

@@ -16,38 +16,34 @@ namespace appl {
 
 namespace {
 
-constexpr int kStepColumns = 4;
+struct WordProducts {
+  static constexpr int kColumns = 4;  // of a step
 
-// sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in registers,
-// the last comes from memory each time: measured on Zen and simulated for others (docs/benchmarks/results.md), that suits most cores.
-[[gnu::always_inline]] inline void add_products(Ints (&sums)[kVectors], const uint8_t* w, Words even_x, Words odd_x) {
-  const Words even_0 = load<Words>(w), even_1 = load<Words>(w + vector_at(1)), odd_0 = load<Words>(w + kStepBytes);
-  const auto& odd_1 = *reinterpret_cast<const Words*>(w + kStepBytes + vector_at(1));
-  Words first, second;
-  asm("vpaddw %[even_0], %[odd_x], %[first]\n\t"
-      "vpaddw %[odd_0], %[even_x], %[second]\n\t"
-      "vpaddw %[even_1], %[odd_x], %[odd_x]\n\t"
-      "vpaddw %[odd_1], %[even_x], %[even_x]\n\t"
-      "vpmaddwd %[second], %[first], %[first]\n\t"
-      "vpmaddwd %[even_x], %[odd_x], %[odd_x]\n\t"
-      "vpaddd %[first], %[sum_0], %[sum_0]\n\t"
-      "vpaddd %[odd_x], %[sum_1], %[sum_1]"
-      : [sum_0] "+x"(sums[0]), [sum_1] "+x"(sums[1]), [first] "=&x"(first), [second] "=&x"(second), [even_x] "+x"(even_x), [odd_x] "+x"(odd_x)
-      : [even_0] "x"(even_0), [odd_0] "x"(odd_0), [even_1] "x"(even_1), [odd_1] "m"(odd_1));
-}
+  // sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in registers,
+  // the last comes from memory each time: measured on Zen and simulated for others (docs/benchmarks/results.md), that suits most cores.
+  [[gnu::always_inline]] static void add(Ints (&sums)[kVectors], const uint8_t* w, Words even_x, Words odd_x) {
+    const Words even_0 = load<Words>(w), even_1 = load<Words>(w + vector_at(1)), odd_0 = load<Words>(w + kStepBytes);
+    const auto& odd_1 = *reinterpret_cast<const Words*>(w + kStepBytes + vector_at(1));
+    Words first, second;
+    asm("vpaddw %[even_0], %[odd_x], %[first]\n\t"
+        "vpaddw %[odd_0], %[even_x], %[second]\n\t"
+        "vpaddw %[even_1], %[odd_x], %[odd_x]\n\t"
+        "vpaddw %[odd_1], %[even_x], %[even_x]\n\t"
+        "vpmaddwd %[second], %[first], %[first]\n\t"
+        "vpmaddwd %[even_x], %[odd_x], %[odd_x]\n\t"
+        "vpaddd %[first], %[sum_0], %[sum_0]\n\t"
+        "vpaddd %[odd_x], %[sum_1], %[sum_1]"
+        : [sum_0] "+x"(sums[0]), [sum_1] "+x"(sums[1]), [first] "=&x"(first), [second] "=&x"(second), [even_x] "+x"(even_x), [odd_x] "+x"(odd_x)
+        : [even_0] "x"(even_0), [odd_0] "x"(odd_0), [even_1] "x"(even_1), [odd_1] "m"(odd_1));
+  }
+};
 
-template <int Rows>
+template <class P, int Rows>
 class WordTallTile {
   using Sums = Ints[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
 
  public:
-  static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
-    if (t.has_offset) run<true>(t, block, next);
-    else run<false>(t, block, next);
-  }
-
- private:
   template <bool HasOffset>
   static void run(const TileArgs& t, const TallBlock& block, TallAhead next) {
     Results c;
@@ -68,19 +64,20 @@ class WordTallTile {
     c.finish(t);
   }
 
+ private:
   [[gnu::always_inline]] static void multiply(TallPlace& at, Sums& sums) {
     at.ahead.step();
 #pragma GCC unroll 2
-    for (int s = 0; s < kWordColumns / kStepColumns; ++s) {
+    for (int s = 0; s < kWordColumns / P::kColumns; ++s) {
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) {
-        const uint8_t* row = at.a + s * kStepColumns * 2 + size_t(m) * kRowBytes;
+        const uint8_t* row = at.a + s * P::kColumns * 2 + size_t(m) * kRowBytes;
         const Words even = splat_word(load<uint32_t>(row)), odd = splat_word(load<uint32_t>(row + 4));
-        add_products(sums[m], at.b + s * 2 * kStepBytes, even, odd);
+        P::add(sums[m], at.b + s * 2 * kStepBytes, even, odd);
       }
     }
     at.a += kWordColumns * 2;
-    at.b += kWordColumns / kStepColumns * 2 * kStepBytes;
+    at.b += kWordColumns / P::kColumns * 2 * kStepBytes;
   }
 
   template <bool HasOffset>
@@ -100,14 +97,6 @@ class WordTallTile {
   }
 };
 
-template <int Rows = kWordRows>
-void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
-  if constexpr (Rows > 1) {
-    if (rows < Rows) return run_rows<Rows - 1>(rows, t, block, ahead);
-  }
-  WordTallTile<Rows>::run(t, block, ahead);
-}
-
 }  // namespace
 
 // Bytes q + 128 as words q, in the order of Form::kInt16.
@@ -118,7 +107,7 @@ void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, 
   uint8_t* to = block.weights + size_t(panel) * TallBlock::kPanelBytes + size_t(first) * kPanel * 2;
   for (int v = 0; v < kPanelVectors; ++v) {
     Ints products{};
-    for (int k = 0; k < columns; k += kStepColumns) {
+    for (int k = 0; k < columns; k += WordProducts::kColumns) {
       const Words u = load<Words>(data + (size_t(k) * kPanel + size_t(v) * kWidth * 4));
       const auto even = bit_cast<SignedWords>(u & 0x00ff00ffu) - 128, odd = bit_cast<SignedWords>(bit_cast<UnsignedWords>(u) >> 8) - 128;
       uint8_t* const at = to + size_t(k) * kPanel * 2 + size_t(v) * kWidth * 4;
@@ -130,7 +119,9 @@ void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, 
   }
 }
 
-void run_tall_words(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) { run_rows(rows, t, block, ahead); }
+void run_tall_words(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
+  run_rows<WordTallTile, WordProducts, kWordRows>(rows, t, block, ahead);
+}
 
 #else
 

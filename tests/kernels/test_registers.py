@@ -105,7 +105,7 @@ def test_two_sub_groups_share_registers(listing: str, size: int, has_offset: str
 
 def test_half_of_the_products_of_words_are_additions() -> None:
     """Eight columns of four rows by two vectors, on AVX2: 32 numbers a product, and all sums in registers."""
-    for function in functions_of(machine_code("avx2"), "WordTallTile<4>::run<"):
+    for function in functions_of(machine_code("avx2"), "WordTallTile<", "4>::run<"):
         loop = min((loop for loop in loops_of(function) if sum("vpmaddwd" in text for text in loop) == 16), key=len)
         assert sum(text.startswith("vpaddw") for text in loop) == 32
         assert sum(text.startswith("vpaddd") for text in loop) == 16
