@@ -164,6 +164,7 @@ class Division {
   int rows_per_tile() const { return (rows_ + num_tiles_ - 1) / num_tiles_; }
   // Rows are spread evenly over the tiles: sizes differ by one at most.
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
+  int rows_of(const Item& item) const { return tile_start(item.end_tile) - tile_start(item.first_tile); }
 
  private:
   // By measurement: Intel's gain for all rows that stream, and where the first level is small (Zen 4) few do.
@@ -316,13 +317,19 @@ class Run {
   void tall_panel(const Division::Item& item, const Sums& sums, int panel, int block, TallBlock& unpacked) const {
     TileArgs t = sum_arguments(item, sums, panel, block);
     unpack_block(w_.layout, t, unpacked);
-    const size_t tiles = size_t(item.end_tile - item.first_tile);
-    const size_t share = (block_start(block + 1) - block_start(block) + tiles - 1) / tiles;
-    TallAhead ahead{block_at(read_after(item, panel, kTallPanels, block)), share};
+    if (kHasTallTiles && t.sub_group_size != 0) unpacked.fits_words = fits_words(w_.layout, division_.rows_of(item), t);
+    const int tiles = divided(item.end_tile - item.first_tile, kTallPanels);  // that ask for the same one of the next panels
+    const size_t share = (block_start(block + 1) - block_start(block) + size_t(tiles) - 1) / size_t(tiles);
+    const uint8_t* next = block_at(read_after(item, panel, kTallPanels, block));
+    TallAhead ahead{next, share};
+    int left = tiles;
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows, int behind) {
       ask_for_sums(t, rows, behind, kTallPanels);
       run_tall(w_.layout, rows, t, unpacked, ahead);
       ahead.data += share;
+      if (--left > 0) return;
+      left = tiles;
+      ahead.data = next += w_.panel_bytes;
     });
   }
 
@@ -358,11 +365,14 @@ class Run {
   // Calls compute(rows, rows of the tile behind it) for each tile of the item's rows, with `t` at its first row.
   template <class Compute>
   void for_tiles(const Division::Item& item, int panel, int width, int block, TileArgs& t, Compute&& compute) const {
-    for (int tile = item.first_tile, row = division_.tile_start(tile), next; tile < item.end_tile; ++tile, row = next) {
-      next = division_.tile_start(tile + 1);
-      compute(next - row, tile + 1 < item.end_tile ? division_.tile_start(tile + 2) - next : 0);
+    int row = division_.tile_start(item.first_tile), next = division_.tile_start(item.first_tile + 1);
+    for (int tile = item.first_tile; tile < item.end_tile; ++tile) {
+      const int behind = tile + 1 < item.end_tile ? division_.tile_start(tile + 2) : next;
+      compute(next - row, behind - next);
       if (block == num_blocks_ - 1) finish(t.c, t.ldc, next - row, panel * kPanel, width * kPanel);
       skip_rows(t, size_t(next - row));
+      row = next;
+      next = behind;
     }
   }
 

@@ -284,6 +284,7 @@ int tall_columns() { return kMaxTallColumns; }
 bool is_tall(appl_layout, int, bool) { return false; }
 void unpack_block(appl_layout, const TileArgs&, TallBlock&) {}
 void run_tall(appl_layout, int, const TileArgs&, const TallBlock&, TallAhead) {}
+bool fits_words(appl_layout, int, const TileArgs&) { return false; }
 
 #endif
 

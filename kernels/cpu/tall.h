@@ -39,6 +39,7 @@ struct TallBlock {
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
 #endif
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
+  bool fits_words;  // of all rows that are multiplied with it
 
   // Of words: minus the sums of the products of neighbours, as Prepared has them of the input.
   alignas(64) int32_t neighbours[kMaxGroups][kTallLanes];
@@ -61,6 +62,9 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
 void unpack_factors(const TileArgs& t, TallBlock& block);
+// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
+// inputs are near the largest of their group.
+bool fits_words(appl_layout layout, int rows, const TileArgs& t);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // The same of words (tall_words.cpp): `group` of panel `panel`, whose packed codes are at `data`, and the tile of kWordRows rows at most.

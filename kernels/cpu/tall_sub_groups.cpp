@@ -198,19 +198,6 @@ class PairTallTile {
 
 #endif
 
-// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
-// inputs are near the largest of their group.
-bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
-  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);
-  const bool is_centered = APPL_VNNI && !t.has_offset;
-  const float* of_group = is_centered ? t.scaled_sum : t.sum;
-  float most = 0;
-  for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
-    most = std::max(most, *std::max_element(of_group, of_group + rows));
-  }
-  return most <= float(INT16_MAX / (is_centered ? std::max(zero, largest_code - zero) : largest_code));
-}
-
 // Calls body(P{}) with the products of a layout.
 template <class Body>
 void with_products(appl_layout layout, int sub_group_size, Body&& body) {
@@ -242,14 +229,27 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
   }
 }
 
+bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
+  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);
+  const bool is_centered = APPL_VNNI && !t.has_offset;
+  const float* of_group = is_centered ? t.scaled_sum : t.sum;
+  Floats most{};
+  for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
+    int m = 0;
+    for (; m + kWidth <= rows; m += kWidth) most = vmax(load(of_group + m), most);
+    for (; m < rows; ++m) most[0] = std::max(most[0], of_group[m]);
+  }
+  return reduce_max(most) <= float(INT16_MAX / (is_centered ? std::max(zero, largest_code - zero) : largest_code));
+}
+
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
 #if APPL_VNNI
-  if (fits_words(layout, rows, t)) {
+  if (block.fits_words || fits_words(layout, rows, t)) {
     if (t.sub_group_size == 16) return run_rows<PairTallTile, ByteProducts<4>, kTallRows>(rows, t, block, ahead);
     return run_rows<PairTallTile, ByteProducts<8>, kTallRows>(rows, t, block, ahead);
   }
 #else
-  if (layout != APPL_INT4 && fits_words(layout, rows, t)) {
+  if (layout != APPL_INT4 && (block.fits_words || fits_words(layout, rows, t))) {
     if (layout == APPL_INT5) return run_rows<SubGroupTallTile, FittingProducts5, kTallRows>(rows, t, block, ahead);
     return run_rows<SubGroupTallTile, FittingProducts6, kTallRows>(rows, t, block, ahead);
   }
