@@ -3,7 +3,7 @@
 import numpy as np
 
 from appliance.engine.rows import Int32, Rows
-from appliance.engine.step import Chunk, StepPlan
+from appliance.engine.step import StepPlan
 from appliance.kernels.interface import StepInputs
 
 SPARE_BLOCKS = 8  # of a block table's width, so that it lasts for some steps
@@ -26,22 +26,34 @@ class Decodes:
         self._is_penalised = rows.is_penalised[row_ids]
         self._chunks = plan.chunks
         self._version = rows.version
+        self._lines = np.arange(len(row_ids))
+        self._is_ahead = False  # the inputs are those of the step behind `_chunks`
 
     def go_on(self, plan: StepPlan) -> bool:
-        """Moves the inputs on to `plan`; False, and they stay, where that is no such step of the same rows."""
-        if not self._is_next(plan):
+        """Whether the inputs are those of `plan`, moved on if need be. False where that is no next step of the same
+        rows; the inputs are of no use then."""
+        if not self._is_next(plan) or not (self._is_ahead or self.move()):
             return False
         self._chunks = plan.chunks
-        inputs, rows = self._inputs, self._rows
+        self._is_ahead = False
+        return True
+
+    def move(self) -> bool:
+        """Moves the inputs on by a token; False, and they stay, where the block tables have no room for that."""
+        inputs, rows, block_size = self._inputs, self._rows, self._block_size
+        if int(inputs.positions.max()) + 1 >= inputs.block_tables.shape[1] * block_size:
+            return False
         inputs.positions += 1
         inputs.seq_lens += 1
-        inputs.slot_mapping += 1
         inputs.token_ids[:] = rows.token_ids[self._row_ids, inputs.positions]
-        for at, chunk in enumerate(plan.chunks):
-            if chunk.new_blocks:
-                self._enter_block(at, chunk)
+        indices, offsets = np.divmod(inputs.positions, np.int32(block_size))
+        blocks = rows.block_table[self._row_ids, indices]
+        inputs.block_tables[self._lines, indices] = blocks
+        np.multiply(blocks, np.int32(block_size), out=inputs.slot_mapping)
+        inputs.slot_mapping += offsets
         if inputs.past is not None:
             np.multiply(rows.num_tokens[self._row_ids], self._is_penalised, out=inputs.past.count)
+        self._is_ahead = True
         return True
 
     def _is_next(self, plan: StepPlan) -> bool:
@@ -49,14 +61,7 @@ class Decodes:
         chunks, last = plan.chunks, self._chunks
         if not len(chunks) == len(last) == plan.num_tokens or self._rows.version != self._version:
             return False
-        end = self._inputs.block_tables.shape[1] * self._block_size
         return all(
-            now.row == before.row and now.start == before.start + 1 and now.start < end and now.sample
+            now.row == before.row and now.start == before.start + 1 and now.sample
             for now, before in zip(chunks, last, strict=True)
         )
-
-    def _enter_block(self, at: int, chunk: Chunk) -> None:
-        index, offset = divmod(chunk.start, self._block_size)
-        block = self._rows.block_table[chunk.row, index]
-        self._inputs.block_tables[at, index] = block
-        self._inputs.slot_mapping[at] = block * self._block_size + offset

@@ -26,8 +26,8 @@ class LogitRows:
 
 
 class InputBuilder:
-    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode it returns the
-    same objects, whose numbers move on."""
+    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode, the same
+    objects go on, and their numbers move."""
 
     def __init__(self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int) -> None:
         self._rows = rows
@@ -39,12 +39,22 @@ class InputBuilder:
         self._last: tuple[StepInputs, LogitRows]
         self._decodes: Decodes | None = None  # what goes on with them
 
+    def go_on(self, plan: StepPlan) -> tuple[StepInputs, LogitRows] | None:
+        """The same objects as before, where the same rows decode on; None where the step needs others."""
+        if self._decodes is not None and self._decodes.go_on(plan):
+            return self._last
+        return None
+
+    def ahead(self) -> StepInputs | None:
+        """Those of the step behind the last one, where the same rows decode on; None where they cannot be told yet."""
+        return self._last[0] if self._decodes is not None and self._decodes.move() else None
+
     def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
-        if self._decodes is None or not self._decodes.go_on(plan):
-            self._decodes = None
-            self._last = inputs, wanted = self._build(plan)
-            if is_decoding(plan) and not self._rows.prompt_logprobs:
-                self._decodes = Decodes(self._rows, self._block_size, plan, inputs, wanted.rows)
+        """Anew: what it returned before is of no use then."""
+        self._decodes = None
+        self._last = inputs, wanted = self._build(plan)
+        if is_decoding(plan) and not self._rows.prompt_logprobs:
+            self._decodes = Decodes(self._rows, self._block_size, plan, inputs, wanted.rows)
         return self._last
 
     def _build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:

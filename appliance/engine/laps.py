@@ -16,5 +16,8 @@ class Laps:
     def ran(self, inputs: StepInputs) -> None:
         """The model ran; so ends the phase "model"."""
 
+    def started(self) -> None:
+        """The model began with the next step: until it `ran`, other phases take no time of their own."""
+
     def end(self, plan: StepPlan) -> None:
         """The step has ended."""

@@ -76,6 +76,7 @@ class EngineLoop:
         self._clock = clock
         self._before_step = before_step
         self._prefault_blocks = prefault_blocks
+        self._ended = 0.0  # the model's last step
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
 
     @property
@@ -118,6 +119,7 @@ class EngineLoop:
         events = self._admit_settled() if self._grammars else []
         plan = self._scheduler.schedule()
         if plan is None:
+            self._runner.rest()
             if self._grammars and not events:
                 self._grammars.wait(GRAMMAR_WAIT_S)
             return events
@@ -126,7 +128,9 @@ class EngineLoop:
         if self._before_step is not None:
             self._before_step(plan.step)
         result = self._runner.run(plan)
-        self._scheduler.learn(plan, self._clock() - self.pulse.since)
+        began = self._ended if result.began_early else self.pulse.since
+        self._ended = self._clock()
+        self._scheduler.learn(plan, self._ended - began)
         events += self._events(self._scheduler.commit(plan, result))
         laps.end(plan)
         self.pulse.since = 0.0

@@ -52,6 +52,8 @@ class StepProfiler(Laps):
         self._kinds: dict[StepKind, _Sums] = {}
         self._phases: dict[str, float] = {}
         self._counts: StepCounts | None = None
+        self._shared_keys = 0
+        self._is_ahead = False
         self._threads = _thread_seconds()
         self._started = self._last = clock()
         executable.time_operators(self._seconds)
@@ -61,11 +63,19 @@ class StepProfiler(Laps):
 
     def lap(self, phase: str) -> None:
         now = self._clock()
+        if self._is_ahead:
+            phase = "model"
         self._phases[phase] = self._phases.get(phase, 0.0) + now - self._last
         self._last = now
 
+    def started(self) -> None:
+        self.lap("report")
+        self._is_ahead = True
+
     def ran(self, inputs: StepInputs) -> None:
         self.lap("model")
+        self._is_ahead = False
+        self._shared_keys = self._executable.shared_keys
         self._counts = StepCounts(
             tokens=len(inputs.token_ids),
             sampled=len(inputs.sampled_rows),
@@ -86,7 +96,7 @@ class StepProfiler(Laps):
         sums.steps += 1
         sums.tokens += counts.tokens
         sums.sampled += counts.sampled
-        sums.shared_keys += self._executable.shared_keys
+        sums.shared_keys += self._shared_keys
         for phase, seconds in self._phases.items():
             sums.phases[phase] = sums.phases.get(phase, 0.0) + seconds
         for each, seconds in zip(self._work, self._seconds.tolist(), strict=True):
@@ -97,7 +107,8 @@ class StepProfiler(Laps):
             operator.operations += counts.operations_of(work)
         self._phases.clear()
         self._seconds[:] = 0
-        self._last = self._clock()
+        if not self._is_ahead:
+            self._last = self._clock()
 
     def finish(self) -> EngineProfile:
         self._executable.time_operators(None)

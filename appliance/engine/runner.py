@@ -12,7 +12,7 @@ from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError, StepPlan, StepResult
-from appliance.kernels.interface import Executable
+from appliance.kernels.interface import Executable, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, LogprobsMode, SampledBatch, SamplingBatch
 
 
@@ -35,11 +35,12 @@ class Runner:
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
+        self._is_ahead = False  # the next step was started, if it is the one that is expected
 
     def run(self, plan: StepPlan) -> StepResult:
         """A row whose logits are unusable is reported in the result; any other failure raises."""
         self._update_rows(plan)
-        inputs, wanted = self._inputs.build(plan)
+        inputs, wanted, began_early = self._prepare(plan)
         self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
         self.laps.lap("prepare")
         logits = self._executable.run(inputs)
@@ -51,9 +52,17 @@ class Runner:
         self.laps.lap("prepare sampling")
         sampled = self._executable.sample(logits, batch)
         self.laps.lap("sample")
-        result = self._result(plan, wanted, batch, sampled, logits, failed)
+        self._append(wanted, sampled)
+        if plan.goes_on and not failed and sampled.token_ids.min() >= 0:
+            self._go_ahead()
+        result = self._result(plan, wanted, batch, sampled, logits, failed, began_early)
         self.laps.lap("report")
         return result
+
+    def rest(self) -> None:
+        """There is no next step so far."""
+        self._is_ahead = False
+        self._executable.cancel()
 
     def prefault(self, block: int) -> None:
         """See Executable."""
@@ -88,6 +97,28 @@ class Runner:
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
 
+    def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, bool]:
+        """The step's inputs, and whether it has begun."""
+        began_early, self._is_ahead = self._is_ahead, False
+        going_on = self._inputs.go_on(plan)
+        if going_on is not None:
+            return *going_on, began_early
+        self._executable.cancel()  # it reads arrays that are made anew now
+        return *self._inputs.build(plan), False
+
+    def _append(self, wanted: LogitRows, sampled: SampledBatch) -> None:
+        rows = wanted.rows[: wanted.num_sampled]
+        self._rows.token_ids[rows, self._rows.num_tokens[rows]] = sampled.token_ids[: wanted.num_sampled]
+        self._rows.num_tokens[rows] += 1
+
+    def _go_ahead(self) -> None:
+        """Starts the step that comes next, if nothing intervenes, before anybody looks at this one's tokens."""
+        inputs = self._inputs.ahead()
+        if inputs is not None:
+            self._executable.start(inputs)
+            self._is_ahead = True
+            self.laps.started()
+
     def _result(
         self,
         plan: StepPlan,
@@ -96,11 +127,10 @@ class Runner:
         sampled: SampledBatch,
         logits: np.ndarray,
         failed: dict[int, RowError],
+        began_early: bool,
     ) -> StepResult:
         count = wanted.num_sampled
         rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
-        self._rows.token_ids[rows, self._rows.num_tokens[rows]] = tokens
-        self._rows.num_tokens[rows] += 1
         errors = {}
         if count and tokens.min() < 0:
             for at in np.flatnonzero(tokens < 0).tolist():
@@ -127,6 +157,7 @@ class Runner:
             errors | advance.errors | failed,
             advance.forced,
             frozenset(advance.completed),
+            began_early,
         )
 
 

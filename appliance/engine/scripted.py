@@ -95,6 +95,12 @@ class ScriptedExecutable:
                 logits[at, self._next_token(context)] = CHOSEN_LOGIT
         return logits
 
+    def start(self, inputs: StepInputs) -> None:
+        """A script runs when it is asked for."""
+
+    def cancel(self) -> None:
+        """Nothing was begun."""
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return argmax_sample(logits, batch)
 

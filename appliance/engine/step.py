@@ -37,7 +37,11 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step. Order of work: freed_rows, new_rows, block_copies, chunks."""
+    """One step. Order of work: freed_rows, new_rows, block_copies, chunks.
+
+    goes_on: the next step is this one with a token more of each row, for which there are blocks, unless a token ends
+    a sequence or something comes in: it may begin before it is planned.
+    """
 
     step: int
     freed_rows: tuple[int, ...]
@@ -45,6 +49,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     block_copies: tuple[tuple[int, int], ...]  # (source, destination) whole blocks
     chunks: tuple[Chunk, ...]
     num_tokens: int
+    goes_on: bool = False
 
 
 class RowError(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ class StepResult(msgspec.Struct, frozen=True):
 
     token_ids holds one token for each chunk that samples, in the plan's order (undefined for rows in `errors`). Behind
     it come the row's `forced` tokens: what its grammar leaves no choice about, which no step needs to sample.
+    began_early: the step began when the one before it had its tokens.
     """
 
     step: int
@@ -68,3 +74,4 @@ class StepResult(msgspec.Struct, frozen=True):
     errors: dict[int, RowError] = {}  # by row; that row alone failed
     forced: dict[int, list[int]] = {}  # by row
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
+    began_early: bool = False

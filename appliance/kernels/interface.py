@@ -77,6 +77,13 @@ class Executable(Protocol):
     def run(self, inputs: StepInputs) -> np.ndarray:
         """Runs one step; returns logits f32 [R, V], valid (and writable) until the next call."""
 
+    def start(self, inputs: StepInputs) -> None:
+        """Begins a step, as far as the set can, while the caller does something else: `run` of the same object, whose
+        arrays nobody has changed, ends it. Meanwhile nothing but `cancel` is called that uses logits or cache."""
+
+    def cancel(self) -> None:
+        """Ends a step that was started and is not to be run. What it stored is in the slots of its tokens."""
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         """Samples from logits f32 [R, V] (any array, left unchanged) on the same threads as `run`."""
 

@@ -27,6 +27,10 @@ class NoModel:
     def run(self, inputs: StepInputs) -> np.ndarray:
         return np.zeros((len(inputs.sampled_rows), 1), np.float32)
 
+    def start(self, inputs: StepInputs) -> None: ...
+
+    def cancel(self) -> None: ...
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return SampledBatch(np.full(batch.num_rows, 5, np.int32))
 

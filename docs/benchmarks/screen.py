@@ -87,6 +87,10 @@ class Twice:
         self.found.seconds[num_largest is not None].append(float(self._seconds[-1]))
         return logits
 
+    def start(self, inputs: StepInputs) -> None: ...
+
+    def cancel(self) -> None: ...
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return self._executable.sample(logits, batch)
 

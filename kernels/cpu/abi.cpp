@@ -81,6 +81,13 @@ uint64_t appl_program_workspace_bytes(const appl_program* program) { return prog
 int32_t appl_program_run(appl_program* program, const appl_step* step) {
   return appl::guarded([&] { program->run(*step); });
 }
+int32_t appl_program_start(appl_program* program, const appl_step* step) {
+  return appl::guarded([&] { program->start(*step); });
+}
+int32_t appl_program_finish(appl_program* program) {
+  return appl::guarded([&] { program->finish(); });
+}
+void appl_program_cancel(appl_program* program) { program->cancel(); }
 void appl_program_time_operators(appl_program* program, double* seconds) { program->time_operators(seconds); }
 uint64_t appl_program_shared_keys(const appl_program* program) { return program->shared_keys(); }
 int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs) {

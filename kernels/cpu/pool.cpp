@@ -44,10 +44,7 @@ void appl_pool::run_erased(Function function, void* context) {
   if (num_threads_ == 1) return function(context, 0);
   function_ = function;
   context_ = context;
-  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  gate_.store(uint64_t{epoch} << 32, std::memory_order_release);
-  epoch_.store(epoch);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
-  if (sleepers_.load() > 0) futex_wake_all(epoch_);
+  announce(0);
   function(context, 0);
   gate_.fetch_or(kClosed, std::memory_order_relaxed);
   for (int spins = 0; (gate_.load(std::memory_order_acquire) & (kClosed - 1)) != 0; ++spins) {
@@ -56,14 +53,51 @@ void appl_pool::run_erased(Function function, void* context) {
   }
 }
 
+bool appl_pool::lead(Job job, void* context) {
+  if (num_threads_ == 1) return false;
+  job_ = job;
+  job_context_ = context;
+  job_state_.store(JobState::kGiven);
+  job_epoch_ = announce(kClosed);
+  return true;
+}
+
+void appl_pool::help() {
+  for (uint32_t seen = job_epoch_; job_state_.load(std::memory_order_acquire) != JobState::kDone;) {
+    seen = next_epoch(seen);
+    if (enter(seen)) take_part(1);
+  }
+  job_state_.store(JobState::kNone, std::memory_order_relaxed);
+}
+
 void appl_pool::worker(int thread) {
   for (uint32_t seen = 0;;) {
     seen = next_epoch(seen);
     if (stopping_) return;
-    if (!enter(seen)) continue;
-    function_(context_, thread);
-    gate_.fetch_sub(1, std::memory_order_release);
+    if (thread == 1 && job_state_.load() == JobState::kGiven) seen = do_job();
+    else if (enter(seen)) take_part(thread);
   }
+}
+
+// Returns the epoch behind it, which tells who helps that it is over.
+uint32_t appl_pool::do_job() {
+  job_(job_context_);
+  job_state_.store(JobState::kDone, std::memory_order_release);
+  return announce(kClosed);
+}
+
+void appl_pool::take_part(int thread) {
+  function_(context_, thread);
+  gate_.fetch_sub(1, std::memory_order_release);
+}
+
+// Begins an epoch, with its gate open (0) or closed, and wakes who sleeps.
+uint32_t appl_pool::announce(uint64_t gate) {
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  gate_.store(uint64_t{epoch} << 32 | gate, std::memory_order_release);
+  epoch_.store(epoch);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
+  if (sleepers_.load() > 0) futex_wake_all(epoch_);
+  return epoch;
 }
 
 // Waits until the epoch differs from `seen`.

@@ -30,16 +30,31 @@ struct appl_pool {
     run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
   }
 
+  // Calls job(context) on worker 1, which is thread 0 of what the job runs, and returns at once. False, and nothing is called, where
+  // there is no worker. Until `help` has returned, nobody but the job calls `run`; it must not throw.
+  using Job = void (*)(void*);
+  bool lead(Job job, void* context);
+  // Takes part, in the worker's place, until the job has returned.
+  void help();
+
  private:
   using Function = void (*)(void*, int);
+  enum class JobState : uint8_t { kNone, kGiven, kDone };
   void run_erased(Function function, void* context);
   void worker(int thread);
+  uint32_t do_job();
+  uint32_t announce(uint64_t gate);
   uint32_t next_epoch(uint32_t seen);
   bool enter(uint32_t epoch);
+  void take_part(int thread);
 
   const int num_threads_;
   Function function_ = nullptr;
   void* context_ = nullptr;
+  Job job_ = nullptr;
+  void* job_context_ = nullptr;
+  uint32_t job_epoch_ = 0;  // when it was given
+  std::atomic<JobState> job_state_{JobState::kNone};
   bool stopping_ = false;
   static constexpr uint64_t kClosed = uint64_t{1} << 31;
   alignas(64) std::atomic<uint32_t> epoch_{0};       // counts runs; workers wait for it to change

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 #include "attention.h"
 #include "elementwise.h"
@@ -175,20 +176,66 @@ void appl_program::check_step(const appl_step& step) const {
 }
 
 void appl_program::run(const appl_step& step) {
+  cancel();
   check_step(step);
-  if (step.num_tokens == 0) return;
-  if (max_heads_ > 0) cascade_.set(step, sees_all_);
-  if (operator_seconds_ != nullptr) return run_timed(step);
-  for (const Bound& bound : operators_) execute(bound, step);
+  run_operators(step, operator_seconds_);
 }
 
-void appl_program::run_timed(const appl_step& step) {
+void appl_program::start(const appl_step& step) {
+  cancel();
+  check_step(step);
+  ahead_seconds_.assign(operator_seconds_ == nullptr ? 0 : operators_.size(), 0.0);
+  ahead_ = &step;
+  is_led_ = pool_.lead([](void* program) { static_cast<appl_program*>(program)->run_ahead(); }, this);
+}
+
+void appl_program::finish() {
+  require(ahead_ != nullptr, "no step was started");
+  if (!is_led_) run_ahead();
+  settle();
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (operator_seconds_ == nullptr) return;
+  for (size_t i = 0; i < ahead_seconds_.size(); ++i) operator_seconds_[i] += ahead_seconds_[i];
+}
+
+void appl_program::cancel() {
+  if (ahead_ == nullptr) return;
+  is_cancelled_.store(true, std::memory_order_relaxed);
+  settle();
+  is_cancelled_.store(false, std::memory_order_relaxed);
+  failure_ = nullptr;
+}
+
+void appl_program::settle() {
+  if (is_led_) pool_.help();
+  ahead_ = nullptr;
+}
+
+void appl_program::run_ahead() noexcept {
+  try {
+    run_operators(*ahead_, ahead_seconds_.empty() ? nullptr : ahead_seconds_.data());
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void appl_program::run_operators(const appl_step& step, double* seconds) {
+  if (step.num_tokens == 0) return;
+  if (max_heads_ > 0) cascade_.set(step, sees_all_);
+  if (seconds != nullptr) return run_timed(step, seconds);
+  for (const Bound& bound : operators_) {
+    if (is_cancelled_.load(std::memory_order_relaxed)) return;
+    execute(bound, step);
+  }
+}
+
+void appl_program::run_timed(const appl_step& step, double* seconds) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin = Clock::now();
-  for (size_t i = 0; i < operators_.size(); ++i) {
+  for (size_t i = 0; i < operators_.size() && !is_cancelled_.load(std::memory_order_relaxed); ++i) {
     execute(operators_[i], step);
     const Clock::time_point end = Clock::now();
-    operator_seconds_[i] += std::chrono::duration<double>(end - begin).count();
+    seconds[i] += std::chrono::duration<double>(end - begin).count();
     begin = end;
   }
 }
@@ -287,6 +334,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
 }
 
 void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
+  cancel();
   for (int i = 0; i < 2 * num_pairs; ++i) require(pairs[i] >= 0 && pairs[i] < limits_.num_blocks, "copy: no such block");
   for (const appl::KvLayer& layer : layers_) {
     const size_t bytes = layer.geometry.block_bytes();

@@ -1,7 +1,9 @@
 // A program: its operators with bound memory, checked once, run a step at a time.
 #pragma once
 
+#include <atomic>
 #include <climits>
+#include <exception>
 #include <vector>
 
 #include "appliance_abi.h"
@@ -18,8 +20,15 @@ struct appl_program {
   appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers,
                int num_layers, const appl_limits& limits);
 
+  ~appl_program() { cancel(); }
+
   // Throws appl::Error where the step is out of bounds; nothing has run then.
   void run(const appl_step& step);
+  // The same on another thread, while the caller does something else; the step is borrowed, and nothing else runs, until the caller
+  // calls either of these. `finish` helps, and throws what went wrong meanwhile; `cancel` ends the step behind the operator that runs.
+  void start(const appl_step& step);
+  void finish();
+  void cancel();
   // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
@@ -51,7 +60,10 @@ struct appl_program {
   void bind_next(Bound& linear);
   void forget_overwritten(const appl_operator& op);
   void check_step(const appl_step& step) const;
-  void run_timed(const appl_step& step);
+  void run_operators(const appl_step& step, double* seconds);
+  void run_timed(const appl_step& step, double* seconds);
+  void run_ahead() noexcept;
+  void settle();
   void execute(const Bound& bound, const appl_step& step);
   void bind_gated(Bound& bound);
   void prepare(const Bound& linear, int rows);
@@ -81,6 +93,13 @@ struct appl_program {
   bool sees_all_ = false;      // some attention has no window
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
+
+  // A step that was started and not finished; its seconds, where these are wanted, are its own until then.
+  const appl_step* ahead_ = nullptr;
+  bool is_led_ = false;  // by another thread of the pool; else it is still to run
+  std::atomic<bool> is_cancelled_{false};
+  std::exception_ptr failure_;
+  std::vector<double> ahead_seconds_;
 
   // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it. What a gated Linear has
   // prepared for the next.

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 8
+#define APPL_ABI_VERSION 9
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -289,6 +289,12 @@ APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* op
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
+/* Begins a step on another thread of the pool and returns. The step and its arrays are borrowed, and neither the program nor its pool
+ * is called for anything else, until it is finished (the caller helps) or cancelled (it ends behind the operator that runs, and nobody
+ * may rely on what it wrote). A pool of one thread runs it when it is finished. */
+APPL_EXPORT int32_t appl_program_start(appl_program* program, const appl_step* step);
+APPL_EXPORT int32_t appl_program_finish(appl_program* program);
+APPL_EXPORT void appl_program_cancel(appl_program* program);
 /* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
 APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);
 /* Keys that the last step read once for several decodes: how many more these would have read by themselves, in each layer that sees

@@ -242,6 +242,10 @@ class _Recorder:
         self.steps.append(inputs)
         return np.zeros((len(inputs.sampled_rows), VOCAB), np.float32)
 
+    def start(self, inputs: StepInputs) -> None: ...
+
+    def cancel(self) -> None: ...
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return SampledBatch(np.zeros(batch.num_rows, np.int32))
 

@@ -71,6 +71,7 @@ def tiny_executable(
     window: int | None = None,
     *,
     screen_logits: bool = False,
+    num_threads: int = 1,
 ) -> Executable:
     generator = np.random.default_rng(3)
     weights = {
@@ -89,7 +90,7 @@ def tiny_executable(
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         kv_dtype="f32",
-        num_threads=1,
+        num_threads=num_threads,
         quantize_activations=False,
         screen_logits=screen_logits,
     )

@@ -8,14 +8,17 @@ class StepDraft:
     """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
 
     __slots__ = (
-        "block_copies", "budget", "chunks", "logits", "new_rows", "num_long_partials", "num_partials",
-        "num_tokens", "shares",
+        "block_copies", "budget", "chunks", "logits", "new_rows", "num_going_on", "num_long_partials",
+        "num_partials", "num_tokens", "shares",
     )  # fmt: skip
 
     def __init__(self, budget: int, logits: int) -> None:
         self.budget = budget
         self.logits = logits
         self.num_tokens = 0
+        self.num_going_on = (
+            0  # decodes whose next token has a block, and is wanted unless this step's ends the sequence
+        )
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
         self.num_long_partials = 0
@@ -53,7 +56,7 @@ class StepDraft:
             )
         )
 
-    def plan(self, step: int, freed_rows: tuple[int, ...]) -> StepPlan:
+    def plan(self, step: int, freed_rows: tuple[int, ...], *, goes_on: bool) -> StepPlan:
         return StepPlan(
             step=step,
             freed_rows=freed_rows,
@@ -61,4 +64,5 @@ class StepDraft:
             block_copies=tuple(self.block_copies),
             chunks=tuple(self.chunks),
             num_tokens=self.num_tokens,
+            goes_on=goes_on,
         )

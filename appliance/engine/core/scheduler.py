@@ -111,7 +111,13 @@ class Scheduler:
         if not step.chunks:
             return None
         self._count(step)
-        return step.plan(self._num_steps, self._books.take_freed_rows())
+        return step.plan(self._num_steps, self._books.take_freed_rows(), goes_on=self._goes_on(step))
+
+    def _goes_on(self, step: StepDraft) -> bool:
+        """Whether every running sequence decodes in it and in the next one, which nothing that waits can join."""
+        books = self._books
+        is_joined = books.num_waiting > 0 and bool(books.free_rows)
+        return step.num_going_on == len(step.chunks) == len(books.running) and not is_joined
 
     def _step(self) -> StepDraft:
         """All decodes, and as many tokens of prompts as let the step end in time for who reads what they decode."""
@@ -190,7 +196,12 @@ class Scheduler:
                     self._books.preempt(sequence)
                     break
                 new_blocks = self.kv.grow(sequence, end)
+            is_last = end + 1 >= sequence.stop_length
+            if end == len(sequence.block_table) * block_size and not is_last and pool.num_free > len(running):
+                self.kv.slide(sequence)
+                new_blocks += self.kv.grow(sequence, end + 1)  # ahead, see StepPlan.goes_on
             step.append(sequence, length, new_blocks)
+            step.num_going_on += length == 1 and not is_last and end < len(sequence.block_table) * block_size
         return prefills
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 EXTENTS = {"tokens": 0, "sampled": 1}
@@ -260,6 +260,9 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_program_destroy": (None, (c_void_p,)),
     "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),
     "appl_program_run": (c_int32, (c_void_p, POINTER(Step))),
+    "appl_program_start": (c_int32, (c_void_p, POINTER(Step))),
+    "appl_program_finish": (c_int32, (c_void_p,)),
+    "appl_program_cancel": (None, (c_void_p,)),
     "appl_program_time_operators": (None, (c_void_p, c_void_p)),
     "appl_program_shared_keys": (c_uint64, (c_void_p,)),
     "appl_program_copy_blocks": (c_int32, (c_void_p, c_void_p, c_int32)),

@@ -61,6 +61,7 @@ class CpuExecutable:
         """Allocates into `resources`, which the caller closes when this raises."""
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
+        self._started: StepInputs | None = None
         self._limits = limits
         self._operators = program
         self._operator_seconds: np.ndarray | None = None
@@ -101,19 +102,41 @@ class CpuExecutable:
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         """Raises StepError where an input is out of bounds; nothing has run then."""
-        self._step.point_to(inputs)
-        if self._run(self._program, self._step.reference) != 0:
+        if inputs is self._started:
+            self._started = None
+            status = self._library.functions.appl_program_finish(self._program)
+        else:
+            self.cancel()
+            self._step.point_to(inputs)
+            status = self._run(self._program, self._step.reference)
+        if status != 0:
             raise StepError(self._library.last_error())
         num_rows = inputs.sampled_rows.shape[0]
         if len(self._last_logits) != num_rows:
             self._last_logits = self._logits[:num_rows]  # the same object next time, which the sampler knows
         return self._last_logits
 
+    def start(self, inputs: StepInputs) -> None:
+        """Another thread leads the step; with one thread there is none, and `run` does all of it. Raises as `run`."""
+        self.cancel()
+        self._step.point_to(inputs)
+        if self._library.functions.appl_program_start(self._program, self._step.reference) != 0:
+            raise StepError(self._library.last_error())
+        self._started = inputs
+
+    def cancel(self) -> None:
+        """Waits for the operator that runs."""
+        if self._started is not None:
+            self._started = None
+            self._library.functions.appl_program_cancel(self._program)
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+        self.cancel()
         return self._sampler.sample(logits, batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Raises StepError for a block that is not there."""
+        self.cancel()
         array = np.array(pairs, np.int32).reshape(-1, 2)
         if self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array)) != 0:
             raise StepError(self._library.last_error())
@@ -153,6 +176,7 @@ class CpuExecutable:
         }
 
     def close(self) -> None:
+        self.cancel()
         self._finalizer()
         self._run = _closed
 

@@ -54,6 +54,12 @@ class ReferenceExecutable:
                 self._seconds[index] += time.perf_counter() - started
         return step.slot(self._program.logits).numpy()
 
+    def start(self, inputs: StepInputs) -> None:
+        """`run` does all of it."""
+
+    def cancel(self) -> None:
+        """Nothing was begun."""
+
     def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
         return ReferenceSampler().sample(logits, batch)
 
