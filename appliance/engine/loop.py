@@ -132,6 +132,7 @@ class EngineLoop:
         self._ended = self._clock()
         self._scheduler.learn(plan, self._ended - began)
         events += self._events(self._scheduler.commit(plan, result))
+        self._rest_if_idle()
         laps.end(plan)
         self.pulse.since = 0.0
         return events
@@ -219,7 +220,13 @@ class EngineLoop:
                 for place in range(message.sampling.n)
             ]
             outputs.setdefault(client, []).extend(aborted)
+        self._rest_if_idle()
         return self._events(outputs)
+
+    def _rest_if_idle(self) -> None:
+        """A step that began early is of no use when nothing is open."""
+        if not self._scheduler.has_work:
+            self._runner.rest()
 
     def _refused(
         self, client: bytes, message: GenerateRequest, kind: ErrorKind, field: str | None, reason: str

@@ -318,18 +318,11 @@ class Run {
     TileArgs t = sum_arguments(item, sums, panel, block);
     unpack_block(w_.layout, t, unpacked);
     if (kHasTallTiles && t.sub_group_size != 0) unpacked.fits_words = fits_words(w_.layout, division_.rows_of(item), t);
-    const int tiles = divided(item.end_tile - item.first_tile, kTallPanels);  // that ask for the same one of the next panels
-    const size_t share = (block_start(block + 1) - block_start(block) + size_t(tiles) - 1) / size_t(tiles);
-    const uint8_t* next = block_at(read_after(item, panel, kTallPanels, block));
-    TallAhead ahead{next, share};
-    int left = tiles;
+    TallAsking asking(block_at(read_after(item, panel, kTallPanels, block)), block_start(block + 1) - block_start(block), w_.panel_bytes,
+                      item.end_tile - item.first_tile);
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows, int behind) {
       ask_for_sums(t, rows, behind, kTallPanels);
-      run_tall(w_.layout, rows, t, unpacked, ahead);
-      ahead.data += share;
-      if (--left > 0) return;
-      left = tiles;
-      ahead.data = next += w_.panel_bytes;
+      run_tall(w_.layout, rows, t, unpacked, asking.next());
     });
   }
 

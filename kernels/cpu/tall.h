@@ -57,6 +57,32 @@ struct TallAhead {
   size_t bytes;
 };
 
+// Of the panels of the next block, whose `bytes` begin at `first` and `panel_bytes` behind it, each tile asks for an even share of one.
+class TallAsking {
+ public:
+  TallAsking(const uint8_t* first, size_t bytes, size_t panel_bytes, int tiles)
+      : panel_(first), panel_bytes_(panel_bytes), tiles_(divided(tiles, kTallPanels)), left_(tiles_) {
+    share_ = {first, (bytes + size_t(tiles_) - 1) / size_t(tiles_)};
+  }
+
+  TallAhead next() {
+    if (left_-- == 0) {
+      left_ = tiles_ - 1;
+      share_.data = panel_ += panel_bytes_;
+    }
+    const TallAhead share = share_;
+    share_.data += share_.bytes;
+    return share;
+  }
+
+ private:
+  const uint8_t* panel_;
+  const size_t panel_bytes_;
+  const int tiles_;  // that ask for the same panel
+  int left_;
+  TallAhead share_;
+};
+
 // What a tile over the packed weights computes, from the block. `rows` is at most kTallRows.
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 

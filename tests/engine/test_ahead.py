@@ -177,7 +177,16 @@ def test_an_abort_ends_the_step_that_began_early() -> None:
     assert executable.given_up == 0
     loop.handle(b"c", AbortRequest(["r"]))
     assert not loop.has_work
-    loop.step()
+    assert executable.given_up == 1
+
+
+def test_a_stop_token_ends_the_step_that_began_early() -> None:
+    executable = watched(configure())
+    loop = loop_of(executable)
+    third = Engine().run(greedy()).tokens()[2]
+    loop.handle(b"c", greedy(max_tokens=50, stop_token_ids=(third,)))
+    while loop.has_work:
+        loop.step()
     assert executable.given_up == 1
 
 
