@@ -73,6 +73,7 @@ CONFIGS = {"roomy": configure(), "tight": configure(num_blocks=24), "tokenwise":
 
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_answers_are_those_of_steps_in_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.engine.runner.MOST_EARLY", 16)
     config = CONFIGS[name]
     requests = [*crowd(), *[drawn(name=f"d{n}", seed=n) for n in range(6)], *[penalised(n) for n in range(4)]]
     executable = watched(config)
@@ -93,6 +94,14 @@ def test_a_stream_begins_all_steps_early_but_the_first_two() -> None:
     engine = Engine(executable=executable).run(greedy(max_tokens=30))  # type: ignore[arg-type] # as above
     assert len(engine.tokens()) == 30
     assert (executable.late, executable.early, executable.given_up) == (2, 28, 0)
+
+
+def test_a_step_of_many_begins_in_its_turn() -> None:
+    executable = watched(configure())
+    Engine(executable=executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(5)])  # type: ignore[arg-type] # as above
+    assert executable.early == 0
+    Engine(executable=executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(4)])  # type: ignore[arg-type] # as above
+    assert executable.early > 10
 
 
 class Planner:
