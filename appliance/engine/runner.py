@@ -15,8 +15,8 @@ from appliance.engine.step import RowError, StepPlan, StepResult
 from appliance.kernels.interface import Executable, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, LogprobsMode, SampledBatch, SamplingBatch
 
-# Decodes of a step that begins early: so few wait for memory, which one core brings nearly as fast as all. More compute,
-# and while one of two cores is away the other takes twice as long (16 decodes 0.99x).
+# Decodes of a step that begins early: so few wait for memory, which one core brings nearly as fast as all. More
+# compute, and while one of two cores is away the other takes twice as long (16 decodes 0.99x).
 MOST_EARLY = 4
 
 
