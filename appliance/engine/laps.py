@@ -19,5 +19,8 @@ class Laps:
     def started(self) -> None:
         """The model began with the next step: until it `ran`, other phases take no time of their own."""
 
+    def given_up(self) -> None:
+        """The step that was started, if any, is not to be."""
+
     def end(self, plan: StepPlan) -> None:
         """The step has ended."""

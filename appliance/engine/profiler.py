@@ -72,6 +72,9 @@ class StepProfiler(Laps):
         self.lap("report")
         self._is_ahead = True
 
+    def given_up(self) -> None:
+        self._is_ahead = False
+
     def ran(self, inputs: StepInputs) -> None:
         self.lap("model")
         self._is_ahead = False

@@ -64,9 +64,10 @@ class Runner:
         return result
 
     def rest(self) -> None:
-        """There is no next step so far."""
+        """The step that was started, if any, is not to be."""
         self._is_ahead = False
         self._executable.cancel()
+        self.laps.given_up()
 
     def prefault(self, block: int) -> None:
         """See Executable."""
@@ -107,7 +108,7 @@ class Runner:
         going_on = self._inputs.go_on(plan)
         if going_on is not None:
             return *going_on, began_early
-        self._executable.cancel()  # it reads arrays that are made anew now
+        self.rest()  # what was started reads arrays that are made anew now
         return *self._inputs.build(plan), False
 
     def _append(self, wanted: LogitRows, sampled: SampledBatch) -> None:

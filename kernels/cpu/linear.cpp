@@ -316,8 +316,7 @@ class Run {
   // A tile takes about a microsecond: what tiles have in common is found once.
   void tall_panel(const Division::Item& item, const Sums& sums, int panel, int block, TallBlock& unpacked) const {
     TileArgs t = sum_arguments(item, sums, panel, block);
-    unpack_block(w_.layout, t, unpacked);
-    if (kHasTallTiles && t.sub_group_size != 0) unpacked.fits_words = fits_words(w_.layout, division_.rows_of(item), t);
+    unpack_block(w_.layout, division_.rows_of(item), t, unpacked);
     TallAsking asking(block_at(read_after(item, panel, kTallPanels, block)), block_start(block + 1) - block_start(block), w_.panel_bytes,
                       item.end_tile - item.first_tile);
     for_tiles(item, panel, kTallPanels, block, t, [&](int rows, int behind) {

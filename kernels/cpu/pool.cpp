@@ -57,24 +57,23 @@ bool appl_pool::lead(Job job, void* context) {
   if (num_threads_ == 1) return false;
   job_ = job;
   job_context_ = context;
-  job_state_.store(JobState::kGiven);
+  has_job_.store(true);
   job_epoch_ = announce(kClosed);
   return true;
 }
 
 void appl_pool::help() {
-  for (uint32_t seen = job_epoch_; job_state_.load(std::memory_order_acquire) != JobState::kDone;) {
+  for (uint32_t seen = job_epoch_; has_job_.load(std::memory_order_acquire);) {
     seen = next_epoch(seen);
     if (enter(seen)) take_part(1);
   }
-  job_state_.store(JobState::kNone, std::memory_order_relaxed);
 }
 
 void appl_pool::worker(int thread) {
   for (uint32_t seen = 0;;) {
     seen = next_epoch(seen);
     if (stopping_) return;
-    if (thread == 1 && job_state_.load() == JobState::kGiven) seen = do_job();
+    if (thread == 1 && has_job_.load()) seen = do_job();
     else if (enter(seen)) take_part(thread);
   }
 }
@@ -82,7 +81,7 @@ void appl_pool::worker(int thread) {
 // Returns the epoch behind it, which tells who helps that it is over.
 uint32_t appl_pool::do_job() {
   job_(job_context_);
-  job_state_.store(JobState::kDone, std::memory_order_release);
+  has_job_.store(false, std::memory_order_release);
   return announce(kClosed);
 }
 

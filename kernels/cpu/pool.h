@@ -39,7 +39,6 @@ struct appl_pool {
 
  private:
   using Function = void (*)(void*, int);
-  enum class JobState : uint8_t { kNone, kGiven, kDone };
   void run_erased(Function function, void* context);
   void worker(int thread);
   uint32_t do_job();
@@ -54,7 +53,7 @@ struct appl_pool {
   Job job_ = nullptr;
   void* job_context_ = nullptr;
   uint32_t job_epoch_ = 0;  // when it was given
-  std::atomic<JobState> job_state_{JobState::kNone};
+  std::atomic<bool> has_job_{false};  // until it has returned
   bool stopping_ = false;
   static constexpr uint64_t kClosed = uint64_t{1} << 31;
   alignas(64) std::atomic<uint32_t> epoch_{0};       // counts runs; workers wait for it to change

@@ -176,13 +176,12 @@ void appl_program::check_step(const appl_step& step) const {
 }
 
 void appl_program::run(const appl_step& step) {
-  cancel();
   check_step(step);
   run_operators(step, operator_seconds_);
 }
 
 void appl_program::start(const appl_step& step) {
-  cancel();
+  require(ahead_ == nullptr, "another step was started");
   check_step(step);
   ahead_seconds_.assign(operator_seconds_ == nullptr ? 0 : operators_.size(), 0.0);
   ahead_ = &step;
@@ -334,7 +333,6 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
 }
 
 void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
-  cancel();
   for (int i = 0; i < 2 * num_pairs; ++i) require(pairs[i] >= 0 && pairs[i] < limits_.num_blocks, "copy: no such block");
   for (const appl::KvLayer& layer : layers_) {
     const size_t bytes = layer.geometry.block_bytes();

@@ -245,7 +245,7 @@ bool is_tall(appl_layout layout, int group_size, bool per_channel) {
   return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout, group_size) == 0);
 }
 
-void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
+void unpack_block(appl_layout layout, int rows, const TileArgs& t, TallBlock& block) {
   const uint8_t *data = t.b, *header = t.header;
   for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
     for (int p = 0; p < kTallPanels; ++p) unpack_codes(layout, data + size_t(p) * t.panel_bytes, t, group, p, block);
@@ -253,7 +253,7 @@ void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block) {
     data += t.group_stride;
     header += t.header_stride;
   }
-  if (t.sub_group_size != 0) return unpack_factors(t, block);
+  if (t.sub_group_size != 0) return unpack_factors(layout, rows, t, block);
   if (has_words(layout)) return;
   // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
   const int chunk = chunk_columns(layout, t.group_size), padded = (t.columns + chunk - 1) / chunk * chunk;
@@ -282,9 +282,8 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 
 int tall_columns() { return kMaxTallColumns; }
 bool is_tall(appl_layout, int, bool) { return false; }
-void unpack_block(appl_layout, const TileArgs&, TallBlock&) {}
+void unpack_block(appl_layout, int, const TileArgs&, TallBlock&) {}
 void run_tall(appl_layout, int, const TileArgs&, const TallBlock&, TallAhead) {}
-bool fits_words(appl_layout, int, const TileArgs&) { return false; }
 
 #endif
 

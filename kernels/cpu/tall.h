@@ -39,7 +39,7 @@ struct TallBlock {
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
 #endif
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
-  bool fits_words;  // of all rows that are multiplied with it
+  bool fits_words;  // see tall_sub_groups.cpp: of all rows that are multiplied with it
 
   // Of words: minus the sums of the products of neighbours, as Prepared has them of the input.
   alignas(64) int32_t neighbours[kMaxGroups][kTallLanes];
@@ -48,8 +48,8 @@ struct TallBlock {
 // True where groups of `group_size` columns (of activations) are whole steps of the tile.
 bool is_tall(appl_layout layout, int group_size, bool per_channel);
 
-// `t` is where a tile of kTallPanels panels would find the block and its groups.
-void unpack_block(appl_layout layout, const TileArgs& t, TallBlock& block);
+// `t` is where a tile of kTallPanels panels would find the block and its groups, and the first of `rows` rows that are multiplied with it.
+void unpack_block(appl_layout layout, int rows, const TileArgs& t, TallBlock& block);
 
 // What is read after the block, as far as one tile asks for it.
 struct TallAhead {
@@ -87,10 +87,7 @@ class TallAsking {
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
-void unpack_factors(const TileArgs& t, TallBlock& block);
-// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
-// inputs are near the largest of their group.
-bool fits_words(appl_layout layout, int rows, const TileArgs& t);
+void unpack_factors(appl_layout layout, int rows, const TileArgs& t, TallBlock& block);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
 // The same of words (tall_words.cpp): `group` of panel `panel`, whose packed codes are at `data`, and the tile of kWordRows rows at most.

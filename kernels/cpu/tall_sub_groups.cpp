@@ -198,6 +198,21 @@ class PairTallTile {
 
 #endif
 
+// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
+// inputs are near the largest of their group.
+bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
+  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);
+  const bool is_centered = APPL_VNNI && !t.has_offset;
+  const float* of_group = is_centered ? t.scaled_sum : t.sum;
+  Floats most{};
+  for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
+    int m = 0;
+    for (; m + kWidth <= rows; m += kWidth) most = vmax(load(of_group + m), most);
+    for (; m < rows; ++m) most[0] = std::max(most[0], of_group[m]);
+  }
+  return reduce_max(most) <= float(INT16_MAX / (is_centered ? std::max(zero, largest_code - zero) : largest_code));
+}
+
 // Calls body(P{}) with the products of a layout.
 template <class Body>
 void with_products(appl_layout layout, int sub_group_size, Body&& body) {
@@ -208,7 +223,8 @@ void with_products(appl_layout layout, int sub_group_size, Body&& body) {
 
 }  // namespace
 
-void unpack_factors(const TileArgs& t, TallBlock& block) {
+void unpack_factors(appl_layout layout, int rows, const TileArgs& t, TallBlock& block) {
+  block.fits_words = fits_words(layout, rows, t);
   const int num_pairs = t.num_sub_groups() / 2;
   const uint8_t* header = t.header;
   for (int first = 0, pair = 0; first < t.columns; first += t.group_size, header += t.header_stride) {
@@ -227,19 +243,6 @@ void unpack_factors(const TileArgs& t, TallBlock& block) {
       }
     }
   }
-}
-
-bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
-  const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);
-  const bool is_centered = APPL_VNNI && !t.has_offset;
-  const float* of_group = is_centered ? t.scaled_sum : t.sum;
-  Floats most{};
-  for (int first = 0; first < t.columns; first += t.group_size, of_group += t.side_stride) {
-    int m = 0;
-    for (; m + kWidth <= rows; m += kWidth) most = vmax(load(of_group + m), most);
-    for (; m < rows; ++m) most[0] = std::max(most[0], of_group[m]);
-  }
-  return reduce_max(most) <= float(INT16_MAX / (is_centered ? std::max(zero, largest_code - zero) : largest_code));
 }
 
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {

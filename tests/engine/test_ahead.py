@@ -1,6 +1,7 @@
 """Steps that begin before they are planned: which may, and that nobody can tell by the answers."""
 
 from itertools import count
+from typing import cast
 
 import numpy as np
 import pytest
@@ -64,6 +65,10 @@ def watched(config: SchedulerConfig) -> Watched:
     return Watched(tiny_executable(config, kernel_set="cpu-generic", num_threads=2))
 
 
+def engine_of(executable: Watched, config: SchedulerConfig | None = None) -> Engine:
+    return Engine(config, executable=cast("Executable", executable))
+
+
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheduler, "_goes_on", lambda self, step: False)
 
@@ -77,7 +82,7 @@ def test_answers_are_those_of_steps_in_turn(name: str, monkeypatch: pytest.Monke
     config = CONFIGS[name]
     requests = [*crowd(), *[drawn(name=f"d{n}", seed=n) for n in range(6)], *[penalised(n) for n in range(4)]]
     executable = watched(config)
-    early = Engine(config, executable=executable).run(*requests)  # type: ignore[arg-type] # what the runner needs of one
+    early = engine_of(executable, config).run(*requests)
     assert executable.early >= 10
     never(monkeypatch)
     in_turn = Engine(config, executable=tiny_executable(config, kernel_set="cpu-generic")).run(*requests)
@@ -91,16 +96,16 @@ def penalised(number: int) -> GenerateRequest:
 
 def test_a_stream_begins_all_steps_early_but_the_first_two() -> None:
     executable = watched(configure())
-    engine = Engine(executable=executable).run(greedy(max_tokens=30))  # type: ignore[arg-type] # as above
+    engine = engine_of(executable).run(greedy(max_tokens=30))
     assert len(engine.tokens()) == 30
     assert (executable.late, executable.early, executable.given_up) == (2, 28, 0)
 
 
 def test_a_step_of_many_begins_in_its_turn() -> None:
     executable = watched(configure())
-    Engine(executable=executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(5)])  # type: ignore[arg-type] # as above
+    engine_of(executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(5)])
     assert executable.early == 0
-    Engine(executable=executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(4)])  # type: ignore[arg-type] # as above
+    engine_of(executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(4)])
     assert executable.early > 10
 
 
@@ -172,7 +177,7 @@ def test_no_block_is_taken_ahead_that_others_need_now() -> None:
 
 def loop_of(executable: Watched, clock: count | None = None) -> EngineLoop:
     config = configure()
-    runner = Runner(executable, config, VOCAB)  # type: ignore[arg-type] # what steps need of an Executable
+    runner = Runner(cast("Executable", executable), config, VOCAB)
     ticks = clock or count()
     return EngineLoop(Scheduler(config), runner, SamplingLimits(4, 4), clock=lambda: float(next(ticks)))
 
@@ -230,3 +235,15 @@ def test_phases_beside_a_step_that_runs_take_no_time_of_their_own() -> None:
     (steps,) = profiler.finish().kinds.values()
     assert set(steps.phases) == {"between", "schedule", "model", "sample", "report", "commit"}
     assert all(steps.phases[phase] == 1 for phase in ("between", "schedule", "sample", "report"))
+
+
+def test_time_behind_a_step_that_was_given_up_is_not_the_models() -> None:
+    ticks = count()
+    profiler = StepProfiler(tiny_executable(configure()), 4, clock=lambda: float(next(ticks)))
+    profiler.started()
+    profiler.given_up()
+    profiler.begin()
+    profiler.ran(batch_step([[5]], [0], [[0]], 4))
+    profiler.end(StepPlan(1, (), (), (), (), 0))
+    (steps,) = profiler.finish().kinds.values()
+    assert steps.phases["between"] == 1

@@ -16,9 +16,7 @@ class StepDraft:
         self.budget = budget
         self.logits = logits
         self.num_tokens = 0
-        self.num_going_on = (
-            0  # decodes whose next token has a block, and is wanted unless this step's ends the sequence
-        )
+        self.num_going_on = 0  # decodes with a block for the next token, which is wanted unless this one is the last
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
         self.num_long_partials = 0
