@@ -9,32 +9,33 @@ shared machine then hurts one round of one side, not one side. `${NAME}` in a co
 machine.
 
 Start is the time from the command to the first token of a one-token completion. Memory is PSS of the process tree: idle
-after the first token, and the peak of samples a second while the workloads run. The rows `machine` say what bandwidth
-and peaks were there before each side's workloads, when its memory had stopped growing (or after a minute): on a shared
-machine a side may have had more of it than another.
+after the first token, with and without the model files that it maps, and the peak while the workloads run. The rows
+`machine` say what bandwidth and peaks were there before each side's workloads, when its memory had stopped growing (or
+after a minute): on a shared machine a side may have had more of it than another.
 
 --roofline runs the first side once more behind the rounds, profiled: for each kind of step, how much of this machine's
 floor (`appliance doctor --measure`) it reached, and how much of what the machine gave around the run. That side must
 serve its debug routes.
+
+What RESULTS holds already is not measured again: the same command goes on where it was stopped, and with more --rounds
+it adds some.
 """
 
 import argparse
+import json
 import os
-import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from string import Template
 
 import httpx
-import yaml
+from contest import MACHINE, START, UNITS, Contest, Figures, Side, Workload, ratio, read_contest, read_figures
 
 from appliance.bench.machine import rates_now
 from appliance.bench.result import FIGURES, load
@@ -45,60 +46,9 @@ START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 SETTLE_STEP_S, SETTLE_TIMEOUT_S = 2.0, 60.0
 SETTLED_BYTES = 16 << 20  # that a settled engine grows by at most in a step
+MODEL_FILE_BYTES = 64 << 20  # a mapped file of as much that is no library holds weights
 MIB = 1 << 20
-PROCESS_UNITS = {"start_s": "s", "idle_mib": "MiB", "peak_mib": "MiB"}
-MACHINE_UNITS = {"read_bandwidth": "GB/s", "f32_peak": "Gop/s", "int8_peak": "Gop/s"}
 OURS_FIRST = "the first side of a contest is the one whose ratios are printed"
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    label: str
-    command: tuple[str, ...]
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A preset of `appliance bench`, with fields changed where the contest says so: `online16 num_prompts=16`."""
-
-    preset: str
-    changes: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return " ".join([self.preset, *self.changes])
-
-    @property
-    def file_name(self) -> str:
-        return "-".join([self.preset, *self.changes]).replace("=", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    name: str
-    sides: tuple[Side, ...]
-    workloads: tuple[Workload, ...]
-
-
-@dataclass(slots=True)
-class Samples:
-    """Of one side: one value a round under (what, figure)."""
-
-    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-
-    def add(self, what: str, figure: str, value: float) -> None:
-        self.values.setdefault((what, figure), []).append(value)
-
-
-def read_contest(path: Path, defined: dict[str, str]) -> Contest:
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    sides = tuple(
-        Side(side["label"], tuple(shlex.split(Template(side["command"]).substitute(defined))), side["url"])
-        for side in raw["sides"]
-    )
-    parted = [line.split() for line in raw["workloads"]]
-    return Contest(path.stem, sides, tuple(Workload(preset, tuple(changes)) for preset, *changes in parted))
 
 
 class MemoryWatch(threading.Thread):
@@ -146,11 +96,32 @@ def _tree(root_pid: int) -> Iterator[int]:
 
 
 def _pss(pid: int) -> int:
+    return sum(size for _, size in _pss_of(pid, "smaps_rollup"))
+
+
+def model_files_pss(root_pid: int) -> int:
+    """What of the tree's PSS are weights that it maps from files, rather than memory of its own."""
+    found: dict[str, int] = {}
+    for pid in _tree(root_pid):
+        for path, size in _pss_of(pid, "smaps"):
+            if path.startswith("/") and ".so" not in Path(path).name:
+                found[path] = found.get(path, 0) + size
+    return sum(size for size in found.values() if size >= MODEL_FILE_BYTES)
+
+
+def _pss_of(pid: int, name: str) -> Iterator[tuple[str, int]]:
+    """What a mapping is of, and its bytes, by proc_pid_smaps(5)."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        lines = Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # it ended between the listing and the reading
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+        return
+    path = ""
+    for line in lines:
+        first, *rest = line.split(maxsplit=5)
+        if not first.endswith(":"):
+            path = rest[4] if len(rest) == 5 else ""
+        elif first == "Pss:":
+            yield path, int(rest[0]) * 1024
 
 
 @contextmanager
@@ -205,38 +176,44 @@ def settle(pid: int) -> None:
         before = now
 
 
-def measure(side: Side, contest: Contest, folder: Path, number: int, samples: Samples) -> None:
-    """One round of one side."""
+def measure(side: Side, contest: Contest, folder: Path, number: int) -> None:
+    """One round of one side, whose figures it leaves in the folder."""
     with running(side, folder / f"{side.label}.log") as (pid, start_s):
-        samples.add("start", "start_s", start_s)
-        samples.add("start", "idle_mib", tree_pss(pid) / MIB)
+        idle = tree_pss(pid)
+        beyond = (idle - model_files_pss(pid)) / MIB
+        start = {"start_s": start_s, "idle_mib": idle / MIB, "beyond_weights_mib": beyond}
         watch = MemoryWatch(pid)
         watch.start()
         settle(pid)
         rates = rates_now(probe_machine())
-        for figure in MACHINE_UNITS:
-            samples.add("machine", figure, getattr(rates, figure) / 1e9)
         for workload in contest.workloads:
-            output = folder / f"{workload.file_name}-{side.label}-{number}.json"
-            bench(side, workload, output)
-            for figure, spread in load(output).figures.items():
-                samples.add(workload.name, figure, spread.median)
-        samples.add("start", "peak_mib", watch.stop() / MIB)
+            bench(side, workload, contest.result_file(folder, workload, side, number))
+        start["peak_mib"] = watch.stop() / MIB
+    machine = {figure: getattr(rates, figure) / 1e9 for figure in UNITS[MACHINE]}
+    text = json.dumps({START: start, MACHINE: machine}, indent=1)
+    contest.round_file(folder, side, number).write_text(text, encoding="utf-8")
 
 
-def profile(side: Side, contest: Contest, folder: Path) -> str:
+def profile(side: Side, contest: Contest, folder: Path) -> None:
+    """Measures each workload once more, with the floor of its steps, where that is not done."""
+    files = {workload: contest.result_file(folder, workload, side, "roofline") for workload in contest.workloads}
+    if all(file.exists() for file in files.values()):
+        return
+    with running(side, folder / f"{side.label}.log") as (pid, _):
+        settle(pid)
+        for workload, file in files.items():
+            bench(side, workload, file, "--roofline")
+
+
+def profile_table(side: Side, contest: Contest, folder: Path) -> str:
     """Markdown: how near the steps of every workload came to this machine's floor."""
     heads = ("workload", "steps", "tokens a step", "ms a step", "floor, ms", "reached", "of what the machine gave")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    with running(side, folder / f"{side.label}.log") as (pid, _):
-        settle(pid)
-        for workload in contest.workloads:
-            output = folder / f"{workload.file_name}-{side.label}-roofline.json"
-            bench(side, workload, output, "--roofline")
-            for kind in load(output).rooflines:
-                times = f"{kind.seconds * 1e3:.2f} | {kind.floor_s * 1e3:.2f}"
-                shares = f"{kind.achieved:.0%} | {kind.achieved_of_given:.0%}"
-                lines.append(f"| {workload.name} | {kind.steps} {kind.kind} | {kind.tokens:.1f} | {times} | {shares} |")
+    for workload in contest.workloads:
+        for kind in load(contest.result_file(folder, workload, side, "roofline")).rooflines:
+            times = f"{kind.seconds * 1e3:.2f} | {kind.floor_s * 1e3:.2f}"
+            shares = f"{kind.achieved:.0%} | {kind.achieved_of_given:.0%}"
+            lines.append(f"| {workload.name} | {kind.steps} {kind.kind} | {kind.tokens:.1f} | {times} | {shares} |")
     return "\n".join(lines)
 
 
@@ -255,75 +232,76 @@ def bench(side: Side, workload: Workload, output: Path, *options: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def table(contest: Contest, found: dict[str, Samples]) -> str:
+def table(contest: Contest, found: Mapping[str, Figures]) -> str:
     """Markdown: a row a figure, a column a side; others than the first get the ratio (above 1: the first wins)."""
     first, *others = contest.sides
     heads = [first.label] + [cell for side in others for cell in (side.label, "ratio")]
     lines = [f"| workload | figure | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
     for what, figure, higher in _rows(contest):
-        mine = found[first.label].values.get((what, figure))
-        if mine is None:
+        mine = found[first.label].of(what, figure)
+        if not mine:
             continue
-        cells = [_cell(figure, mine)]
+        cells = [_cell(what, figure, mine.values())]
         for side in others:
-            theirs = found[side.label].values.get((what, figure))
-            cells += [_cell(figure, theirs), _ratio(mine, theirs, higher)] if theirs else ["-", "-"]
+            theirs = found[side.label].of(what, figure)
+            won = (ratio(mine, theirs) if higher else ratio(theirs, mine)) if theirs else None
+            cells += [_cell(what, figure, theirs.values()), f"{won:.2f}"] if won is not None else ["-", "-"]
         lines.append(f"| {what} | {figure} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _rows(contest: Contest) -> Iterator[tuple[str, str, bool]]:
-    yield from (("start", figure, False) for figure in PROCESS_UNITS)
-    yield from (("machine", figure, True) for figure in MACHINE_UNITS)
+    yield from ((START, figure, False) for figure in UNITS[START])
+    yield from ((MACHINE, figure, True) for figure in UNITS[MACHINE])
     for workload in contest.workloads:
         yield from ((workload.name, figure, higher) for figure, higher in FIGURES)
 
 
-def _cell(figure: str, values: Sequence[float]) -> str:
-    known = PROCESS_UNITS | MACHINE_UNITS
-    unit, factor = (known[figure], 1.0) if figure in known else unit_of(figure)
-    low, middle, high = (factor * value for value in (min(values), statistics.median(values), max(values)))
-    return f"{middle:.4g} {unit} ({low:.4g}-{high:.4g}, n={len(values)})"
+def _cell(what: str, figure: str, values: Iterable[float]) -> str:
+    unit, factor = (UNITS[what][figure], 1.0) if what in UNITS else unit_of(figure)
+    scaled = [factor * value for value in values]
+    return f"{statistics.median(scaled):.4g} {unit} ({min(scaled):.4g}-{max(scaled):.4g}, n={len(scaled)})"
 
 
-def _ratio(mine: Sequence[float], theirs: Sequence[float], higher: bool) -> str:
-    top, bottom = statistics.median(mine), statistics.median(theirs)
-    if not higher:
-        top, bottom = bottom, top
-    return f"{top / bottom:.2f}" if bottom else "-"
-
-
-def run(contest: Contest, folder: Path, rounds: int, with_roofline: bool) -> None:
-    """Writes and prints the contest's tables; those of the rounds so far are in the file after each."""
+def run(contest: Contest, folder: Path, rounds: int, *, with_roofline: bool) -> str:
+    """Measures what the folder lacks. Gives the contest's tables, which are beside it as Markdown after each round."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {side.label: Samples() for side in contest.sides}
     report = folder.with_suffix(".md")
     for number in range(rounds):
         for side in contest.sides:
-            measure(side, contest, folder, number, found[side.label])
-            sys.stderr.write(f"{contest.name}, round {number + 1}/{rounds}: {side.label} measured\n")
-        report.write_text(table(contest, found) + "\n", encoding="utf-8")
+            if not contest.round_file(folder, side, number).exists():
+                measure(side, contest, folder, number)
+                sys.stderr.write(f"{contest.name}, round {number + 1}/{rounds}: {side.label} measured\n")
+        report.write_text(table(contest, read_figures(contest, folder, rounds)) + "\n", encoding="utf-8")
     if with_roofline:
+        profile(contest.sides[0], contest, folder)
         with report.open("a", encoding="utf-8") as file:
-            file.write(f"\n{profile(contest.sides[0], contest, folder)}\n")
-    sys.stdout.write(f"## {contest.name}\n\n{report.read_text(encoding='utf-8')}\n")
+            file.write(f"\n{profile_table(contest.sides[0], contest, folder)}\n")
+    return f"## {contest.name}\n\n{report.read_text(encoding='utf-8')}\n"
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
+
+
+def definitions(pairs: Iterable[str]) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("contests", type=Path, nargs="+", metavar="CONTEST.yaml")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--define", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--only", nargs="+", metavar="LABEL", help=OURS_FIRST)
     parser.add_argument("--roofline", action="store_true")
+    add_run_options(parser)
     given = parser.parse_args()
-    defined = dict(pair.split("=", 1) for pair in given.define)
-    contests = [read_contest(path, defined) for path in given.contests]
+    contests = [read_contest(path, definitions(given.define)) for path in given.contests]
     for contest in contests:
         sides = tuple(side for side in contest.sides if not given.only or side.label in given.only)
         kept = Contest(contest.name, sides, contest.workloads)
-        run(kept, given.results / contest.name, given.rounds, given.roofline)
+        sys.stdout.write(run(kept, given.results / contest.name, given.rounds, with_roofline=given.roofline))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,204 @@
+"""Runs the contests of aims.yaml and prints what was aimed at beside what was reached, as one Markdown table.
+
+    python docs/benchmarks/aims.py RESULTS [--rounds 3] [--define NAME=VALUE ...] [--only CONTEST ...]
+
+NAMEs: the commands APPLIANCE, LLAMA, VLLM and OPENVINO; the models FOLDER, FOLDER_W8A8, FOLDER_REAL, MODEL_BF16,
+MODEL_Q8, MODEL_Q4_0, MODEL_05B, MODEL_15B and MODEL_GEMMA. Rows whose contest lacks one of them say that they were not
+measured. What RESULTS holds already is not measured again, so a long run can be stopped and go on. With --rounds 0
+nothing runs.
+
+Each figure is the median of the rounds (least-greatest). A ratio is that of the medians, ours to the best peer's, and
+in brackets the range of the ratios of single rounds. Shares of the floor (`appliance doctor --measure`) are of one more
+run of ours, and in brackets of what the machine gave around that run. Bold: short of the aim.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any, Self
+
+import yaml
+from contest import UNITS, Contest, Figures, ratio, ratios, read_contest, read_figures
+from versus import add_run_options, definitions, run
+
+from appliance.bench.result import load
+from appliance.bench.text import unit_of
+
+HERE = Path(__file__).parent
+ALL_ROUNDS = 99
+HEADS = ("work", "aim", "rounds", "appliance", "best peer", "ratio", "of the floor")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One figure of a workload, as `WORKLOAD FIGURE`."""
+
+    workload: str
+    figure: str
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(*text.rsplit(" ", 1))
+
+    def of(self, figures: Figures) -> dict[int, float]:
+        return figures.of(self.workload, self.figure)
+
+    def show(self, values: Mapping[int, float]) -> str:
+        known = UNITS.get(self.workload)
+        unit, factor = (known[self.figure], 1.0) if known else unit_of(self.figure)
+        low, middle, high = (
+            f"{factor * each:.3g}" for each in (min(values.values()), _median(values), max(values.values()))
+        )
+        return f"{middle} {unit} ({low}-{high})"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    at_least: float | None
+    at_most: float | None
+
+    def is_kept(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def __str__(self) -> str:
+        return f"{self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Of steps of one kind, the share that is the aim."""
+
+    kind: str
+    share: float
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        kind, share = text.split()
+        return cls(kind, float(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    work: str
+    contest: str
+    value: Value
+    bound: Bound
+    against: tuple[str, ...]  # labels; all others when empty
+    than: Value | None  # of our own
+    is_absolute: bool
+    floor: Floor | None
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        return cls(
+            work=raw["work"],
+            contest=raw["contest"],
+            value=Value.read(raw["value"]),
+            bound=Bound(raw.get("at_least"), raw.get("at_most")),
+            against=tuple(raw.get("against", ())),
+            than=Value.read(raw["than"]) if "than" in raw else None,
+            is_absolute=raw.get("absolute", False),
+            floor=Floor.read(raw["floor"]) if "floor" in raw else None,
+        )
+
+
+def read_contests(raw: Mapping[str, Any], defined: Mapping[str, str]) -> dict[str, Contest]:
+    """Those of which everything is defined."""
+    found = {}
+    for name, entry in raw.items():
+        try:
+            own = {key: Template(value).substitute(defined) for key, value in entry.get("define", {}).items()}
+            found[name] = read_contest(HERE / entry["file"], {**defined, **own}, name)
+        except KeyError as missing:
+            sys.stderr.write(f"{name}: not measured, as {missing.args[0]} is not defined\n")
+    return found
+
+
+def row(aim: Aim, contest: Contest | None, results: Path) -> Sequence[str]:
+    missing = (aim.work, str(aim.bound), "0", "not measured", "", "", "")
+    if contest is None:
+        return missing
+    folder = results / contest.name
+    figures = read_figures(contest, folder, ALL_ROUNDS)
+    ours, *others = (side.label for side in contest.sides)
+    mine = aim.value.of(figures[ours])
+    if not mine:
+        return missing
+    peer, theirs = _rival(aim, figures, ours, others)
+    return (
+        aim.work,
+        str(aim.bound),
+        str(len(mine)),
+        _marked(aim.value.show(mine), aim.is_absolute and not aim.bound.is_kept(_median(mine))),
+        f"{peer} {(aim.than or aim.value).show(theirs)}" if theirs else "",
+        _ratio(aim, mine, theirs) if theirs and not aim.is_absolute else "",
+        _share(aim, contest, folder) if aim.floor else "",
+    )
+
+
+def _rival(aim: Aim, figures: Mapping[str, Figures], ours: str, others: Sequence[str]) -> tuple[str, dict[int, float]]:
+    """Whose value ours is compared with, and the value: the best one, which is the least where less is better."""
+    if aim.than is not None:
+        return "itself", aim.than.of(figures[ours])
+    found = {label: aim.value.of(figures[label]) for label in aim.against or others}
+    found = {label: values for label, values in found.items() if values}
+    if not found:
+        return "", {}
+    best = (max if aim.bound.at_least is not None else min)(found, key=lambda label: _median(found[label]))
+    return best, found[best]
+
+
+def _ratio(aim: Aim, mine: Mapping[int, float], theirs: Mapping[int, float]) -> str:
+    found = ratio(mine, theirs)
+    single = ratios(mine, theirs)
+    spread = f" ({min(single):.2f}-{max(single):.2f})" if len(single) > 1 else ""
+    return _marked(f"{found:.2f}", not aim.bound.is_kept(found)) + spread
+
+
+def _share(aim: Aim, contest: Contest, folder: Path) -> str:
+    """The aim, what was reached, and in brackets what was reached of what the machine gave."""
+    assert aim.floor is not None
+    workload = next(each for each in contest.workloads if each.name == aim.value.workload)
+    file = contest.result_file(folder, workload, contest.sides[0], "roofline")
+    if not file.exists():
+        return f"{aim.floor.share:.0%}: not measured"
+    found = next((each for each in load(file).rooflines if each.kind == aim.floor.kind), None)
+    if found is None:
+        return f"{aim.floor.share:.0%}: no steps of {aim.floor.kind}"
+    share = _marked(f"{found.achieved:.0%}", found.achieved < aim.floor.share)
+    return f"{aim.floor.share:.0%}: {share} ({found.achieved_of_given:.0%})"
+
+
+def _marked(text: str, is_short: bool) -> str:
+    return f"**{text}**" if is_short else text
+
+
+def _median(values: Mapping[int, float]) -> float:
+    return statistics.median(values.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="CONTEST", help="run these alone")
+    add_run_options(parser)
+    given = parser.parse_args()
+    raw = yaml.safe_load((HERE / "aims.yaml").read_text(encoding="utf-8"))
+    contests = read_contests(raw["contests"], definitions(given.define))
+    for name, contest in contests.items():
+        if given.rounds and (not given.only or name in given.only):
+            run(contest, given.results / name, given.rounds, with_roofline=True)
+    aims = [Aim.read(each) for each in raw["aims"]]
+    rows = [HEADS, ("---",) * len(HEADS)] + [row(aim, contests.get(aim.contest), given.results) for aim in aims]
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
+    given.results.mkdir(parents=True, exist_ok=True)
+    (given.results / "aims.md").write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
