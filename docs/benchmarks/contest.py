@@ -53,8 +53,13 @@ class Contest:
         return folder / f"{workload.file_name}-{side.label}-{which}.json"
 
     def round_file(self, folder: Path, side: Side, number: int) -> Path:
-        """Written when a round of a side is complete: its figures of START and MACHINE."""
+        """A side's own figures of a round, of START and MACHINE. Written last."""
         return folder / f"{side.label}-{number}.json"
+
+    def is_measured(self, folder: Path, side: Side, number: int) -> bool:
+        """Also false where the contest has got another workload since."""
+        files = [self.result_file(folder, workload, side, number) for workload in self.workloads]
+        return all(file.exists() for file in [*files, self.round_file(folder, side, number)])
 
 
 @dataclass(slots=True)
@@ -86,10 +91,10 @@ def read_figures(contest: Contest, folder: Path, rounds: int) -> dict[str, Figur
     found = {side.label: Figures() for side in contest.sides}
     for side in contest.sides:
         for number in range(rounds):
-            kept = contest.round_file(folder, side, number)
-            if not kept.exists():
+            if not contest.is_measured(folder, side, number):
                 continue
-            for what, figures in json.loads(kept.read_text(encoding="utf-8")).items():
+            own = json.loads(contest.round_file(folder, side, number).read_text(encoding="utf-8"))
+            for what, figures in own.items():
                 for figure, value in figures.items():
                     found[side.label].add(what, figure, number, value)
             for workload in contest.workloads:

@@ -269,7 +269,7 @@ def run(contest: Contest, folder: Path, rounds: int, *, with_roofline: bool) -> 
     report = folder.with_suffix(".md")
     for number in range(rounds):
         for side in contest.sides:
-            if not contest.round_file(folder, side, number).exists():
+            if not contest.is_measured(folder, side, number):
                 measure(side, contest, folder, number)
                 sys.stderr.write(f"{contest.name}, round {number + 1}/{rounds}: {side.label} measured\n")
         report.write_text(table(contest, read_figures(contest, folder, rounds)) + "\n", encoding="utf-8")

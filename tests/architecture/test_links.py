@@ -1,0 +1,27 @@
+"""Links within the documents lead to files, and to headings, that are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(document: Path) -> set[str]:
+    """As GitHub makes them: lower case, hyphens for spaces, nothing but letters, digits, hyphens and underscores."""
+    heads = [line.lstrip("#") for line in document.read_text().splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", head.strip().lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, anchor in LINK.findall(document.read_text()):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        found = (document.parent / target).resolve() if target else document
+        assert found.exists(), f"{document.relative_to(ROOT)}: {target}"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{document.relative_to(ROOT)}: {target}#{anchor}"
