@@ -9,7 +9,7 @@
 #include "attention_state.h"
 #include "caches.h"
 #include "memory.h"
-#include "softmax.h"
+#include "row_softmax.h"
 #include "tile.h"
 
 namespace appl {
@@ -21,7 +21,6 @@ namespace {
 constexpr int kRows = kAttentionRows;
 constexpr int kLeastAhead = 4;      // blocks that have been asked for when the first ones are read
 constexpr int kManyRows = 16;       // take longer to compute than to read, and their queries and output are not in the caches
-constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
 
 // What a row hands on from one reading to the next: values, maximum and sum.
 size_t carried_floats(int width) { return size_t(width) + kPanel; }
@@ -36,7 +35,7 @@ class Attention {
         group_(op.num_heads / layer.geometry.num_kv_heads), form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
         tiles_(g_.layout == APPL_F32 ? kF32Tiles : g_.layout == APPL_F16 ? kF16Tiles
                : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles),
-        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E) {}
+        scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), softmax_(op, g_, form_) {}
 
   // The item's results. Returns claim(), called in time to ask for the next turn's keys.
   template <class Claim>
@@ -164,10 +163,10 @@ class Attention {
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
-      Seen seen[kRows];  // of all rows first: a row's largest score is known late, and nothing of it can begin before
-      for_rows(part, [&](int index, int, int row) { seen[index] = mask(index, parts_.position(part, row), first, count, scratch, state); });
+      RowSoftmax::Seen seen[kRows];  // of all rows first: a row's largest score is known late, and nothing of it can begin before
+      for_rows(part, [&](int index, int, int row) { seen[index] = softmax_.mask(index, parts_.position(part, row), first, count, scratch, state); });
       for_rows(part, [&](int index, int head, int row) {
-        normalize(index, seen[index], count, scratch, state);
+        softmax_.normalize(index, seen[index], count, scratch, state);
         if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
         if (asks && is_written) ask_for_row<1>(out_row(part, head, row));
       });
@@ -419,79 +418,6 @@ class Attention {
     return t;
   }
 
-  // Column of the chunk that starts at first_block where the key at `position` is.
-  int column(int position, int first_block) const {
-    if (g_.slots == g_.block_size) return position - first_block * g_.slots;  // for each row: divisions would be felt
-    return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
-  }
-
-  // The columns of a row's scores that it sees, rounded outward to whole vectors, and the largest score among them and before; no
-  // columns leave the others unset.
-  struct Seen {
-    int low = 0, high = 0;
-    float maximum;
-    bool is_nothing() const { return high == 0; }
-  };
-
-  // Makes minus infinity of the scores beside what a row sees. `last` is the row's own position, the last that it sees.
-  Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
-    float* s = scratch.scores + size_t(row) * kChunk;
-    const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
-    const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
-    const int end = std::min(count * g_.slots, column(last, first_block) + 1);
-    if (begin >= end) return {};
-    const int low = begin / kWidth * kWidth, high = int(round_up(size_t(end), kWidth));
-    if (begin > low) keep_lanes(s + low, begin - low, kWidth);
-    keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
-    mask_padding(s, count);
-    return {low, high, std::max(state.maximum[row], cap_and_find_maximum(s, low, high))};
-  }
-
-  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far.
-  void normalize(int row, const Seen& seen, int count, Scratch& scratch, const State& state) const {
-    const float* s = scratch.scores + size_t(row) * kChunk;
-    const int all = count * g_.slots, low = seen.low, high = seen.high;
-    if (seen.is_nothing()) return put_probabilities(row, scratch, [&](auto out) { put_zeros(0, all, out); });
-    const float maximum = seen.maximum;
-    const bool is_first = state.maximum[row] == kMinusInfinity;  // nothing is summed yet
-    const float correction = is_first ? 1.0f : std::exp2(state.maximum[row] - maximum);
-    Floats sum{};
-    put_probabilities(row, scratch, [&](auto out) {
-      put_zeros(0, low, out);
-      for_vectors(low, high, [&](int i) {
-        const Floats p = out.exp2(load(s + i) - maximum);
-        sum += p;
-        out.put(i, p);
-      });
-      put_zeros(high, all, out);
-    });
-    state.sum[row] = state.sum[row] * correction + reduce_add(sum);
-    state.maximum[row] = maximum;
-    float* values = state.values + size_t(row) * size_t(g_.width);
-    if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
-  }
-
-  void mask_padding(float* s, int count) const {
-    if (g_.slots == g_.block_size) return;
-    for (int b = 0; b < count; ++b) std::fill(s + b * g_.slots + g_.block_size, s + (b + 1) * g_.slots, kMinusInfinity);
-  }
-
-  float cap_and_find_maximum(float* s, int low, int high) const {
-    const float cap = op_.soft_cap, inverse = cap > 0 ? 1.0f / cap : 0.0f;
-    const auto capped = [&](Floats v) { return v > kMinusInfinity ? cap * kLog2E * vtanh(v * inverse) : v; };
-    if (cap > 0) for_vectors(low, high, [&](int i) { store(s + i, capped(load(s + i))); });
-    Floats maximum = splat(kMinusInfinity);
-    for_vectors(low, high, [&](int i) { maximum = vmax(load(s + i), maximum); });
-    return reduce_max(maximum);
-  }
-
-  // Calls body(out), where `out` takes a row's probabilities as tiles read them; f32 comes in place of the scores.
-  template <class Body>
-  void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
-    if (form_ == Form::kF32) return body(FloatProbabilities{scratch.scores + size_t(row) * kChunk});
-    body(Bf16Probabilities{reinterpret_cast<uint16_t*>(scratch.probabilities + size_t(row) * kRowBytes)});
-  }
-
   // To those that are known, where it `adds`. Returns how many blocks it has asked for of the keys that come next.
   int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
                  const State& state, bool adds) const {
@@ -553,6 +479,7 @@ class Attention {
   const Form form_;
   const TileTable& tiles_;
   const float scale_;
+  const RowSoftmax softmax_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "activation.h"
 #include "caches.h"
+#include "division.h"
 #include "matrix.h"
 #include "tall.h"
 
@@ -43,140 +44,10 @@ size_t column_panel_bytes(appl_layout layout) {
   }
 }
 
-constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
 constexpr size_t kFarAheadBytes = 32 << 10;  // the same into the second
-constexpr int kStreamRows = APPL_VNNI ? 60 : 10;  // of int8 that is all but unpacked, that read the weights as they stream in
-constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
-constexpr int kSecondLevelRows = 16;  // at most, whose weights a small first level leaves to the second
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
-
-// From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
-// all but unpacked.
-int min_tall_rows(const appl_weight& weight) {
-  const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
-  if (APPL_VNNI && is_unpacked) return std::numeric_limits<int>::max();
-  return (is_unpacked ? kStreamRows : kPackedStreamRows) + 1;
-}
-
-// Whether that is so for any number of rows.
-bool may_be_tall(const appl_weight& weight, const PreparedShape& input) {
-  return kHasTallTiles && input.group_size != 0 && !has_matrix_form(weight, true) &&
-         appl::is_tall(weight.layout, input.group_size, weight.num_groups == 1) &&
-         min_tall_rows(weight) != std::numeric_limits<int>::max();
-}
-
-// Rows that share a block of input in the second level. Each chunk of panels reads the input of all columns: f32 would not stay there,
-// for which narrow vectors compute too slowly to mind.
-int block_rows(const PreparedShape& input) {
-  if (input.group_size != 0 || kWidth < 16) return kBlockRows;
-  constexpr size_t kInputBytes = 512 << 10;
-  constexpr int kLeastRows = 96;  // for fewer, weights would be read too often
-  return std::clamp(int(kInputBytes / (size_t(input.num_blocks()) * kRowBytes)), kLeastRows, kBlockRows);
-}
-
-// Panels of each half that are computed side by side: what `next` rounds together is in one place.
-int gated_panels(const PreparedShape& next) { return std::max(kGatedPanels, next.group_size / kPanel); }
-
-// Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
-// to 1.3 times as long; tiles of int4 and int8 read fewer lines at a time and do not mind).
-bool panels_collide(const appl_weight& weight) {
-  constexpr size_t kPage = 4096;
-  return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
-}
-
-// Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
-// Few sums wait for one another, unless codes bring instructions enough of their own, and a core has enough of them in flight: Zen 4, which
-// the first level stands for, has not: one panel only where there is no room for more. Of many rows each vector of weights is for too few
-// products; but with sub-groups sums leave room for one panel or two anyway.
-bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
-  if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
-  if (!APPL_VNNI || !quantizes) return false;
-  const bool has_one_scale = weight.num_groups == 1;
-  if (weight.layout == APPL_INT8) return has_one_scale ? rows > 2 && rows <= 8 : rows <= 4;
-  if (has_small_first_level()) return weight.sub_group_size != 0 && integer_tile_panels(rows, true) == 1;
-  return weight.sub_group_size != 0 || (!has_one_scale && rows == 1 && !is_intel());
-}
-
-// The division of one call into blocks of rows, chunks of panels, and tiles.
-class Division {
- public:
-  Division(const LinearCall& call, int threads)
-      : rows_(call.direct != nullptr ? 1 : call.input.rows),
-        panels_(call.gated_sums != nullptr ? call.weight->num_panels / 2 : call.weight->num_panels) {
-    const bool quantizes = call.input.shape.group_size != 0;
-    is_matrix_ = has_matrix_form(*call.weight, quantizes);
-    const bool may_be_tall = appl::may_be_tall(*call.weight, call.input.shape);
-    const int stream_rows = may_be_tall ? min_tall_rows(*call.weight) - 1 : kStreamRows;
-    is_tall_ = may_be_tall && rows_ >= min_tall_rows(*call.weight);
-    max_stream_tiles_ = quantizes && kHasTallTiles ? divided(stream_rows, kMaxTileRows) : 2;
-    const int most_rows = is_matrix_ ? kMaxMatrixRows : is_tall_ ? tall_rows(call.weight->layout) : kMaxTileRows;
-    const int block_tiles = std::max(1, block_rows(call.input.shape) / most_rows);
-    num_tiles_ = (rows_ + most_rows - 1) / most_rows;
-    const int blocks = (num_tiles_ + block_tiles - 1) / block_tiles;
-    tiles_per_block_ = (num_tiles_ + blocks - 1) / blocks;
-    num_row_blocks_ = (num_tiles_ + tiles_per_block_ - 1) / tiles_per_block_;
-    const int tile_rows = rows_per_tile();
-    panels_per_tile_ = is_matrix_ ? matrix_panels(tile_rows) : tile_panels(tile_rows);
-    const bool has_sub_groups = call.weight->sub_group_size != 0;
-    if (quantizes && !is_matrix_) panels_per_tile_ = std::min(panels_per_tile_, integer_tile_panels(tile_rows, has_sub_groups));
-    is_in_order_ = num_tiles_ == 1 && !is_matrix_ && reads_in_order(*call.weight, quantizes, tile_rows);
-    level_ = level_of(rows_);
-    if (is_in_order_) panels_per_tile_ = 1;
-    if (tile_rows <= 2 && panels_collide(*call.weight)) panels_per_tile_ = 1;
-    if (is_tall_) panels_per_tile_ = std::max(panels_per_tile_, kTallPanels);  // items have whole blocks
-    const int64_t wanted = call.next != nullptr         ? gated_panels(call.next->shape)
-                           : call.gated_sums != nullptr ? kGatedPanels
-                           : streams()                  ? int64_t(kStreamBytes / call.weight->panel_bytes)
-                                                        : 4;
-    const int least_items = streams() ? 4 : 2;  // a thread
-    const int64_t fair = panels_ / (least_items * threads);
-    const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
-    panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);
-    num_chunks_ = (panels_ + panels_per_chunk_ - 1) / panels_per_chunk_;
-  }
-
-  bool is_matrix() const { return is_matrix_; }
-  bool is_tall() const { return is_tall_; }
-  // Few rows: each panel is read once, whole, and the input stays in the cache.
-  bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
-  bool is_in_order() const { return is_in_order_; }
-  Asked level() const { return level_; }
-  int rows() const { return rows_; }
-  int panels() const { return panels_; }  // that are divided: of each half where the weight has two
-  int panels_per_tile() const { return panels_per_tile_; }
-  int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
-
-  // `next_panel`: what is read behind its panels, or lies there where the thread does not go on: for the last it is often the next
-  // Linear's. kNoPanel: where rows stream, reading for nobody would take memory's time.
-  static constexpr int kNoPanel = -1;
-  struct Item {
-    int first_tile, end_tile, first_panel, end_panel, next_panel;
-  };
-  Item item(int64_t index, bool goes_on) const {
-    const int block = int(index / num_chunks_), first_panel = chunk_start(index);
-    const int end_panel = std::min(first_panel + panels_per_chunk_, panels_);
-    return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), first_panel, end_panel,
-            goes_on ? chunk_start(index + 1) : streams() ? kNoPanel : end_panel};
-  }
-  int chunk_start(int64_t index) const { return int(index % num_chunks_) * panels_per_chunk_; }
-  int rows_per_tile() const { return (rows_ + num_tiles_ - 1) / num_tiles_; }
-  // Rows are spread evenly over the tiles: sizes differ by one at most.
-  int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
-  int rows_of(const Item& item) const { return tile_start(item.end_tile) - tile_start(item.first_tile); }
-
- private:
-  // By measurement: Intel's gain for all rows that stream, and where the first level is small (Zen 4) few do.
-  Asked level_of(int rows) const {
-    if (is_intel()) return streams() ? Asked::kBoth : Asked::kFirst;
-    return rows <= kSecondLevelRows && has_small_first_level() ? Asked::kSecond : Asked::kFirst;
-  }
-
-  Asked level_;
-  bool is_matrix_, is_tall_, is_in_order_;
-  int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
-};
 
 class Run {
  public:
@@ -184,12 +55,12 @@ class Run {
       : call_(call), w_(*call.weight), division_(division), tiles_(tiles_for(w_, call.input.shape.form)) {
     const PreparedShape& shape = call.input.shape;
     block_columns_ = block_columns(shape.form) * blocks_per_tile();
-    num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
+    num_blocks_ = divided(w_.padded_columns, block_columns_);
     per_channel_ = w_.num_groups == 1;
     group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
     if (!division.is_tall()) return;
     block_columns_ = std::min(block_columns_, tall_columns());
-    num_blocks_ = (w_.padded_columns + block_columns_ - 1) / block_columns_;
+    num_blocks_ = divided(w_.padded_columns, block_columns_);
   }
 
   // goes_on: the thread's next item is index + 1.
@@ -582,8 +453,8 @@ bool reads_in_place(const appl_weight& w, const PreparedShape& shape, int rows) 
 }
 
 void run_linear(appl_pool& pool, const LinearCall& call) {
+  if (call.direct == nullptr && call.input.rows == 0) return;
   const Division division(call, pool.num_threads());
-  if (division.rows() == 0) return;
   const Run run(call, division);
   const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
   parallel_shares(pool, division.num_items(), work / division.num_items(),

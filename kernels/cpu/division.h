@@ -1,0 +1,63 @@
+// How a Linear is divided into items for threads, and in which order an item reads its weights.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "linear.h"
+#include "memory.h"
+
+namespace appl {
+
+// Whether any number of rows of this input pays for unpacking the weight's codes first.
+bool may_be_tall(const appl_weight& weight, const PreparedShape& input);
+
+// Panels of each half that are computed side by side: what `next` rounds together is in one place.
+int gated_panels(const PreparedShape& next);
+
+// The blocks of rows, chunks of panels, and tiles of one call of at least a row. An item is a block of rows by a chunk of panels.
+class Division {
+ public:
+  Division(const LinearCall& call, int threads);
+
+  bool is_matrix() const { return is_matrix_; }
+  bool is_tall() const { return is_tall_; }
+  // Few rows: each panel is read once, whole, and the input stays in the cache.
+  bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
+  bool is_in_order() const { return is_in_order_; }
+  Asked level() const { return level_; }
+  int rows() const { return rows_; }
+  int panels() const { return panels_; }  // that are divided: of each half where the weight has two
+  int panels_per_tile() const { return panels_per_tile_; }
+  int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
+
+  // `next_panel`: what is read behind its panels, or lies there where the thread does not go on: for the last it is often the next
+  // Linear's. kNoPanel: where rows stream, reading for nobody would take memory's time.
+  static constexpr int kNoPanel = -1;
+  struct Item {
+    int first_tile, end_tile, first_panel, end_panel, next_panel;
+  };
+  Item item(int64_t index, bool goes_on) const {
+    const int block = int(index / num_chunks_), first_panel = chunk_start(index);
+    const int end_panel = std::min(first_panel + panels_per_chunk_, panels_);
+    return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), first_panel, end_panel,
+            goes_on ? chunk_start(index + 1) : streams() ? kNoPanel : end_panel};
+  }
+  int rows_per_tile() const { return divided(rows_, num_tiles_); }
+  // Rows are spread evenly over the tiles: sizes differ by one at most.
+  int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
+  int rows_of(const Item& item) const { return tile_start(item.end_tile) - tile_start(item.first_tile); }
+
+ private:
+  void divide_rows(const appl_weight& weight, const PreparedShape& input);
+  void order_reads(const appl_weight& weight, bool quantizes);
+  void divide_panels(const LinearCall& call, int threads);
+  int64_t panels_wanted(const LinearCall& call) const;
+  int chunk_start(int64_t index) const { return int(index % num_chunks_) * panels_per_chunk_; }
+
+  Asked level_;
+  bool is_matrix_, is_tall_, is_in_order_;
+  int rows_, panels_, max_stream_tiles_, num_tiles_, tiles_per_block_, num_row_blocks_, panels_per_tile_, panels_per_chunk_, num_chunks_;
+};
+
+}  // namespace appl
