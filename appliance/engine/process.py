@@ -18,6 +18,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
+from appliance.base.sockets import remove_orphan
 from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake
 from appliance.engine.loop import EngineLoop, Pulse
@@ -57,6 +58,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _end_orphaned(endpoint: str) -> None:
+    """Ends at once: whoever started us is gone, and with it whoever would clear up."""
+    remove_orphan(endpoint)
+    os._exit(0)
+
+
 class EngineProcess:
     """Boots an engine, serves it, and ends it."""
 
@@ -72,7 +79,7 @@ class EngineProcess:
             lambda: self._pulse,
             heartbeat_s=heartbeat_s,
             parent_fd=parent_fd,
-            orphaned=lambda: os._exit(0),
+            orphaned=lambda: _end_orphaned(endpoint),
         )
 
     def run(self) -> int:

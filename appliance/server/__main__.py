@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, socket_folder, spawn_engine
+from appliance.base.sockets import socket_folder
+from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
 
 if TYPE_CHECKING:
     from appliance.service.status_file import StatusFile

@@ -23,7 +23,7 @@ from appliance.server.live import Control, LiveApp
 from appliance.server.running import QuietServer, RunningServer, route_uvicorn_logs, uvicorn_config
 from appliance.server.state import ServerState, make_state
 from appliance.service.client import AdmissionLimits, EngineClient
-from appliance.service.engine_spawn import SpawnedEngine, socket_folder
+from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.slo_gate import check_gate
@@ -104,7 +104,7 @@ class _Server:
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
         client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics)
-        with socket_folder() as sockets:
+        with sockets_beside(self._engine) as sockets:
             supervisor = Supervisor(
                 self._plan,
                 EnginePaths(self._plan_path.resolve(), sockets),

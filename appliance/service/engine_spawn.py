@@ -1,16 +1,15 @@
 """Starting an engine's process. Imports next to nothing, so that an engine loads while its server still imports."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.base.environ import with_changes
+from appliance.base.sockets import endpoint_of, socket_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +27,6 @@ class SpawnedEngine:
 
 def engine_command() -> tuple[str, ...]:
     return (sys.executable, "-m", "appliance.engine")
-
-
-def endpoint_of(socket: Path) -> str:
-    return f"ipc://{socket}"
 
 
 def spawn_engine(command: Sequence[str], plan: Path, socket: Path) -> SpawnedEngine:
@@ -53,16 +48,11 @@ def spawn_engine(command: Sequence[str], plan: Path, socket: Path) -> SpawnedEng
     return SpawnedEngine(process, write_end, socket)
 
 
+def sockets_beside(engine: SpawnedEngine | None) -> AbstractContextManager[Path]:
+    """The folder of its socket, which whoever started it removes; one of our own where there is no engine yet."""
+    return nullcontext(engine.socket.parent) if engine is not None else socket_folder()
+
+
 def first_socket(folder: Path) -> Path:
     """Of a server's first engine; those that follow have other names."""
     return folder / "engine-1"
-
-
-@contextmanager
-def socket_folder() -> Iterator[Path]:
-    """Private, and with a short path: a Unix socket's name has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="appliance-", dir="/tmp"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -319,6 +319,7 @@ def test_the_engine_dies_with_its_parent(tmp_path: Path) -> None:
         parent.wait()
         assert os.read(alive_reader, 1) == b"", "the engine outlived its parent"
     os.close(alive_reader)
+    assert not (tmp_path / "engine.sock").exists()
 
 
 def test_a_plan_that_cannot_be_read_or_started(tmp_path: Path) -> None:

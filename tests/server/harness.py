@@ -142,6 +142,11 @@ class Server:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return next(int(pid) for pid in children if b"appliance.engine" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
+    def sockets(self) -> Path:
+        """The folder where the server and its engine meet."""
+        arguments = Path(f"/proc/{self.engine_pid()}/cmdline").read_text().split("\0")
+        return Path(arguments[arguments.index("--socket") + 1].removeprefix("ipc://")).parent
+
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
 

@@ -250,18 +250,21 @@ def is_idle_fast(server: Server) -> bool:
 
 def test_no_process_or_socket_is_left(tmp_path: Path) -> None:
     with running(tmp_path, Script()) as server:
-        engine = server.engine_pid()
+        engine, sockets = server.engine_pid(), server.sockets()
         server.terminate()
         assert server.process.wait(10) == 0
     assert not Path(f"/proc/{engine}").exists()
+    assert not sockets.exists()
 
 
 def test_engine_ends_with_a_killed_server(tmp_path: Path) -> None:
     with running(tmp_path, Script()) as server:
-        engine = server.engine_pid()
+        engine, sockets = server.engine_pid(), server.sockets()
+        assert sockets.is_dir()
         server.process.kill()
         server.process.wait()
         wait_until(lambda: not _runs(engine), "the engine noticed")
+        assert not sockets.exists()
 
 
 def _runs(pid: int) -> bool:

@@ -36,7 +36,7 @@ from appliance.server.workers.messages import (
 )
 from appliance.server.workers.page import SharedPage
 from appliance.service.client import AdmissionLimits, EngineClient
-from appliance.service.engine_spawn import SpawnedEngine, socket_folder
+from appliance.service.engine_spawn import SpawnedEngine, sockets_beside
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import EngineState, Health
 from appliance.service.metrics import ServiceMetrics
@@ -69,7 +69,7 @@ def run_keeper(
         configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
         with ExitStack() as stack:
             folder = store_folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-store-")))
-            sockets = stack.enter_context(socket_folder())
+            sockets = stack.enter_context(sockets_beside(engine))
             runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
             keeper = Keeper(plan, EnginePaths(plan_path.resolve(), sockets), status, folder, engine_command, engine)
             runner.run(keeper.run(listener, is_gated=is_gated))
