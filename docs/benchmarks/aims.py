@@ -51,7 +51,7 @@ class Value:
         known = UNITS.get(self.workload)
         unit, factor = (known[self.figure], 1.0) if known else unit_of(self.figure)
         low, middle, high = (
-            f"{factor * each:.3g}" for each in (min(values.values()), _median(values), max(values.values()))
+            _digits(factor * each) for each in (min(values.values()), _median(values), max(values.values()))
         )
         return f"{middle} {unit} ({low}-{high})"
 
@@ -171,6 +171,10 @@ def _share(aim: Aim, contest: Contest, folder: Path) -> str:
         return f"{aim.floor.share:.0%}: no steps of {aim.floor.kind}"
     share = _marked(f"{found.achieved:.0%}", found.achieved < aim.floor.share)
     return f"{aim.floor.share:.0%}: {share} ({found.achieved_of_given:.0%})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _marked(text: str, is_short: bool) -> str:

@@ -266,7 +266,7 @@ def _cell(what: str, figure: str, values: Iterable[float]) -> str:
 def run(contest: Contest, folder: Path, rounds: int, *, with_roofline: bool) -> str:
     """Measures what the folder lacks. Gives the contest's tables, which are beside it as Markdown after each round."""
     folder.mkdir(parents=True, exist_ok=True)
-    report = folder.with_suffix(".md")
+    report = folder.parent / f"{folder.name}.md"
     for number in range(rounds):
         for side in contest.sides:
             if not contest.is_measured(folder, side, number):
