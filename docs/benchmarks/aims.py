@@ -30,6 +30,9 @@ from appliance.bench.text import unit_of
 
 HERE = Path(__file__).parent
 ALL_ROUNDS = 99
+# Whose share of the floor is told with a figure. Of others, all kinds whose steps take a tenth of the time.
+STEPS_OF = {"prefill_throughput": "prefill", "ttft_p50": "prefill", "decode_throughput": "decode", "itl_p50": "decode"}
+LEAST_PART = 0.1
 HEADS = ("work", "aim", "rounds", "appliance", "best peer", "ratio", "of the floor")
 
 
@@ -69,19 +72,6 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """Of steps of one kind, the share that is the aim."""
-
-    kind: str
-    share: float
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        kind, share = text.split()
-        return cls(kind, float(share))
-
-
-@dataclass(frozen=True, slots=True)
 class Aim:
     work: str
     contest: str
@@ -90,7 +80,7 @@ class Aim:
     against: tuple[str, ...]  # labels; all others when empty
     than: Value | None  # of our own
     is_absolute: bool
-    floor: Floor | None
+    floor: float | None  # the share of it that is the aim
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Self:
@@ -102,7 +92,7 @@ class Aim:
             against=tuple(raw.get("against", ())),
             than=Value.read(raw["than"]) if "than" in raw else None,
             is_absolute=raw.get("absolute", False),
-            floor=Floor.read(raw["floor"]) if "floor" in raw else None,
+            floor=raw.get("floor"),
         )
 
 
@@ -136,7 +126,7 @@ def row(aim: Aim, contest: Contest | None, results: Path) -> Sequence[str]:
         _marked(aim.value.show(mine), aim.is_absolute and not aim.bound.is_kept(_median(mine))),
         f"{peer} {(aim.than or aim.value).show(theirs)}" if theirs else "",
         _ratio(aim, mine, theirs) if theirs and not aim.is_absolute else "",
-        _share(aim, contest, folder) if aim.floor else "",
+        _share(aim, contest, folder),
     )
 
 
@@ -160,17 +150,25 @@ def _ratio(aim: Aim, mine: Mapping[int, float], theirs: Mapping[int, float]) -> 
 
 
 def _share(aim: Aim, contest: Contest, folder: Path) -> str:
-    """The aim, what was reached, and in brackets what was reached of what the machine gave."""
-    assert aim.floor is not None
-    workload = next(each for each in contest.workloads if each.name == aim.value.workload)
-    file = contest.result_file(folder, workload, contest.sides[0], "roofline")
-    if not file.exists():
-        return f"{aim.floor.share:.0%}: not measured"
-    found = next((each for each in load(file).rooflines if each.kind == aim.floor.kind), None)
-    if found is None:
-        return f"{aim.floor.share:.0%}: no steps of {aim.floor.kind}"
-    share = _marked(f"{found.achieved:.0%}", found.achieved < aim.floor.share)
-    return f"{aim.floor.share:.0%}: {share} ({found.achieved_of_given:.0%})"
+    """The aim, what the figure's steps reached, and in brackets what they reached of what the machine gave."""
+    files = [
+        contest.result_file(folder, workload, contest.sides[0], "roofline")
+        for workload in contest.workloads
+        if workload.name == aim.value.workload
+    ]
+    if not files or not files[0].exists():
+        return ""
+    kinds = load(files[0]).rooflines
+    told = [each for each in kinds if each.kind == STEPS_OF.get(aim.value.figure)]
+    if not told:
+        whole = sum(each.seconds * each.steps for each in kinds)
+        told = [each for each in kinds if each.seconds * each.steps >= LEAST_PART * whole]
+    least = aim.floor or 0.0
+    shares = [
+        f"{each.kind} {_marked(f'{each.achieved:.0%}', each.achieved < least)} ({each.achieved_of_given:.0%})"
+        for each in told
+    ]
+    return (f"{least:.0%}: " if least else "") + ", ".join(shares)
 
 
 def _digits(value: float) -> str:

@@ -55,8 +55,12 @@ def results(benchmarks: Mapping[str, ModuleType], tmp_path: Path) -> Path:
                 save(result(side.label, step), contest.result_file(folder, workload, side, number))
             own = {"start": {"start_s": 2.0 + number, "idle_mib": 9.0}, "machine": {"read_bandwidth": 30.0}}
             contest.round_file(folder, side, number).write_text(json.dumps(own))
-    steps = Roofline(kind="decode", steps=9, tokens=1.0, seconds=2.0, floor_s=1.0, parts=(), given_floor_s=1.5)
-    profiled = msgspec.structs.replace(result("ours", 0.1), rooflines=(steps,))
+    decodes = Roofline(kind="decode", steps=9, tokens=1.0, seconds=2.0, floor_s=1.0, parts=(), given_floor_s=1.5)
+    others = [msgspec.structs.replace(decodes, kind=kind, given_floor_s=1.0) for kind in ("mixed", "prefill")]
+    mixed, prefill = (
+        msgspec.structs.replace(each, seconds=4.0, steps=n) for each, n in zip(others, (9, 1), strict=True)
+    )
+    profiled = msgspec.structs.replace(result("ours", 0.1), rooflines=(mixed, decodes, prefill))
     save(profiled, contest.result_file(folder, contest.workloads[0], contest.sides[0], "roofline"))
     return tmp_path
 
@@ -113,9 +117,12 @@ def test_a_value_may_stand_alone_or_beside_another_of_ours(benchmarks: Mapping[s
 
 
 def test_a_share_of_the_floor_is_of_the_profiled_run(benchmarks: Mapping[str, ModuleType], results: Path) -> None:
-    assert judged(benchmarks, results, at_least=1.0, floor="decode 0.5")[3] == "50%: 50% (75%)"
-    assert judged(benchmarks, results, at_least=1.0, floor="decode 0.6")[3] == "60%: **50%** (75%)"
-    assert judged(benchmarks, results, at_least=1.0, floor="prefill 0.6")[3] == "60%: no steps of prefill"
+    assert judged(benchmarks, results, at_least=1.0, floor=0.5)[3] == "50%: decode 50% (75%)"
+    assert judged(benchmarks, results, at_least=1.0, floor=0.6)[3] == "60%: decode **50%** (75%)"
+    assert judged(benchmarks, results, at_least=1.0)[3] == "decode 50% (75%)"
+    crowd = {"value": "single num_prompts=2 total_throughput"}
+    assert judged(benchmarks, results, at_least=1.0, **crowd)[3] == "mixed 25% (25%), decode 50% (75%)"
+    assert judged(benchmarks, results, at_least=1.0, value="offline64 decode_throughput")[3] == ""
 
 
 def test_only_rounds_that_are_missing_run(
