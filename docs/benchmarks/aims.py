@@ -22,14 +22,12 @@ from string import Template
 from typing import Any, Self
 
 import yaml
-from contest import UNITS, Contest, Figures, ratio, ratios, read_contest, read_figures
+from contest import Contest, Figures, in_unit, ratio, ratios, read_contest, read_figures
 from versus import add_run_options, definitions, run
 
 from appliance.bench.result import load
-from appliance.bench.text import unit_of
 
 HERE = Path(__file__).parent
-ALL_ROUNDS = 99
 # Whose share of the floor is told with a figure. Of others, all kinds whose steps take a tenth of the time.
 STEPS_OF = {"prefill_throughput": "prefill", "ttft_p50": "prefill", "decode_throughput": "decode", "itl_p50": "decode"}
 LEAST_PART = 0.1
@@ -51,12 +49,8 @@ class Value:
         return figures.of(self.workload, self.figure)
 
     def show(self, values: Mapping[int, float]) -> str:
-        known = UNITS.get(self.workload)
-        unit, factor = (known[self.figure], 1.0) if known else unit_of(self.figure)
-        low, middle, high = (
-            _digits(factor * each) for each in (min(values.values()), _median(values), max(values.values()))
-        )
-        return f"{middle} {unit} ({low}-{high})"
+        unit, told = in_unit(self.workload, self.figure, values.values())
+        return f"{_digits(statistics.median(told))} {unit} ({_digits(min(told))}-{_digits(max(told))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +102,11 @@ def read_contests(raw: Mapping[str, Any], defined: Mapping[str, str]) -> dict[st
     return found
 
 
-def row(aim: Aim, contest: Contest | None, results: Path) -> Sequence[str]:
-    missing = (aim.work, str(aim.bound), "0", "not measured", "", "", "")
-    if contest is None:
-        return missing
-    folder = results / contest.name
-    figures = read_figures(contest, folder, ALL_ROUNDS)
+def row(aim: Aim, contest: Contest, figures: Mapping[str, Figures], folder: Path) -> Sequence[str]:
     ours, *others = (side.label for side in contest.sides)
     mine = aim.value.of(figures[ours])
     if not mine:
-        return missing
+        return not_measured(aim)
     peer, theirs = _rival(aim, figures, ours, others)
     return (
         aim.work,
@@ -128,6 +117,10 @@ def row(aim: Aim, contest: Contest | None, results: Path) -> Sequence[str]:
         _ratio(aim, mine, theirs) if theirs and not aim.is_absolute else "",
         _share(aim, contest, folder),
     )
+
+
+def not_measured(aim: Aim) -> Sequence[str]:
+    return aim.work, str(aim.bound), "0", "not measured", "", "", ""
 
 
 def _rival(aim: Aim, figures: Mapping[str, Figures], ours: str, others: Sequence[str]) -> tuple[str, dict[int, float]]:
@@ -195,7 +188,13 @@ def main() -> None:
         if given.rounds and (not given.only or name in given.only):
             run(contest, given.results / name, given.rounds, with_roofline=True)
     aims = [Aim.read(each) for each in raw["aims"]]
-    rows = [HEADS, ("---",) * len(HEADS)] + [row(aim, contests.get(aim.contest), given.results) for aim in aims]
+    figures = {name: read_figures(contest, given.results / name) for name, contest in contests.items()}
+    rows = [HEADS, ("---",) * len(HEADS)] + [
+        row(aim, contests[aim.contest], figures[aim.contest], given.results / aim.contest)
+        if aim.contest in contests
+        else not_measured(aim)
+        for aim in aims
+    ]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
     given.results.mkdir(parents=True, exist_ok=True)
     (given.results / "aims.md").write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 import json
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -11,6 +11,7 @@ from string import Template
 import yaml
 
 from appliance.bench.result import load
+from appliance.bench.text import unit_of
 
 # Figures of a side itself rather than of a workload, by what they are of, with their units.
 START, MACHINE = "start", "machine"
@@ -86,11 +87,11 @@ def read_contest(path: Path, defined: Mapping[str, str], name: str | None = None
     return Contest(name or path.stem, sides, tuple(Workload(preset, tuple(changes)) for preset, *changes in parted))
 
 
-def read_figures(contest: Contest, folder: Path, rounds: int) -> dict[str, Figures]:
-    """By label, of the first `rounds` rounds as far as they are complete."""
+def read_figures(contest: Contest, folder: Path) -> dict[str, Figures]:
+    """By label, of the rounds that are complete."""
     found = {side.label: Figures() for side in contest.sides}
     for side in contest.sides:
-        for number in range(rounds):
+        for number in sorted(int(file.stem.rsplit("-", 1)[1]) for file in folder.glob(f"{side.label}-[0-9]*.json")):
             if not contest.is_measured(folder, side, number):
                 continue
             own = json.loads(contest.round_file(folder, side, number).read_text(encoding="utf-8"))
@@ -102,6 +103,12 @@ def read_figures(contest: Contest, folder: Path, rounds: int) -> dict[str, Figur
                 for figure, spread in result.figures.items():
                     found[side.label].add(workload.name, figure, number, spread.median)
     return found
+
+
+def in_unit(what: str, figure: str, values: Iterable[float]) -> tuple[str, list[float]]:
+    """The unit in which a figure is told, and its values in that."""
+    unit, factor = (UNITS[what][figure], 1.0) if what in UNITS else unit_of(figure)
+    return unit, [factor * value for value in values]
 
 
 def ratio(mine: Mapping[int, float], theirs: Mapping[int, float]) -> float:

@@ -23,6 +23,7 @@ it adds some.
 
 import argparse
 import json
+import math
 import os
 import signal
 import statistics
@@ -35,11 +36,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from contest import MACHINE, START, UNITS, Contest, Figures, Side, Workload, ratio, read_contest, read_figures
+from contest import MACHINE, START, UNITS, Contest, Figures, Side, Workload, in_unit, ratio, read_contest, read_figures
 
 from appliance.bench.machine import rates_now
 from appliance.bench.result import FIGURES, load
-from appliance.bench.text import unit_of
 from appliance.hardware import probe_machine
 
 START_TIMEOUT_S = 300.0
@@ -245,7 +245,11 @@ def table(contest: Contest, found: Mapping[str, Figures]) -> str:
         for side in others:
             theirs = found[side.label].of(what, figure)
             won = (ratio(mine, theirs) if higher else ratio(theirs, mine)) if theirs else None
-            cells += [_cell(what, figure, theirs.values()), f"{won:.2f}"] if won is not None else ["-", "-"]
+            cells += (
+                [_cell(what, figure, theirs.values()), f"{won:.2f}" if math.isfinite(won) else "-"]
+                if won is not None
+                else ["-", "-"]
+            )
         lines.append(f"| {what} | {figure} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -258,8 +262,7 @@ def _rows(contest: Contest) -> Iterator[tuple[str, str, bool]]:
 
 
 def _cell(what: str, figure: str, values: Iterable[float]) -> str:
-    unit, factor = (UNITS[what][figure], 1.0) if what in UNITS else unit_of(figure)
-    scaled = [factor * value for value in values]
+    unit, scaled = in_unit(what, figure, values)
     return f"{statistics.median(scaled):.4g} {unit} ({min(scaled):.4g}-{max(scaled):.4g}, n={len(scaled)})"
 
 
@@ -272,7 +275,7 @@ def run(contest: Contest, folder: Path, rounds: int, *, with_roofline: bool) -> 
             if not contest.is_measured(folder, side, number):
                 measure(side, contest, folder, number)
                 sys.stderr.write(f"{contest.name}, round {number + 1}/{rounds}: {side.label} measured\n")
-        report.write_text(table(contest, read_figures(contest, folder, rounds)) + "\n", encoding="utf-8")
+        report.write_text(table(contest, read_figures(contest, folder)) + "\n", encoding="utf-8")
     if with_roofline:
         profile(contest.sides[0], contest, folder)
         with report.open("a", encoding="utf-8") as file:
