@@ -1,4 +1,4 @@
-"""The operators by name, as the planner speaks of them; their typed signatures are in appliance.kernels.operators."""
+"""The operators by name, as the planner speaks of them; their typed signatures are in appliance.program.operators."""
 
 OPERATORS: dict[str, str] = {
     "Embed": "token (and position) embeddings",

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from appliance.base.environ import cache_dir
 from appliance.engine.messages import BootPhase
 from appliance.plan.types import EnginePlan, FrontPlan
-from appliance.server.app import make_app
+from appliance.server.http.app import make_app
 from appliance.server.state import make_state
 from appliance.service.health import EngineState, Health
 from appliance.service.in_process import InProcessEngine

@@ -13,7 +13,7 @@ from appliance.engine.laps import Laps
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.engine.step import StepPlan
 from appliance.kernels.interface import Executable, StepInputs
-from appliance.kernels.work import StepCounts, Unit
+from appliance.program.work import StepCounts, Unit
 
 StepKind = Literal["decode", "prefill", "mixed"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from appliance.kernels.interface import StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, Float32Array, SampledBatch, SamplingBatch
-from appliance.kernels.work import OperatorWork
+from appliance.program.work import OperatorWork
 
 NextToken = Callable[[list[int]], int]
 

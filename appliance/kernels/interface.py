@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from appliance.kernels.layout import CanonicalWeight
-from appliance.kernels.operators import StepProgram
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.kernels.work import OperatorWork
+from appliance.program.operators import StepProgram
+from appliance.program.work import OperatorWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Embed, Extent, GatherRows, Linear, PagedAttention, Slot, Span, StepProgram
+from appliance.program.operators import Embed, Extent, GatherRows, Linear, PagedAttention, Slot, Span, StepProgram
 
 ATTENTION = "attention"  # beside the layouts, in the mapping of rates
 

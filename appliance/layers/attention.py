@@ -1,9 +1,9 @@
 """The attention block: projections into one slot, head norms, rotation, cache write, paged attention."""
 
 from appliance.kernels.interface import KvCacheShape
-from appliance.kernels.operators import HeadNorm, KvWrite, PagedAttention, Rope, Slot, Span
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import AttentionSpec
+from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope, Slot, Span
 
 
 def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot) -> Slot:

@@ -7,12 +7,12 @@ attention: a prefill chunk that samples nothing skips the last feed-forward and 
 
 from collections.abc import Hashable, Mapping
 
-from appliance.kernels.operators import Embed, Extent, GatherRows, Linear, Slot, SoftCap, Span
 from appliance.layers.attention import emit_attention
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
 from appliance.layers.spec import DecoderSpec
+from appliance.program.operators import Embed, Extent, GatherRows, Linear, Slot, SoftCap, Span
 
 
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:

@@ -1,8 +1,8 @@
 """The feed-forward block, gated or plain."""
 
-from appliance.kernels.operators import GatedActivation, Slot
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import FeedForwardSpec
+from appliance.program.operators import GatedActivation, Slot
 
 
 def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, layer: int, x: Slot, out: Slot) -> None:

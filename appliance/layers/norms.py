@@ -1,8 +1,8 @@
 """Norms of the residual stream, each fused with the addition before it."""
 
-from appliance.kernels.operators import LayerNorm, RmsNorm, Slot
 from appliance.layers.program import ProgramBuilder
 from appliance.layers.spec import NormSpec
+from appliance.program.operators import LayerNorm, RmsNorm, Slot
 
 
 def emit_norm(

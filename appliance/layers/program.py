@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from appliance.kernels.interface import KvCacheShape
-from appliance.kernels.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
 from appliance.layers.spec import RopeSpec
+from appliance.program.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (se
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.kernels.operators import ActivationKind
+from appliance.program.operators import ActivationKind
 
 Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config
 from appliance.checkpoint.facts import ModelFacts
-from appliance.kernels.operators import ActivationKind
 from appliance.layers.spec import AttentionSpec, FeedForwardSpec, NormSpec, RopeSpec, Transform, WeightSource
 from appliance.models.errors import ModelError
 from appliance.models.rotary import rope_spec
+from appliance.program.operators import ActivationKind
 
 ACTIVATIONS: Final[dict[str, ActivationKind]] = {
     "silu": "silu",

@@ -35,7 +35,7 @@ def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
     status.write("process", pid=os.getpid())
     if (code := _kept(options, status, engine)) is not None:
         return code
-    from appliance.server.run import run_server  # noqa: PLC0415 - after the engine's start
+    from appliance.server.process.run import run_server  # noqa: PLC0415 - after the engine's start
 
     return run_server(
         options.plan,

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.plan.types import EnginePlan
-from appliance.server.callers import CALLER, Account
-from appliance.server.errors import ApiError
-from appliance.server.keys import KeyRing
-from appliance.server.prompts import PromptMaker
-from appliance.server.request_log import request_policy
-from appliance.server.sampling import SamplingRules
-from appliance.server.tracing import tracer_for
+from appliance.server.http.callers import CALLER, Account
+from appliance.server.http.errors import ApiError
+from appliance.server.http.keys import KeyRing
+from appliance.server.http.request_log import request_policy
+from appliance.server.http.tracing import tracer_for
+from appliance.server.requests.prompts import PromptMaker
+from appliance.server.requests.sampling import SamplingRules
 from appliance.service.client import EngineClient
 from appliance.service.deep_check import DeepCheck
 from appliance.service.health import Health
@@ -25,7 +25,7 @@ from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from appliance.server.spans import Tracer
+    from appliance.server.http.spans import Tracer
 
 _SHOWN_NAME = 100
 

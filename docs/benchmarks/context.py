@@ -13,13 +13,13 @@ import time
 
 import numpy as np
 
-from appliance.kernels import operators as ops
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import read_bandwidth, thread_pool
-from appliance.kernels.operators import Extent, Slot, Span, StepProgram
+from appliance.program import operators as ops
+from appliance.program.operators import Extent, Slot, Span, StepProgram
 
 BLOCK, NUM_LAYERS = 16, 4
 CONTEXTS, STREAMS = (1024, 4096, 16384), (1, 8)

@@ -23,7 +23,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.interface import Executable, StepInputs
-from appliance.models.load import load_model
+from appliance.loading.model import load_model
 from appliance.plan.prepare import prepare
 
 SPEC = Path(__file__).parent / "contests" / "spec.yaml"

@@ -34,7 +34,7 @@ def imported_by(module: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("appliance.server.run", NOBODY | ENGINE_ONLY),
+        ("appliance.server.process.run", NOBODY | ENGINE_ONLY),
         ("appliance.engine.process", NOBODY | SERVER_ONLY),
         # Before it starts the engine, a server imports next to nothing.
         ("appliance.server.__main__", NOBODY | ENGINE_ONLY | SERVER_ONLY | {"msgspec", "zmq"}),

@@ -6,7 +6,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import (
+from appliance.program.operators import (
     Embed,
     Extent,
     GatherRows,

@@ -7,7 +7,7 @@ import numpy as np
 
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
+from appliance.program.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
 BITS = {Layout.INT8: 8, Layout.INT4: 4, Layout.INT5: 5, Layout.INT6: 6}

@@ -5,7 +5,7 @@ import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape
-from appliance.kernels.operators import KvWrite, PagedAttention, Span
+from appliance.program.operators import KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 
 VOCABULARY = 64

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from appliance.kernels.arena import plan_arena
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library, library_path
 from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.interface import KvCacheShape
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Embed, Linear, RmsNorm, Span, StepProgram
+from appliance.program.arena import plan_arena
+from appliance.program.operators import Embed, Linear, RmsNorm, Span, StepProgram
 from tests.kernels.harness import Graph, batch_step, dense, limits, plain_step, random_weight, whole
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape, StepInputs
-from appliance.kernels.operators import Add, KvWrite, PagedAttention, Span
+from appliance.program.operators import Add, KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 from tests.kernels.test_attention import VOCABULARY, make
 

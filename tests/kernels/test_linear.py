@@ -9,7 +9,7 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Linear, Slot, Span
+from appliance.program.operators import Linear, Slot, Span
 from tests.kernels.harness import (
     GROUP_UNITS,
     Graph,
@@ -347,7 +347,7 @@ def test_a_row_that_is_not_finite_stays_alone(native: CpuKernelSet) -> None:
 
 
 def test_tied_table_is_gathered_from_the_packed_form(native: CpuKernelSet, reference: KernelSet) -> None:
-    from appliance.kernels.operators import Embed
+    from appliance.program.operators import Embed
 
     rng = np.random.default_rng(5)
     tables = [random_weight(rng, layout, 50, 64, 32) for layout in Layout]

@@ -10,7 +10,7 @@ import pytest
 from appliance.kernels.cpu.fusion import inputs_of_linears
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Add, GatedActivation, LayerNorm, Linear, Operator, RmsNorm, Slot, Span
+from appliance.program.operators import Add, GatedActivation, LayerNorm, Linear, Operator, RmsNorm, Slot, Span
 from tests.kernels.harness import (
     Graph,
     limits,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from appliance.kernels import operators as ops
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import KernelSet
-from appliance.kernels.operators import Slot, Span
+from appliance.program import operators as ops
+from appliance.program.operators import Slot, Span
 from tests.kernels.harness import Graph, dense, limits, plain_step, run_once, whole
 
 ROWS = 7

@@ -16,9 +16,9 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.packed_file import write_packed
 from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
-from appliance.kernels.operators import Linear, RmsNorm, StepProgram
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
 from appliance.plan.boot import WeightsReport
+from appliance.program.operators import Linear, RmsNorm, StepProgram
 from tests.kernels.harness import Graph, limits, plain_step, random_weight, whole
 
 NUM_TOKENS, WIDTH = 8, 64

@@ -10,7 +10,7 @@ from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.packing import packed_bytes
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Linear
+from appliance.program.operators import Linear
 from tests.kernels.harness import GROUP_UNITS, Graph, limits, random_sub_groups, whole
 
 ROWS = (1, 15, 16, 17, 33, 96)

@@ -14,7 +14,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.kernels.operators import Linear
+from appliance.program.operators import Linear
 from tests.kernels.harness import Graph, limits, whole
 
 SUB_GROUP_DIGESTS = {  # by layout, size of a sub-group, and whether there are offsets

@@ -11,7 +11,7 @@ from appliance.kernels.cpu import memory as memory_module
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.memory import MADV_POPULATE_WRITE, MappedMemory
 from appliance.kernels.interface import KvCacheShape
-from appliance.kernels.operators import KvWrite, PagedAttention, Span
+from appliance.program.operators import KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, limits
 
 PAGE = mmap.PAGESIZE

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from appliance.kernels import operators as ops
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, KernelSet, KvCacheShape
 from appliance.kernels.layout import Layout
-from appliance.kernels.operators import Extent, Span, StepProgram
+from appliance.program import operators as ops
+from appliance.program.operators import Extent, Span, StepProgram
 from tests.kernels.harness import Graph, batch_step, bind, dense, limits, random_weight, whole
 
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCABULARY = 128, 4, 2, 32, 224, 96

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.kernels.operators import (
+from appliance.layers.decoder import compile_decoder
+from appliance.layers.program import CompiledDecoder
+from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
+from appliance.program.operators import (
     Embed,
     Extent,
     GatedActivation,
@@ -18,9 +21,6 @@ from appliance.kernels.operators import (
     Rope,
     SoftCap,
 )
-from appliance.layers.decoder import compile_decoder
-from appliance.layers.program import CompiledDecoder
-from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
 
 ROPE = RopeSpec(8, (1.0, 0.1, 0.01, 0.001))
 ATTENTION = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.5, rope=ROPE)

@@ -9,8 +9,8 @@ import pytest
 
 from appliance.checkpoint.facts import Geometry, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.layers.spec import DecoderSpec
+from appliance.loading.model import build_decoder
 from appliance.models.errors import ModelError
-from appliance.models.load import build_decoder
 from tests.models.tiny import FAMILIES, VARIANTS
 
 ARCHITECTURES = {

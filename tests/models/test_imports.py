@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 MODULES = (
-    "appliance.models.load, appliance.models.gemma3, appliance.models.gpt2, appliance.models.phi3, "
-    "appliance.models.qwen3, appliance.layers.weights"
+    "appliance.loading.model, appliance.models.gemma3, appliance.models.gpt2, appliance.models.phi3, "
+    "appliance.models.qwen3, appliance.loading.weights"
 )
 
 

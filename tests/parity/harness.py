@@ -11,9 +11,9 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
 from appliance.layers.decoder import compile_decoder
-from appliance.layers.inventory import take_inventory
-from appliance.layers.weights import DecoderWeights
-from appliance.models.load import build_decoder
+from appliance.loading.inventory import take_inventory
+from appliance.loading.model import build_decoder
+from appliance.loading.weights import DecoderWeights
 from appliance.plan.types import PrecisionPlan, WeightPlan
 
 BLOCK_SIZE = 4  # small, so that short prompts cross blocks

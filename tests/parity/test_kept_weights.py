@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native k
 
 @pytest.fixture(autouse=True)
 def small_models_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("appliance.models.load.MIN_BYTES", 0)
-    monkeypatch.setattr("appliance.models.load.SPARE_BYTES", 0)
+    monkeypatch.setattr("appliance.loading.model.MIN_BYTES", 0)
+    monkeypatch.setattr("appliance.loading.model.SPARE_BYTES", 0)
     monkeypatch.setenv("APPLIANCE_CACHE", str(tmp_path / "cache"))
 
 

@@ -13,10 +13,10 @@ from appliance.catalog.operators import OPERATORS
 from appliance.checkpoint.facts import ModelFacts, Storage
 from appliance.hardware import load_profiles
 from appliance.kernels.layout import Layout
-from appliance.kernels.operators import Operator
 from appliance.layers.decoder import compile_decoder
+from appliance.loading.model import build_decoder
 from appliance.models import family, rotary
-from appliance.models.load import build_decoder
+from appliance.program.operators import Operator
 
 from .checkpoints import from_config, from_header
 

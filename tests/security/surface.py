@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from appliance.server.routes import ROUTES, Route, error_shape
+from appliance.server.http.routes import ROUTES, Route, error_shape
 
 APIS = ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"]
 EVERYTHING: dict[str, Any] = {

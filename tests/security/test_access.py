@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from appliance.server import gate, keys
-from appliance.server.routes import PUBLIC_PATHS, ROUTES
+from appliance.server.http import gate, keys
+from appliance.server.http.routes import PUBLIC_PATHS, ROUTES
 from tests.security.conftest import KEYS
 from tests.security.surface import GENERATION, NO_JSON_BODY, READING, path_of, routes
 from tests.server.harness import Server

@@ -12,7 +12,7 @@ import pytest
 
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
-from appliance.server.routes import ROUTES
+from appliance.server.http.routes import ROUTES
 from tests.security.conftest import KEYS
 from tests.security.surface import GENERATION, error_of, everything, generation, path_of, routes, with_body
 from tests.server.harness import Server, running

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from appliance.engine.scripted import Reply, Script
 from appliance.plan.types import ServingPlan
-from appliance.server.routes import ROUTES, Route, path_pattern
+from appliance.server.http.routes import ROUTES, Route, path_pattern
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
 from tests.engine.plans import scripted_plan
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from appliance.engine.messages import ErrorKind
-from appliance.server.generation import collect, respond
+from appliance.server.output.generation import collect, respond
 from appliance.service.errors import RequestFailedError
 
 UNREACHED: Any = None

@@ -25,8 +25,8 @@ import appliance.server
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
 from appliance.plan.types import KeyPlan
-from appliance.server.openapi import document
-from appliance.server.routes import ROUTES
+from appliance.server.http.openapi import document
+from appliance.server.http.routes import ROUTES
 from tests.security.surface import everything
 from tests.server.harness import Server, running, says
 

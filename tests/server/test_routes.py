@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
-from appliance.server.routes import ROUTES
+from appliance.server.http.routes import ROUTES
 from tests.server.harness import Server, chat_prompt, encode, example_path, running, says
 
 METRICS_SCHEMA = Path(__file__).parents[2] / "schemas" / "metrics.v1.json"

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.engine.messages import ErrorKind
 from appliance.engine.scripted import Script
-from appliance.server.generation import _Push
+from appliance.server.output.generation import _Push
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOutput
 from appliance.service.streams import OutputStream

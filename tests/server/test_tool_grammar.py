@@ -13,9 +13,9 @@ from appliance.catalog.parsers import TOOL_PARSERS
 from appliance.engine.grammar.guidance import GuidanceBackend
 from appliance.engine.messages import Constraint, Vocabulary
 from appliance.plan.types import StructuredPlan
-from appliance.server.errors import ApiError
-from appliance.server.tool_grammar import call_starts, calls_or_answer
-from appliance.server.tools import ToolWish
+from appliance.server.http.errors import ApiError
+from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
+from appliance.server.requests.tools import ToolWish
 from appliance.text.output import OutputFormat
 from appliance.text.parsing.events import merge_events
 from appliance.text.tools.format import ToolFormat

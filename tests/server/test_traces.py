@@ -18,7 +18,7 @@ from appliance.base.errors import ApplianceError
 from appliance.engine.messages import RequestTimes, SamplingParams
 from appliance.engine.scripted import Script
 from appliance.plan.types import ServingPlan, TracesPlan
-from appliance.server.tracing import tracer_for
+from appliance.server.http.tracing import tracer_for
 from appliance.service.policy import OpenPolicy
 from appliance.service.requests import TextRequest
 from tests.engine.plans import scripted_plan
@@ -179,7 +179,7 @@ def test_a_collector_that_is_gone_costs_no_request(tmp_path: Path) -> None:
 
 
 def without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "appliance.server.spans", raising=False)
+    monkeypatch.delitem(sys.modules, "appliance.server.http.spans", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
 

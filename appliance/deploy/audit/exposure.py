@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from appliance.plan.types import ServingPlan
-from appliance.server.routes import ROUTES
+from appliance.server.http.routes import ROUTES
 
 Reach = Literal["socket", "machine", "network"]
 Callers = Literal["anyone", "key"]

@@ -3,8 +3,8 @@
 from collections import Counter
 from itertools import pairwise
 
-from appliance.kernels.arena import slots_of
-from appliance.kernels.operators import (
+from appliance.program.arena import slots_of
+from appliance.program.operators import (
     GatedActivation,
     LayerNorm,
     Linear,

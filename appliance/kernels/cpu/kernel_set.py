@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from appliance.kernels import operators as ops
-from appliance.kernels.arena import plan_arena
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.fusion import gates_of_linears, inputs_of_linears
 from appliance.kernels.cpu.library import Library, load_level
@@ -23,7 +21,9 @@ from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInput
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.kernels.work import OperatorWork, program_work
+from appliance.program import operators as ops
+from appliance.program.arena import plan_arena
+from appliance.program.work import OperatorWork, program_work
 
 
 class CpuKernelSet:

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from appliance.kernels import operators as ops
 from appliance.kernels.cpu import abi
+from appliance.program import operators as ops
 
 
 class Addresses(Protocol):

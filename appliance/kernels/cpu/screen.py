@@ -8,7 +8,7 @@ from appliance.catalog.formats import screen_form
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.weights import BoundWeights
-from appliance.kernels.operators import Extent, Linear, Span, StepProgram
+from appliance.program.operators import Extent, Linear, Span, StepProgram
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from appliance.kernels.cpu.packed_keeper import PackedKeeper
 from appliance.kernels.cpu.packing import Packer
 from appliance.kernels.errors import BindError
 from appliance.kernels.layout import CanonicalWeight
-from appliance.kernels.operators import StepProgram
 from appliance.kernels.packed_cache import PackedCache
 from appliance.plan.boot import WeightsReport
+from appliance.program.operators import StepProgram
 
 _log = logger("kernels")
 _MOVE = 8 << 20  # bytes that a thread copies at a time

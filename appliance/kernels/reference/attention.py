@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from appliance.kernels.operators import PagedAttention
+from appliance.program.operators import PagedAttention
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import torch
 
 from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
 from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
-from appliance.kernels.operators import Extent, Slot, Span, StepProgram
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.kernels.work import OperatorWork, program_work
+from appliance.program.operators import Extent, Slot, Span, StepProgram
+from appliance.program.work import OperatorWork, program_work
 
 KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 

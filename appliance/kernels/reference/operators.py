@@ -1,4 +1,4 @@
-"""One function an operator, on torch tensors. Shapes and formulas are those of appliance.kernels.operators."""
+"""One function an operator, on torch tensors. Shapes and formulas are those of appliance.program.operators."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
-from appliance.kernels import operators as ops
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
+from appliance.program import operators as ops
 
 
 class Step(Protocol):

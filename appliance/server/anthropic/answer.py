@@ -4,12 +4,12 @@ from typing import Any
 
 import orjson
 
-from appliance.server.answers import Tally
 from appliance.server.anthropic.fields import MessagesFields
-from appliance.server.errors import ApiError
-from appliance.server.message import MessageDelta, ToolCallDelta
+from appliance.server.http.errors import ApiError
+from appliance.server.output.answers import Tally
+from appliance.server.output.message import MessageDelta, ToolCallDelta
+from appliance.server.requests.turn import ChatTurn
 from appliance.server.state import ServerState
-from appliance.server.turn import ChatTurn
 from appliance.service.requests import TextOutput
 
 _EMPTY: dict[str, dict[str, Any]] = {

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 
 from appliance.server.anthropic.fields import ContentBlock, InputMessage, PromptFields, ToolChoice
-from appliance.server.errors import invalid, not_in_this_version
-from appliance.server.fields import ChatFields, ChatMessage
-from appliance.server.structured_fields import JsonSchemaFormat, ResponseFormat
+from appliance.server.http.errors import invalid, not_in_this_version
+from appliance.server.requests.fields import ChatFields, ChatMessage
+from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
 
 _REDACTED = "redacted_thinking"
 

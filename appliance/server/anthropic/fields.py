@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.server.errors import not_in_this_version
+from appliance.server.http.errors import not_in_this_version
 
 
 class ContentBlock(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from appliance.server.anthropic.answer import MessageAnswer
 from appliance.server.anthropic.conversation import chat_fields
 from appliance.server.anthropic.fields import MessagesFields, PromptFields, refuse_unbuilt
-from appliance.server.bodies import json_decoder, read_fields
-from appliance.server.errors import invalid
-from appliance.server.fields import ChatFields
-from appliance.server.generation import respond
+from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.errors import invalid
+from appliance.server.output.generation import respond
+from appliance.server.requests.fields import ChatFields
+from appliance.server.requests.tools import shown_tools
+from appliance.server.requests.turn import capped, prepare_turn
 from appliance.server.state import ServerState
-from appliance.server.tools import shown_tools
-from appliance.server.turn import capped, prepare_turn
 
 _MESSAGES = json_decoder(MessagesFields)
 _PROMPT = json_decoder(PromptFields)

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from appliance.server.batches.upload import Upload, read_upload
-from appliance.server.callers import owner
-from appliance.server.errors import ApiError, invalid, not_in_this_version
-from appliance.server.paging import list_object, read_page
+from appliance.server.http.callers import owner
+from appliance.server.http.errors import ApiError, invalid, not_in_this_version
+from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.files import StoredFile, StoreFullError
 

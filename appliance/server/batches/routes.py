@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from appliance.jobs.lines import ENDPOINTS
 from appliance.server.batches.files import find_file
-from appliance.server.bodies import json_decoder, read_fields
-from appliance.server.callers import owner
-from appliance.server.errors import ApiError, invalid
-from appliance.server.paging import list_object, read_page
+from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.callers import owner
+from appliance.server.http.errors import ApiError, invalid
+from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
 from appliance.store.files import StoreFullError

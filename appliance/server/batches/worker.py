@@ -15,8 +15,8 @@ from appliance.jobs.answerer import Answerer, asgi_answerer
 from appliance.jobs.progress import BatchProgress
 from appliance.jobs.runner import BatchOptions, BatchStoppedError, run_batch
 from appliance.server.batches.results import keep_results, problems_of, work_files
-from appliance.server.callers import CALLER
-from appliance.server.errors import ApiError
+from appliance.server.http.callers import CALLER
+from appliance.server.http.errors import ApiError
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
 

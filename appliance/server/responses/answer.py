@@ -5,13 +5,13 @@ from typing import Any
 
 import orjson
 
-from appliance.server.answers import Tally
-from appliance.server.errors import ApiError
-from appliance.server.logprobs import LogprobFormatter
-from appliance.server.message import ToolCallDelta
+from appliance.server.http.errors import ApiError
+from appliance.server.output.answers import Tally
+from appliance.server.output.logprobs import LogprobFormatter
+from appliance.server.output.message import ToolCallDelta
+from appliance.server.requests.turn import ChatTurn
 from appliance.server.responses.items import CallItem, MessageItem, OpenItem, ReasoningItem
 from appliance.server.state import ServerState
-from appliance.server.turn import ChatTurn
 from appliance.service.requests import TextOutput
 
 Keep = Callable[[dict[str, Any]], None]

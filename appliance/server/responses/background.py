@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from appliance.server.callers import owner
+from appliance.server.http.callers import owner
 from appliance.server.responses.answer import Keep, ResponseAnswer
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.errors import invalid, not_in_this_version
-from appliance.server.fields import ChatFields, ChatMessage
+from appliance.server.http.errors import invalid, not_in_this_version
+from appliance.server.requests.fields import ChatFields, ChatMessage
+from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
 from appliance.server.responses.fields import COPIED, LOGPROBS, InputItem, InputPart, ResponsesFields, TextFormat
-from appliance.server.structured_fields import JsonSchemaFormat, ResponseFormat
 
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.server.errors import invalid, not_in_this_version
+from appliance.server.http.errors import invalid, not_in_this_version
 
 
 class InputPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -9,19 +9,19 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.server.bodies import json_decoder, read_fields
-from appliance.server.callers import owner
-from appliance.server.errors import ApiError, invalid, not_in_this_version
-from appliance.server.generation import respond
-from appliance.server.paging import list_object, read_page
+from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.callers import owner
+from appliance.server.http.errors import ApiError, invalid, not_in_this_version
+from appliance.server.http.paging import list_object, read_page
+from appliance.server.output.generation import respond
+from appliance.server.requests.tools import shown_tools
+from appliance.server.requests.turn import ChatTurn, capped, prepare_turn
 from appliance.server.responses.answer import Keep, ResponseAnswer
 from appliance.server.responses.background import current, start
 from appliance.server.responses.conversation import ITEMS, chat_fields, input_items
 from appliance.server.responses.echo import echoed
 from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
 from appliance.server.state import ServerState
-from appliance.server.tools import shown_tools
-from appliance.server.turn import ChatTurn, capped, prepare_turn
 from appliance.store.responses import UNFINISHED, StoredResponse
 
 _DECODER = json_decoder(ResponsesFields)

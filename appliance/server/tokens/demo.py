@@ -5,13 +5,13 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.server.answers import Tally
-from appliance.server.bodies import json_decoder, read_fields
-from appliance.server.errors import ApiError
-from appliance.server.fields import CompletionFields
-from appliance.server.generation import respond
-from appliance.server.sampling import LengthWish, text_options
-from appliance.server.search import Search
+from appliance.server.http.bodies import json_decoder, read_fields
+from appliance.server.http.errors import ApiError
+from appliance.server.output.answers import Tally
+from appliance.server.output.generation import respond
+from appliance.server.output.search import Search
+from appliance.server.requests.fields import CompletionFields
+from appliance.server.requests.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOutput, TextRequest
 

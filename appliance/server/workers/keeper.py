@@ -17,9 +17,9 @@ from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.engine.messages import EngineEvent, EngineStats
 from appliance.plan.types import EnginePlan
-from appliance.server.certificates import load_certificates
-from appliance.server.listen import adopt, bind, release, url_of
-from appliance.server.live import Control
+from appliance.server.http.certificates import load_certificates
+from appliance.server.http.listen import adopt, bind, release, url_of
+from appliance.server.process.live import Control
 from appliance.server.workers.engine_side import endpoint_for
 from appliance.server.workers.figures import Counts, add, render
 from appliance.server.workers.member import Home, Member, describe_end

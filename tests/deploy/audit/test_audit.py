@@ -16,7 +16,7 @@ from appliance.deploy.audit.rules import RULES, audit
 from appliance.engine.scripted import Script
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
-from appliance.server.routes import ROUTES
+from appliance.server.http.routes import ROUTES
 from tests.plan.machines import small_model
 from tests.server.harness import example_path, running, write_plan
 

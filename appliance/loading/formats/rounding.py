@@ -1,0 +1,44 @@
+"""Quantization of dense weights while loading: int8 without offsets, int4 with them, both round to nearest."""
+
+import numpy as np
+
+from appliance.catalog.formats import WeightForm
+from appliance.kernels.layout import CanonicalWeight
+from appliance.loading.formats.bits import Array
+from appliance.loading.formats.groups import FormatError, Groups, to_f16
+
+
+def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
+    """values f32 [N, K]. Scales are rounded to f16 first, so that codes are the nearest for the scale that is kept."""
+    group_size = form.group_size or values.shape[1]
+    if values.shape[1] % group_size:
+        raise FormatError(f"{values.shape[1]} columns do not divide into groups of {group_size}")
+    if not np.isfinite(values).all():
+        raise FormatError("a weight is not finite")
+    grouped = np.ascontiguousarray(values).reshape(values.shape[0], -1, group_size)
+    groups = _to_int8(grouped) if form.layout == "int8" else _to_int4(grouped)
+    return groups.to_form(WeightForm(form.layout, group_size, form.has_offset))
+
+
+def _to_int8(grouped: Array) -> Groups:
+    scale = _kept(np.abs(grouped).max(axis=-1) / 127.0)
+    codes = np.clip(np.rint(grouped * _inverse(scale)[..., None]), -127, 127).astype(np.int8)
+    return Groups(codes.reshape(len(grouped), -1), 8, 0, scale, None, grouped.shape[-1])
+
+
+def _to_int4(grouped: Array) -> Groups:
+    low = np.minimum(grouped.min(axis=-1), 0.0)
+    scale = _kept((np.maximum(grouped.max(axis=-1), 0.0) - low) / 15.0)
+    offset = _kept(low)
+    codes = np.clip(np.rint((grouped - offset[..., None]) * _inverse(scale)[..., None]), 0, 15).astype(np.uint8)
+    return Groups(codes.reshape(len(grouped), -1), 4, 0, scale, offset, grouped.shape[-1])
+
+
+def _kept(values: Array) -> Array:
+    """What f16 keeps of the values, as f32."""
+    return to_f16(values).astype(np.float32)
+
+
+def _inverse(scale: Array) -> Array:
+    """1 / scale, and zero where the scale is zero."""
+    return np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)

@@ -1,0 +1,193 @@
+"""From stored rows to one canonical weight: every format, joins along rows, and bounded memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from appliance.catalog.formats import WeightForm
+from appliance.checkpoint.facts import TensorFacts
+from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.layers.spec import WeightSource
+from appliance.loading.formats import blocks32, k_quants
+from appliance.loading.formats.bits import Array
+from appliance.loading.formats.codes import CodeTensors, Rows
+from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
+from appliance.loading.formats.groups import FormatError, Groups
+from appliance.loading.formats.rounding import quantize
+
+VERSION = 3  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
+CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
+
+BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
+    "q4_0": blocks32.read_q4_0,
+    "q4_1": blocks32.read_q4_1,
+    "q5_0": blocks32.read_q5_0,
+    "q5_1": blocks32.read_q5_1,
+    "q8_0": blocks32.read_q8_0,
+    "q2_k": k_quants.read_q2_k,
+    "q3_k": k_quants.read_q3_k,
+    "q4_k": k_quants.read_q4_k,
+    "q5_k": k_quants.read_q5_k,
+    "q6_k": k_quants.read_q6_k,
+}
+DENSE_LAYOUTS = ("f32", "f16", "bf16")
+
+
+class StoredRows:
+    """One checkpoint tensor as the rows that the decoder wants, after the source's transform and slice.
+
+    A vector is a column: each element is a row. `read` gives the stored bytes of the tensor and of its parts, by name.
+    Raises FormatError where tensor and source do not go together.
+    """
+
+    def __init__(self, tensor: TensorFacts, source: WeightSource, read: Callable[[str], Array]) -> None:
+        self.storage = tensor.storage
+        self._tensor = tensor
+        self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
+        self._adds_one = source.transform == "add_one"
+        self._rows = _transformed_rows(tensor, source, read(tensor.name))
+        self._order = _head_order(len(self._rows), source.num_heads) if source.transform == "unpermute_heads" else None
+        self._start, self._stop = source.rows or (0, len(self._rows))
+        if not 0 <= self._start < self._stop <= len(self._rows):
+            raise FormatError(f"rows {self._start} to {self._stop} are asked of {len(self._rows)}")
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def is_quantized(self) -> bool:
+        return _is_quantized(self._tensor)
+
+    def stored(self, start: int, stop: int) -> Array:
+        """Rows as the file has them: bytes of quantized types, else elements."""
+        return self._rows[self._places(start, stop)]
+
+    def groups(self, start: int, stop: int) -> Groups:
+        """Rows of a quantized type."""
+        if self._codes is None:
+            return BLOCK_READERS[self.storage](self.stored(start, stop))
+        return self._codes.groups(self.stored(start, stop), self._places(start, stop))
+
+    def _places(self, start: int, stop: int) -> Rows:
+        window = slice(self._start + start, self._start + stop)
+        return window if self._order is None else self._order[window]
+
+    def is_plain(self, layout: str) -> bool:
+        """True when the mapped bytes already are the dense layout."""
+        rows = self._rows
+        unchanged = self._order is None and not self._adds_one
+        return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
+
+    def values(self, start: int, stop: int) -> Array:
+        """f32 rows. Quantized types are dequantized."""
+        if self.is_quantized:
+            return self.groups(start, stop).dequantize()
+        values = widen(self.stored(start, stop), self.storage)
+        return values + np.float32(1.0) if self._adds_one else values
+
+
+def translate_matrix(
+    parts: Sequence[StoredRows], form: WeightForm, num_columns: int, start: int = 0, stop: int | None = None
+) -> CanonicalWeight:
+    """Rows [start, stop) of the parts under each other, in `form`; a single part that has the form comes as a view."""
+    stop = sum(len(part) for part in parts) if stop is None else stop
+    if len(parts) == 1 and parts[0].is_plain(form.layout):
+        return dense_weight(parts[0].stored(start, stop), form.layout)
+    if form.is_quantized and form.group_size is None:
+        form = replace(form, group_size=num_columns)
+    whole = _empty(form, stop - start, num_columns)
+    chunk = max(1, CHUNK_ELEMENTS // num_columns)
+    first = 0  # row of the part that is looked at
+    for part in parts:
+        begin, end = max(start - first, 0), min(stop - first, len(part))
+        for row in range(begin, end, chunk):
+            _place(whole, first + row - start, _translate_rows(part, row, min(row + chunk, end), form))
+        first += len(part)
+    return whole
+
+
+def translate_vector(parts: Sequence[StoredRows]) -> CanonicalWeight:
+    """The parts after each other, as f32 [1, N]."""
+    values = [part.values(0, len(part)).reshape(-1) for part in parts]
+    return dense_weight(values[0] if len(values) == 1 else np.concatenate(values), "f32")
+
+
+def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -> CanonicalWeight:
+    is_dense = form.layout in DENSE_LAYOUTS
+    if part.is_quantized and not is_dense:
+        return part.groups(start, stop).to_form(form)
+    if part.is_plain(form.layout):
+        return dense_weight(part.stored(start, stop), form.layout)
+    values = part.values(start, stop)
+    return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
+
+
+def _is_quantized(tensor: TensorFacts) -> bool:
+    return tensor.storage in BLOCK_READERS or tensor.scale is not None
+
+
+def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
+    shape, is_quantized = tensor.shape, _is_quantized(tensor)
+    if is_quantized:
+        rows = raw.reshape(prod(shape[:-1]), -1)
+    elif tensor.storage in ELEMENT_TYPES:
+        rows = raw.view(ELEMENT_TYPES[tensor.storage]).reshape(shape if len(shape) > 1 else (*shape, 1))
+    else:
+        raise FormatError(f"the storage {tensor.storage} is not in this version")
+    if source.transform == "transpose" and len(shape) > 1:
+        if is_quantized:
+            raise FormatError(f"{tensor.storage} rows cannot be transposed")
+        return rows.T
+    return rows
+
+
+def _head_order(num_rows: int, num_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Stored row of each row: undoes llama.cpp's permutation (LlamaModel.permute in its converter)."""
+    if num_heads <= 0 or num_rows % (2 * num_heads):
+        raise FormatError(f"{num_rows} rows do not divide into {num_heads} heads with paired rows")
+    stored = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
+    return stored.swapaxes(1, 2).reshape(-1)
+
+
+def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight:
+    if form.group_size is None:
+        types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+        return dense_weight(np.empty((num_rows, num_columns), types[form.layout]), form.layout)
+    if num_columns % form.group_size:
+        raise FormatError(f"{num_columns} columns do not divide into groups of {form.group_size}")
+    width = num_columns // 2 if form.layout == "int4" else num_columns
+    data = np.empty((num_rows, width), np.int8 if form.layout == "int8" else np.uint8)
+    groups = (num_rows, num_columns // form.group_size)
+    kind = np.float16 if form.scale_bytes == 2 else np.float32
+    return CanonicalWeight(
+        layout=Layout(form.layout),
+        out_features=num_rows,
+        in_features=num_columns,
+        data=data,
+        scale=np.empty(groups, kind),
+        offset=np.empty(groups, kind) if form.has_offset else None,
+        group_size=form.group_size,
+        sub_scale=_empty_factors(form, num_rows, num_columns),
+        sub_offset=_empty_factors(form, num_rows, num_columns) if form.has_offset else None,
+        sub_group_size=form.sub_group_size,
+    )
+
+
+def _empty_factors(form: WeightForm, num_rows: int, num_columns: int) -> Array | None:
+    return None if form.sub_group_size is None else np.empty((num_rows, num_columns // form.sub_group_size), np.int8)
+
+
+def _place(whole: CanonicalWeight, row: int, piece: CanonicalWeight) -> None:
+    rows = slice(row, row + piece.out_features)
+    whole.data[rows] = piece.data
+    for to, own in (
+        (whole.scale, piece.scale),
+        (whole.offset, piece.offset),
+        (whole.sub_scale, piece.sub_scale),
+        (whole.sub_offset, piece.sub_offset),
+    ):
+        if to is not None:
+            to[rows] = 0 if own is None else own

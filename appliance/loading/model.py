@@ -1,0 +1,86 @@
+"""From a plan to something that runs: the family's decoder, its program, its weights, bound by a kernel set."""
+
+import importlib
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from appliance.base.hashing import sha256_json
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.identity import checkpoint_identity
+from appliance.checkpoint.reader import open_tensors
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
+from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
+from appliance.layers.decoder import compile_decoder
+from appliance.layers.spec import DecoderSpec
+from appliance.loading.inventory import take_inventory
+from appliance.loading.weights import DecoderWeights, Progress
+from appliance.models.errors import ModelError
+from appliance.plan.boot import WeightsReport
+from appliance.plan.types import EnginePlan
+
+
+class LoadedModel(NamedTuple):
+    executable: Executable
+    weights: WeightsReport
+
+
+def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    """The decoder of a checkpoint, for sequences of up to `max_model_len` tokens.
+
+    Raises ModelError when the architecture, or something its config asks for, is not in this version.
+    """
+    architecture = ARCHITECTURES.get(facts.architecture)
+    if architecture is None or architecture.family is None:
+        known = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
+        raise ModelError(f"the architecture {facts.architecture!r} is not in this version", hint=f"known: {known}")
+    build = cast(Callable[[ModelFacts, int], DecoderSpec], importlib.import_module(architecture.family).build)
+    return build(facts, max_model_len)
+
+
+def load_model(
+    plan: EnginePlan,
+    facts: ModelFacts,
+    kernel_set: KernelSet,
+    limits: ExecutionLimits,
+    progress: Progress | None = None,
+    cache: Path | None = None,
+) -> LoadedModel:
+    """Translates and binds all weights, or takes them as an earlier start packed them.
+
+    `progress` hears bytes read and bytes in all after each piece. `cache`: the folder of packed weights where the plan
+    names none; where neither names one, nothing is kept.
+
+    Raises ModelError or WeightError (both say what is wrong with the checkpoint), or what the kernel set raises.
+    """
+    spec = build_decoder(facts, plan.model.max_model_len)
+    inventory = take_inventory(spec, facts, plan.precision)
+    compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
+    with open_tensors(facts) as reader:
+        weights = DecoderWeights(compiled, inventory, reader, limits.max_model_len, progress)
+        packed = packed_cache(plan, facts, weights, cache)
+        started = time.monotonic()
+        executable = kernel_set.bind(compiled.program, weights, compiled.kv_shapes, limits, packed)
+    if packed is not None and packed.report is not None:
+        return LoadedModel(executable, packed.report)
+    seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
+    report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
+    return LoadedModel(executable, report)
+
+
+def packed_cache(
+    plan: EnginePlan, facts: ModelFacts, weights: DecoderWeights, folder: Path | None
+) -> PackedCache | None:
+    """Where these weights are kept as a kernel set packs them; None where the plan or the caller keeps nothing."""
+    loading = plan.loading
+    folder = folder if loading.packed_dir is None else Path(loading.packed_dir)
+    if not loading.keep_packed or folder is None:
+        return None
+    identity = sha256_json([checkpoint_identity(facts, loading.checkpoint_sha256), weights.identity])
+    label = re.sub(r"[^A-Za-z0-9._-]", "_", Path(facts.root).stem)[:64]
+    return PackedCache(
+        folder, identity, label, loading.packed_max_bytes, MIN_BYTES, SPARE_BYTES, loading.packed_access == "copy"
+    )

@@ -1,0 +1,81 @@
+"""How the server is: liveness, readiness with reasons, load, version and metrics."""
+
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance import __version__
+from appliance.server.http.errors import ApiError
+from appliance.server.state import ServerState
+from appliance.service.deep_check import DeepResult
+
+
+async def live(state: ServerState, request: Request) -> Response:
+    """200 as long as the process answers at all."""
+    return _json({"live": True})
+
+
+async def ready(state: ServerState, request: Request) -> Response:
+    """200 when requests are taken, else 503 with the reasons and how far the start has come.
+
+    With deep=1 a token has to come through the scheduler as well (see DeepCheck).
+    """
+    health = state.health
+    reasons = health.reasons()
+    deep = await _deep(state, request, reasons)
+    body: dict[str, Any] = {
+        "ready": not reasons,
+        "state": health.state.value,
+        "reasons": reasons,
+        "restarts": health.num_restarts,
+        "phases": [
+            {
+                "name": phase.name,
+                "seconds": round(phase.seconds, 3),
+                "done": phase.done,
+                "total": phase.total,
+                "ended": phase.ended,
+            }
+            for phase in health.phases.values()
+        ],
+    }
+    if deep is not None:
+        body["deep"] = {"result": deep.state, "seconds": round(deep.seconds, 3), "reason": deep.reason}
+    return _json(body, 503 if reasons else 200)
+
+
+async def _deep(state: ServerState, request: Request, reasons: list[str]) -> DeepResult | None:
+    """None where it was not asked for, or is known to be not ready. What it found wrong is added to `reasons`."""
+    if request.query_params.get("deep") not in ("1", "true") or reasons:
+        return None
+    found = await state.deep.result()
+    reasons += state.health.reasons() or ([found.reason] if found.state == "stuck" else [])
+    return found
+
+
+async def healthy(state: ServerState, request: Request) -> Response:
+    """vLLM's /health and SageMaker's /ping: an empty 200, or 503."""
+    return Response(status_code=503 if state.health.reasons() else 200)
+
+
+async def load(state: ServerState, request: Request) -> Response:
+    """Generation requests that are open. Refused where the plan does not track them, rather than a false 0."""
+    if not state.plan.serving.server_load_tracking:
+        message = "load is not tracked; set endpoints.http.server_load_tracking"
+        raise ApiError(404, message, code="not_enabled")
+    return _json({"server_load": state.load if state.crowd is None else await state.crowd.load()})
+
+
+async def version(state: ServerState, request: Request) -> Response:
+    return _json({"version": __version__})
+
+
+async def metrics(state: ServerState, request: Request) -> Response:
+    text = state.metrics.render() if state.crowd is None else await state.crowd.figures()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")

@@ -1,0 +1,35 @@
+"""Paths of other servers' APIs that are not served here, and why, so that a client is told more than "not found"."""
+
+import re
+
+from appliance.server.http.routes import ROUTES, path_pattern
+
+_POOLING = "models that embed, score or classify are not in this version"
+_AUDIO = "models that hear or speak are not in this version"
+_SLEEP = "the engine of this version does not sleep; `appliance down` and `apply` free the machine"
+_ADAPTERS = "adapters are not changed by requests: list them in the spec and apply it"
+_REMOTE = "nothing of the engine can be called from outside"
+_REASONS: dict[str, str] = {
+    "(/v1)?/embeddings|/v2/embed|/pooling|/classify|(/v1)?/score|(/v1|/v2)?/rerank": _POOLING,
+    "/v1/audio/.*|/v1/realtime.*": _AUDIO,
+    "/v1/images/.*|/v1/videos.*": "models that draw are not in this version",
+    "/v1/moderations": "there is no moderation model in this version",
+    "/v1/(assistants|threads|vector_stores|conversations|evals|containers|fine_tuning|uploads).*": (
+        "of what is stored there are responses, files and batches here"
+    ),
+    "/sleep|/wake_up|/is_sleeping": _SLEEP,
+    "/v1/(un)?load_lora_adapter": _ADAPTERS,
+    "/collective_rpc|/server_info|/reset_(prefix|mm)_cache": _REMOTE,
+    "/get_tokenizer_info": "the path is /tokenizer_info, where the spec enables it",
+    "/redoc": "the reference is at /docs",
+    "/inference/v1/derender|/v1/(chat/)?completions/derender": "/detokenize turns token ids into text",
+}
+_ABSENT = tuple((re.compile(pattern), reason) for pattern, reason in _REASONS.items())
+_SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
+
+
+def reason_for_absence(method: str, path: str) -> str | None:
+    """Why a path that is not served here is not; None for one that nobody knows."""
+    if any(method in methods and pattern.fullmatch(path) for pattern, methods in _SWITCHED):
+        return "it is switched off here (endpoints.apis, endpoints.http)"
+    return next((reason for pattern, reason in _ABSENT if pattern.fullmatch(path)), None)

@@ -1,0 +1,131 @@
+"""Request bodies: bounded, typed, and refused with the name of the field that is wrong."""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from appliance.base.log import fields as log_fields
+from appliance.base.log import logger
+from appliance.server.http import degraded
+from appliance.server.http.errors import ApiError, invalid
+from appliance.server.state import ServerState
+
+_log = logger("server")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"[^.\[\]]+|(?<=\[)\.\.\.(?=\])")
+_SHOWN_NAME = 100
+UNKNOWN_FIELD = "unknown_parameter"  # the code of the error
+IGNORED_FIELDS = "appliance.ignored_fields"  # in a request's scope: names that were left out
+MAX_IGNORED = 32
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Raises ApiError: 413 past the limit, 415 for another content type, 400 when it does not end."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in ("application/json", "") and not kind.endswith("+json"):
+        raise ApiError(
+            415, f"the content type is {kind[:_SHOWN_NAME]!r}; it must be application/json", code="content_type"
+        )
+    too_large = ApiError(
+        413, f"the body is larger than {max_bytes} bytes", code="body_too_large", headers={"Connection": "close"}
+    )
+    declared = request.headers.get("content-length", "0")
+    if declared.isascii() and declared.isdigit() and len(declared) < 20 and int(declared) > max_bytes:
+        raise too_large
+    pieces, size = [], 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > max_bytes:
+                raise too_large
+            pieces.append(piece)
+    except ClientDisconnect as error:
+        raise ApiError(400, "the body did not end") from error
+    return b"".join(pieces)
+
+
+def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Raises ApiError 400 with the field's path as `param`."""
+    if not body:
+        raise invalid(None, "the body is empty; a JSON object is expected", "invalid_json")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(None, f"the body is not JSON: {error}", "invalid_json") from error
+    except RecursionError as error:
+        raise invalid(None, "the body is nested too deeply", "invalid_json") from error
+
+
+async def read_fields(state: ServerState, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
+    """The body as the decoder's struct. What an unknown field does is the plan's: see `_without_unknown`."""
+    serving = state.plan.serving
+    body = await read_body(request, serving.max_body_bytes)
+    try:
+        return decode_body(body, decoder)
+    except ApiError as error:
+        if error.code != UNKNOWN_FIELD or serving.unknown_fields == "error":
+            raise
+    fields, ignored = _without_unknown(body, decoder)
+    request.scope[IGNORED_FIELDS] = ignored
+    degraded.note("ignored_field", is_logged=False)
+    if serving.unknown_fields == "warn":
+        _log.warning("unknown fields of a request are left out", extra=log_fields(names=ignored, path=request.url.path))
+    return fields
+
+
+def _without_unknown(body: bytes, decoder: "msgspec.json.Decoder[T]") -> tuple[T, list[str]]:
+    """Takes unknown fields out, one after another. Raises ApiError for whatever else is wrong."""
+    value, ignored = msgspec.json.decode(body), list[str]()
+    while True:
+        try:
+            return msgspec.convert(value, decoder.type, strict=True), ignored
+        except msgspec.ValidationError as error:
+            wrong = wrong_field(str(error))
+            found, place = _UNKNOWN.search(_PLACE.sub("", str(error))), _PLACE.search(str(error))
+            if found is None or len(ignored) >= MAX_IGNORED:
+                raise wrong from error
+            _remove(value, _STEP.findall(place["path"]) if place else [], found["name"])
+            ignored.append(wrong.param or "")
+
+
+def _remove(value: Any, path: list[str], name: str) -> None:
+    """Deletes `name` in the objects at `path`: names, numbers of items, and `...` for every value of a map."""
+    for number, step in enumerate(path):
+        if step == "...":
+            for each in list(value.values() if isinstance(value, dict) else value):
+                _remove(each, path[number + 1 :], name)
+            return
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    if isinstance(value, dict):
+        value.pop(name, None)
+
+
+def wrong_field(message: str) -> ApiError:
+    """The error of a msgspec.ValidationError's message."""
+    place = _PLACE.search(message)
+    path = place["path"] if place else ""
+    what = message[: place.start()] if place else message
+    if found := _UNKNOWN.search(what):
+        name = _joined(path, found["name"])
+        return invalid(name, f"unknown field {name!r}", UNKNOWN_FIELD)
+    if found := _MISSING.search(what):
+        name = _joined(path, found["name"])
+        return invalid(name, f"the field {name!r} is missing", "missing_required_parameter")
+    return invalid(path or None, f"{path}: {what}" if path else what, "invalid_type")
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}"[:_SHOWN_NAME] if path else name[:_SHOWN_NAME]
+
+
+def json_decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
+    return msgspec.json.Decoder(kind, strict=True)

@@ -1,0 +1,91 @@
+"""What every request passes before its route: host, keys, draining, request ids, counts. Plain ASGI, for speed."""
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from appliance.server.http.access_log import AccessLine
+from appliance.server.http.callers import CALLER
+from appliance.server.http.chunks import close_short_way
+from appliance.server.http.errors import ApiError
+from appliance.server.http.hosts import HostRule
+from appliance.server.http.routes import PUBLIC_PATHS, ROUTES, error_shape, path_pattern
+from appliance.server.state import ServerState
+
+_FIXED_PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
+_PATTERNS = [(path_pattern(route.path), route.path) for route in ROUTES if "{" in route.path]
+_MAX_REQUEST_ID = 128
+
+
+class Gate:
+    """Refuses what may not enter; lets the rest through to `app`."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+        self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
+        self._logs_access = state.plan.serving.front.access_log
+        self._has_middleware = bool(state.plan.serving.front.middleware)
+        self._echoes_request_id = state.plan.serving.request_id_headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path, headers = _route_path(scope), Headers(scope=scope)
+        if self._has_middleware:
+            close_short_way(scope)  # it may look at every byte, or change it
+        watched = self._watched(scope, send, path, headers)
+        try:
+            self._check(scope, path, headers)
+        except ApiError as refusal:
+            await refusal.response(error_shape(path))(scope, receive, watched)
+        else:
+            await self._app(scope, receive, watched)
+
+    def _check(self, scope: Scope, path: str, headers: Headers) -> None:
+        """Raises ApiError for what may not enter; else the caller is known to everything behind."""
+        is_public = path in PUBLIC_PATHS
+        self._hosts.check(scope, is_public=is_public)
+        if is_public:
+            return
+        if not self._state.keys.is_open:
+            caller = self._state.keys.find(headers)
+            if caller is None:
+                message = "a valid API key is needed: Authorization: Bearer <key>, or x-api-key"
+                raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            CALLER.set(caller)
+            if scope["method"] == "POST":
+                caller.count_request()
+        if self._state.is_draining:
+            raise ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
+
+    def _watched(self, scope: Scope, send: Send, path: str, request_headers: Headers) -> Send:
+        route = _route_label(path)
+        access = AccessLine(scope, path) if self._logs_access else None
+        request_id = request_headers.get("x-request-id") if self._echoes_request_id else None
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._state.metrics.answered(route, message["status"])
+                if request_id and len(request_id) <= _MAX_REQUEST_ID and request_id.isprintable():
+                    MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+            if access is not None:
+                access.follow(message)
+
+        return watched
+
+
+def _route_path(scope: Scope) -> str:
+    """The path below root_path, exactly as starlette's router finds it: the two must never disagree."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    below = path.removeprefix(root)
+    return below if root and path.startswith(root) and below[:1] in ("", "/") else path
+
+
+def _route_label(path: str) -> str:
+    """A name out of the route table, so that requests cannot make new series."""
+    if path in _FIXED_PATHS:
+        return path
+    return next((label for pattern, label in _PATTERNS if pattern.fullmatch(path)), "other")

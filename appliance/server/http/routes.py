@@ -1,0 +1,133 @@
+"""Every route of the server, in one table."""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from appliance.plan.types import ServingPlan
+from appliance.server.admin import debug, health, pages
+from appliance.server.anthropic import routes as anthropic_routes
+from appliance.server.batches import files
+from appliance.server.batches import routes as batch_routes
+from appliance.server.http.errors import ErrorShape
+from appliance.server.openai import chat, completions, models, sagemaker, scoring
+from appliance.server.responses import routes as response_routes
+from appliance.server.state import ServerState
+from appliance.server.tokens import demo, generate, info, render
+from appliance.server.tokens import routes as token_routes
+
+AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
+ApplyClass = Literal["live", "drain", "restart"]  # how a change of the route's settings takes effect
+Handler = Callable[[ServerState, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    path: str
+    methods: tuple[str, ...]
+    auth: AuthClass
+    apply: ApplyClass
+    handler: Handler
+    is_served: Callable[[ServingPlan], bool] = lambda serving: True
+    errors: ErrorShape = "openai"
+
+
+def _api(name: str) -> Callable[[ServingPlan], bool]:
+    return lambda serving: name in serving.apis
+
+
+_responses, _batches = _api("responses"), _api("batches")
+_openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
+
+
+def _page(serving: ServingPlan) -> bool:
+    return serving.front.page
+
+
+def _docs(serving: ServingPlan) -> bool:
+    return serving.enable_docs
+
+
+def _saved_docs(serving: ServingPlan) -> bool:
+    return serving.front.offline_docs
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("/v1/chat/completions", ("POST",), "key", "live", chat.create_chat_completion, _openai),
+    Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
+    Route("/v1/chat/completions/render", ("POST",), "key", "live", render.render_chat, _openai),
+    Route("/v1/completions/render", ("POST",), "key", "live", render.render_completion, _openai),
+    Route("/generative_scoring", ("POST",), "key", "live", scoring.score_items, _openai),
+    Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference")),
+    Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker")),
+    Route("/generate", ("POST",), "key", "live", demo.demo_generate, _api("demo")),
+    Route("/v1/models", ("GET",), "key", "live", models.list_models, _openai),
+    Route("/v1/models/{model:path}", ("GET",), "key", "live", models.get_model, _openai),
+    Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
+    Route("/v1/responses/input_tokens", ("POST",), "key", "live", response_routes.count_input_tokens, _responses),
+    Route("/v1/responses/{response_id}", ("GET",), "key", "live", response_routes.get_response, _responses),
+    Route("/v1/responses/{response_id}", ("DELETE",), "key", "live", response_routes.delete_response, _responses),
+    Route("/v1/responses/{response_id}/cancel", ("POST",), "key", "live", response_routes.cancel_response, _responses),
+    Route(
+        "/v1/responses/{response_id}/input_items",
+        ("GET",),
+        "key",
+        "live",
+        response_routes.list_input_items,
+        _responses,
+    ),
+    Route("/v1/files", ("POST",), "key", "live", files.create_file, _batches),
+    Route("/v1/files", ("GET",), "key", "live", files.list_files, _batches),
+    Route("/v1/files/{file_id}", ("GET",), "key", "live", files.get_file, _batches),
+    Route("/v1/files/{file_id}", ("DELETE",), "key", "live", files.delete_file, _batches),
+    Route("/v1/files/{file_id}/content", ("GET",), "key", "live", files.get_content, _batches),
+    Route("/v1/batches", ("POST",), "key", "live", batch_routes.create_batch, _batches),
+    Route("/v1/batches", ("GET",), "key", "live", batch_routes.list_batches, _batches),
+    Route("/v1/batches/{batch_id}", ("GET",), "key", "live", batch_routes.get_batch, _batches),
+    Route("/v1/batches/{batch_id}/cancel", ("POST",), "key", "live", batch_routes.cancel_batch, _batches),
+    Route("/v1/messages", ("POST",), "key", "live", anthropic_routes.create_message, _anthropic, "anthropic"),
+    Route(
+        "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
+    ),
+    Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
+    Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
+    Route("/tokenizer_info", ("GET",), "key", "live", info.tokenizer_info, lambda serving: serving.tokenizer_info),
+    Route("/version", ("GET",), "key", "live", health.version),
+    Route("/load", ("GET",), "key", "live", health.load),
+    Route("/metrics", ("GET",), "key", "live", health.metrics, lambda serving: serving.metrics),
+    Route("/debug/profile/start", ("POST",), "key", "live", debug.start_profile, _debug),
+    Route("/debug/profile/stop", ("POST",), "key", "live", debug.stop_profile, _debug),
+    Route("/plan", ("GET",), "key", "live", pages.plan, _page),
+    Route("/openapi.json", ("GET",), "key", "live", pages.openapi, _docs),
+    Route("/docs/offline", ("GET",), "key", "live", pages.saved_docs, _saved_docs),
+    Route("/", ("GET",), "public", "live", pages.page, _page),
+    Route("/page.js", ("GET",), "public", "live", pages.page_script, _page),
+    Route("/page.css", ("GET",), "public", "live", pages.page_style, lambda serving: _page(serving) or _docs(serving)),
+    Route("/docs", ("GET",), "public", "live", pages.docs, _docs),
+    Route("/docs.js", ("GET",), "public", "live", pages.docs_script, _docs),
+    Route("/livez", ("GET",), "public", "live", health.live),
+    Route("/readyz", ("GET",), "public", "live", health.ready),
+    Route("/health", ("GET",), "public", "live", health.healthy),
+    Route("/ping", ("GET", "POST"), "public", "live", health.healthy),
+)
+
+PUBLIC_PATHS = frozenset(route.path for route in ROUTES if route.auth == "public")
+
+_ANTHROPIC_PATHS = frozenset(route.path for route in ROUTES if route.errors == "anthropic")
+
+
+def error_shape(path: str) -> ErrorShape:
+    """Whose words an error on this path uses."""
+    return "anthropic" if path in _ANTHROPIC_PATHS else "openai"
+
+
+def path_pattern(path: str) -> re.Pattern[str]:
+    """What a route's path with names in braces matches."""
+    names = {"": "[^/]+", ":path": ".+"}
+    pieces = re.split(r"\{\w+(:path)?\}", path)
+    found = [names[piece or ""] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)]
+    return re.compile("".join(found))

@@ -1,0 +1,55 @@
+"""Whether requests are traced, and what a trace needs from the HTTP request. OpenTelemetry is loaded only where a plan
+has traces."""
+
+import importlib
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+
+from appliance.base.errors import ApplianceError
+from appliance.plan.types import ServingPlan
+
+if TYPE_CHECKING:
+    from appliance.server.http.spans import Tracer
+
+_PARENT_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The HTTP request of what is about to be generated. parent: its headers that name the caller's span."""
+
+    route: str
+    parent: dict[str, str]
+
+
+ARRIVAL: ContextVar[Arrival | None] = ContextVar("arrival", default=None)
+"""Set where traces are planned; tasks that a handler starts inherit it."""
+
+
+def note_arrival(route: str, headers: Headers) -> None:
+    ARRIVAL.set(Arrival(route, {name: headers[name] for name in _PARENT_HEADERS if name in headers}))
+
+
+def tracer_for(serving: ServingPlan, model_name: str, former: "Tracer | None" = None) -> "Tracer | None":
+    """None where the plan has no traces; `former` again where it has the same ones.
+
+    Raises ApplianceError where OpenTelemetry is not installed.
+    """
+    settings = serving.traces
+    if settings is None:
+        return None
+    if former is not None and (former.settings, former.model_name) == (settings, model_name):
+        return former
+    try:
+        spans = importlib.import_module("appliance.server.http.spans")
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        message = f"observability.traces needs OpenTelemetry, and {error.name} is not installed"
+        hint = "pip install 'appliance[otel]', or remove observability.traces"
+        raise ApplianceError(f"{message}; {hint}", hint=hint) from error
+    tracer: Tracer = spans.Tracer(settings, model_name)
+    return tracer

@@ -1,0 +1,46 @@
+"""POST /invocations: SageMaker's one entry. The body says which API it is for."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from appliance.server.http.bodies import decode_body, json_decoder, read_body
+from appliance.server.http.errors import invalid
+from appliance.server.openai.chat import create_chat_completion
+from appliance.server.openai.completions import create_completion
+from appliance.server.state import ServerState
+
+
+class _Kind(msgspec.Struct):
+    """What tells the APIs apart; the API reads the rest."""
+
+    messages: Any = None
+    prompt: Any = None
+
+
+_DECODER = json_decoder(_Kind)
+
+
+async def invocations(state: ServerState, request: Request) -> Response:
+    """Chat for `messages`, completions for `prompt`."""
+    body = await read_body(request, state.plan.serving.max_body_bytes)
+    kind = decode_body(body, _DECODER)
+    if (kind.messages is None) == (kind.prompt is None):
+        raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")
+    again = Request(request.scope, _replay(body, request))
+    return await (create_completion if kind.messages is None else create_chat_completion)(state, again)
+
+
+def _replay(body: bytes, request: Request) -> Receive:
+    """The body once more; what comes after it comes from the client."""
+    pending = [body]
+
+    async def receive() -> Message:
+        if not pending:
+            return await request.receive()
+        return {"type": "http.request", "body": pending.pop(), "more_body": False}
+
+    return receive

@@ -1,0 +1,177 @@
+"""A server that runs: it takes other plans, hands over, and ends."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+
+from appliance.base.errors import ApplianceError
+from appliance.base.log import configure
+from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.server.http.app import make_app
+from appliance.server.http.certificates import Certificates, load_certificates
+from appliance.server.http.protocol import Bounds, bounded_protocol
+from appliance.server.process.live import LiveApp
+from appliance.server.state import ServerState, make_state
+from appliance.service.client import AdmissionLimits
+
+_LOOK_EVERY_S = 0.05  # while draining
+_LINGER_S = 1.0  # after another server listens: for requests on connections that were accepted here
+
+
+class EngineKeeper(Protocol):
+    """Whoever starts and watches the engine, or speaks for who does."""
+
+    def use_plan(self, plan: EnginePlan) -> None: ...
+
+    def drain(self) -> None:
+        """No new requests from now on; open ones go on."""
+
+
+class RunningServer:
+    """`server` accepts connections for `app`, which belongs to `state`."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        supervisor: EngineKeeper,
+        server: uvicorn.Server,
+        app: LiveApp,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self.is_shared = False  # our socket, with the server that replaces us
+        self._states = [state]  # the newest last; of older ones requests may be open
+        self._supervisor = supervisor
+        self._server = server
+        self._app = app
+        self._certificates = certificates
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> ServerState:
+        """The newest plan's."""
+        return self._states[-1]
+
+    async def reload(self, path: Path) -> None:
+        """`use_plan` of the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
+        self.use_plan(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
+
+    def use_plan(self, plan: EnginePlan) -> None:
+        """Answers new requests by this plan. Raises ApplianceError when it needs more than a live change."""
+        old = self.state
+        if plan.engine_sha256 != old.plan.engine_sha256:
+            raise ApplianceError("the plan is for another engine, which needs a new server")
+        tls = plan.serving.front.tls
+        loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
+        policy = old.client.policy
+        try:
+            new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store, old.tracer)
+            app = make_app(new)
+            old.keys.use(plan.serving)
+        except BaseException:
+            old.client.policy = policy  # make_state has set another
+            raise
+        new.keys, new.created, new.background = old.keys, old.created, old.background
+        new.batch_wanted, new.deep = old.batch_wanted, old.deep
+        new.is_draining, new.crowd = old.is_draining, old.crowd
+        self._states = [*(state for state in self._states if state.load), new]
+        self._supervisor.use_plan(plan)
+        old.client.use_limits(AdmissionLimits.of(plan.scheduler))
+        if self._certificates is not None and loaded is not None:
+            self._certificates.use(loaded)
+        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        new.metrics.describe(plan)
+        self._app.use(app)
+        if old.tracer is not None and new.tracer is not old.tracer:
+            old.tracer.retire()
+        _bound(self._server.config, plan.serving)
+
+    @property
+    def load(self) -> int:
+        """Generation requests that are open, of every plan."""
+        return sum(state.load for state in self._states)
+
+    def terminate(self) -> None:
+        """What is open is finished within the planned time, nothing new is taken; a second time, it ends at once."""
+        if self._ending is not None and self.state.is_draining:
+            self._ending.cancel()
+            self.end_now()
+            return
+        for state in self._states:
+            state.is_draining = True
+        self._supervisor.drain()
+        self._begin_to_end(linger_s=0.0)
+
+    def retire(self) -> None:
+        """Another server listens on our socket. Requests on connections that are ours already are still taken."""
+        self.is_shared = True
+        self._app.is_retiring = True
+        for server in self._server.servers:
+            server.close()
+        self._begin_to_end(_LINGER_S)
+
+    def _begin_to_end(self, linger_s: float) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.create_task(self._finish(linger_s), name="drain")
+
+    async def _finish(self, linger_s: float) -> None:
+        deadline = time.monotonic() + self.state.plan.serving.shutdown_timeout_s
+        await asyncio.sleep(linger_s)
+        while self._has_open_requests() and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_EVERY_S)
+        self.end_now()
+
+    def _has_open_requests(self) -> bool:
+        return bool(self.state.client.num_open_requests or self.load)
+
+    def end_now(self) -> None:
+        """What is open fails."""
+        self.state.client.fail_all("the server is shutting down")
+        self._server.should_exit = True
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours drain first."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def route_uvicorn_logs() -> None:
+    """uvicorn's warnings and errors look like ours."""
+    theirs = logging.getLogger("uvicorn")
+    theirs.handlers[:] = logging.getLogger("appliance").handlers
+    theirs.propagate = False
+    theirs.setLevel(logging.WARNING)
+
+
+def uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=bounded_protocol(Bounds.of(serving)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        root_path=serving.root_path,
+        timeout_keep_alive=max(1, round(serving.keep_alive_s)),
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _bound(config: uvicorn.Config, serving: ServingPlan) -> None:
+    """For connections from now on: uvicorn asks its config at each."""
+    config.http_protocol_class = bounded_protocol(Bounds.of(serving))
+    config.root_path = serving.root_path
+    config.timeout_keep_alive = max(1, round(serving.keep_alive_s))
