@@ -11,9 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from appliance.base.log import set_level
-from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Outputs, Scheduler
-from appliance.engine.core.sequence import RequestKey
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.messages import (
     AbortRequest,
@@ -31,6 +29,7 @@ from appliance.engine.messages import (
     Vocabulary,
 )
 from appliance.engine.processors import ProcessorError, make_processor
+from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw

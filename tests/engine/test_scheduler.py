@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from appliance.engine.core.config import SchedulerConfig, widest_window
-from appliance.engine.core.requests import Refusal
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes, SchedulerCaps
+from appliance.engine.refusal import Refusal
 from appliance.engine.step import StepPlan
 from appliance.plan.types import EnginePlan, KvGroupPlan, MemoryPlan
 

@@ -6,7 +6,8 @@ from bisect import insort
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
-from appliance.engine.core.sequence import Request, RequestKey, Sequence, Status
+from appliance.engine.core.sequence import Request, Sequence, Status
+from appliance.engine.refusal import RequestKey
 
 WEIGHT_OF_NEWEST = 0.05  # of an answer's length in the mean
 

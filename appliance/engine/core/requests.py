@@ -7,17 +7,9 @@ from appliance.engine.core.policy import Policy
 from appliance.engine.core.sequence import Request, Sequence
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import ErrorKind, GenerateRequest
+from appliance.engine.refusal import Refusal
 
 _MASK = (1 << 64) - 1
-
-
-class Refusal(Exception):  # noqa: N818 - an answer to one request, not an error of the engine
-    """One request is refused. `field` names the part of it that is to blame, if any."""
-
-    def __init__(self, kind: ErrorKind, field: str | None, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.field = field
 
 
 def sibling_seed(seed: int, index: int) -> int:

@@ -13,8 +13,8 @@ from appliance.engine.core.draft import StepDraft
 from appliance.engine.core.pace import Backlog, Decodes, Pace
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.prefill import PrefillRules
-from appliance.engine.core.requests import Refusal, RequestFactory
-from appliance.engine.core.sequence import Request, RequestKey, Sequence, Status
+from appliance.engine.core.requests import RequestFactory
+from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import (
     STEP_TOKEN_BOUNDS,
@@ -26,6 +26,7 @@ from appliance.engine.messages import (
     SchedulerCaps,
     SequenceOutput,
 )
+from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.step import RowError, StepPlan, StepResult
 
 Outputs = dict[bytes, list[SequenceOutput]]  # by client

@@ -6,8 +6,7 @@ from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
-
-RequestKey = tuple[bytes, str]  # (client, request id)
+from appliance.engine.refusal import RequestKey
 
 
 class Status(enum.Enum):

@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
-from appliance.engine.core.requests import Refusal
-from appliance.engine.core.sequence import RequestKey
 from appliance.engine.grammar.backends import backend_loader
 from appliance.engine.grammar.compiler import BUDGET_S, GrammarCompiler, Outcome
 from appliance.engine.grammar.interface import Grammar, GrammarError
 from appliance.engine.messages import Constraint, ErrorKind, GenerateRequest
+from appliance.engine.refusal import Refusal, RequestKey
 
 Clock = Callable[[], float]
 Settled = tuple[bytes, GenerateRequest, Grammar | Refusal]

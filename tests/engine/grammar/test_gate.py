@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from appliance.engine.boot import boot
-from appliance.engine.core.requests import Refusal
 from appliance.engine.grammar import compiler as compilers
 from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
@@ -26,6 +25,7 @@ from appliance.engine.messages import (
     UtilityRequest,
     Vocabulary,
 )
+from appliance.engine.refusal import Refusal
 from appliance.engine.scripted import Script
 from tests.engine.plans import scripted_plan
 from tests.engine.simulator import generate
