@@ -12,8 +12,8 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.interface import Executable, ExecutionLimits
+from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import load_model
-from appliance.plan.boot import WeightsReport
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import EnginePlan
 

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from appliance.engine.backend import load_backend
@@ -17,7 +18,7 @@ from appliance.engine.messages import BootPhase
 from appliance.engine.runner import Runner
 from appliance.engine.validation import SamplingLimits
 from appliance.engine.wire import raw
-from appliance.plan.boot import BootReport
+from appliance.plan.boot import BootReport, WeightsOrigin
 from appliance.plan.types import EnginePlan
 
 REPORT_EVERY_S = 0.1  # between two announcements of one phase
@@ -43,7 +44,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         seconds=phases.seconds,
         memory_bytes=dict(backend.executable.memory_bytes),
         num_blocks=config.num_blocks,
-        weights=backend.weights,
+        weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     grammars = GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, backend.vocab_size)))

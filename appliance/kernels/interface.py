@@ -14,14 +14,6 @@ from appliance.program.work import OperatorWork
 
 
 @dataclass(frozen=True, slots=True)
-class KvCacheShape:
-    """One layer's cache: num_blocks blocks of block_size tokens, for keys and for values."""
-
-    num_kv_heads: int
-    head_dim: int
-
-
-@dataclass(frozen=True, slots=True)
 class ExecutionLimits:
     """Sizes that binding allocates for; a step never exceeds them."""
 
@@ -120,7 +112,6 @@ class KernelSet(Protocol):
         self,
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
         cache: PackedCache | None = None,
     ) -> Executable:

@@ -11,7 +11,7 @@ from pathlib import Path
 from appliance.base.hashing import sha256_json
 from appliance.base.log import fields, logger
 from appliance.base.units import format_size
-from appliance.plan.boot import WeightsReport
+from appliance.kernels.reports import WeightsReport
 
 SUFFIX = ".packed"
 MIN_BYTES = 16 << 20  # less is packed about as fast as it is mapped

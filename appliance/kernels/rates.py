@@ -12,8 +12,9 @@ import numpy as np
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
-from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.interface import Executable, ExecutionLimits, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, Extent, GatherRows, Linear, PagedAttention, Slot, Span, StepProgram
 
 ATTENTION = "attention"  # beside the layouts, in the mapping of rates
@@ -52,21 +53,23 @@ def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[
 def _linear(kernels: CpuKernelSet, layout: Layout, num_threads: int) -> Executable:
     slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, _WIDTH), Slot(2, Extent.SAMPLED, _WIDTH))
     product = Linear(Span(slots[0], 0, _WIDTH), "weight", Span(slots[1], 0, _WIDTH))
-    program = StepProgram((Embed("table", slots[0]), product, GatherRows(slots[1], slots[2])), slots, slots[2], 0)
+    program = StepProgram((Embed("table", slots[0]), product, GatherRows(slots[1], slots[2])), slots, slots[2])
     weights = {"table": _table(), "weight": _weight(layout)}
-    return kernels.bind(program, weights, (), _limits(_ROWS, num_threads, quantize=layout in _GROUPS))
+    return kernels.bind(program, weights, _limits(_ROWS, num_threads, quantize=layout in _GROUPS))
 
 
 def _attention(kernels: CpuKernelSet, num_threads: int) -> Executable:
     width = _HEADS * _HEAD_DIM
     slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, width), Slot(2, Extent.SAMPLED, width))
     attention = PagedAttention(
-        q=Span(slots[0], 0, width), out=slots[1], layer=0, num_heads=_HEADS, num_kv_heads=_HEADS // 4,
+        q=Span(slots[0], 0, width), out=slots[1], cache=0, num_heads=_HEADS, num_kv_heads=_HEADS // 4,
         head_dim=_HEAD_DIM, scale=_HEAD_DIM**-0.5,
     )  # fmt: skip
-    program = StepProgram((Embed("table", slots[0]), attention, GatherRows(slots[1], slots[2])), slots, slots[2], 1)
-    shapes = (KvCacheShape(_HEADS // 4, _HEAD_DIM),)
-    return kernels.bind(program, {"table": _table()}, shapes, _limits(_PROMPT, num_threads, quantize=False))
+    caches = (KvShape(_HEADS // 4, _HEAD_DIM),)
+    program = StepProgram(
+        (Embed("table", slots[0]), attention, GatherRows(slots[1], slots[2])), slots, slots[2], caches
+    )
+    return kernels.bind(program, {"table": _table()}, _limits(_PROMPT, num_threads, quantize=False))
 
 
 def _table() -> CanonicalWeight:

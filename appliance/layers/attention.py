@@ -1,8 +1,8 @@
 """The attention block: projections into one slot, head norms, rotation, cache write, paged attention."""
 
-from appliance.kernels.interface import KvCacheShape
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import AttentionSpec
+from appliance.program.caches import KvShape
 from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope, Slot, Span
 
 
@@ -18,12 +18,12 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     q, k, v = builder.project(x, parts, builder.slot("qkv", q_width + 2 * kv_width))
     _emit_head_norms(builder, spec, prefix, q, k)
     _emit_rope(builder, spec, q, k)
-    builder.emit(KvWrite(k, v, layer, spec.num_kv_heads, spec.head_dim))
-    builder.kv_shapes.append(KvCacheShape(spec.num_kv_heads, spec.head_dim))
+    cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim))
+    builder.emit(KvWrite(k, v, cache, spec.num_kv_heads, spec.head_dim))
     out = builder.slot("attention", q_width)
     builder.emit(
         PagedAttention(
-            q, out, layer, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.scale, spec.window, spec.soft_cap
+            q, out, cache, spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.scale, spec.window, spec.soft_cap
         )
     )
     return out

@@ -4,8 +4,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from appliance.kernels.interface import KvCacheShape
 from appliance.layers.spec import RopeSpec
+from appliance.program.caches import KvShape
 from appliance.program.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
 
 
@@ -24,7 +24,6 @@ class CompiledDecoder:
     program: StepProgram
     weights: Mapping[str, WeightUse]
     ropes: Mapping[str, RopeSpec]
-    kv_shapes: tuple[KvCacheShape, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class ProgramBuilder:
     operators: list[Operator] = field(default_factory=list)
     weights: dict[str, WeightUse] = field(default_factory=dict)
     ropes: dict[str, RopeSpec] = field(default_factory=dict)
-    kv_shapes: list[KvCacheShape] = field(default_factory=list)
+    caches: list[KvShape] = field(default_factory=list)
     _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
 
     def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS) -> Slot:
@@ -61,6 +60,11 @@ class ProgramBuilder:
     def weight(self, name: str, *shape: int) -> str:
         self.weights[name] = WeightUse((name,), (shape,))
         return name
+
+    def cache(self, shape: KvShape) -> int:
+        """Declares a cache; returns its number, which operators name."""
+        self.caches.append(shape)
+        return len(self.caches) - 1
 
     def rope_table(self, rope: RopeSpec) -> str:
         """One table for all layers that rotate alike."""
@@ -96,8 +100,8 @@ class ProgramBuilder:
         self.emit(Linear(Span(x, 0, x.width), name, out, bias=bias, activation=activation))
 
     def finish(self, logits: Slot) -> CompiledDecoder:
-        program = StepProgram(tuple(self.operators), tuple(self._slots.values()), logits, len(self.kv_shapes))
-        return CompiledDecoder(program, dict(self.weights), dict(self.ropes), tuple(self.kv_shapes))
+        program = StepProgram(tuple(self.operators), tuple(self._slots.values()), logits, tuple(self.caches))
+        return CompiledDecoder(program, dict(self.weights), dict(self.ropes))
 
 
 def _joined_name(weights: Sequence[str]) -> str:

@@ -14,12 +14,12 @@ from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
+from appliance.kernels.reports import WeightsReport
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.spec import DecoderSpec
 from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.errors import ModelError
-from appliance.plan.boot import WeightsReport
 from appliance.plan.types import EnginePlan
 
 
@@ -63,7 +63,7 @@ def load_model(
         weights = DecoderWeights(compiled, inventory, reader, limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         started = time.monotonic()
-        executable = kernel_set.bind(compiled.program, weights, compiled.kv_shapes, limits, packed)
+        executable = kernel_set.bind(compiled.program, weights, limits, packed)
     if packed is not None and packed.report is not None:
         return LoadedModel(executable, packed.report)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)

@@ -18,7 +18,7 @@ MEASURED_ITEMS = ("weights", "logit_screen", "kv_cache", "activations", "workspa
 STATUS_FILE = "status.jsonl"  # what a server writes into its state folder; see service.status_file
 
 
-class WeightsReport(msgspec.Struct, frozen=True, kw_only=True):
+class WeightsOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where packed weights came from, how long it took, and why not from the cache where it was not."""
 
     origin: Literal["cache", "checkpoint"]
@@ -34,7 +34,7 @@ class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float]  # by phase
     memory_bytes: dict[str, int]  # by purpose: MEASURED_ITEMS
     num_blocks: int
-    weights: WeightsReport | None = None
+    weights: WeightsOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass
 from typing import Literal
 
+from appliance.program.caches import KvShape
+
 ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 
 
@@ -134,25 +136,25 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class KvWrite:
-    """Stores k and v [T, G * d] in layer `layer` of the paged cache at slot_mapping[t] (negative: skip the token)."""
+    """Stores k and v [T, G * d] in cache number `cache` at slot_mapping[t] (negative: skip the token)."""
 
     k: Span
     v: Span
-    layer: int
+    cache: int
     num_kv_heads: int
     head_dim: int
 
 
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """Causal attention of q [T, H * d] over the paged cache of `layer`; prefill, chunks and decode in one batch.
+    """Causal attention of q [T, H * d] over cache number `cache`; prefill, chunks and decode in one batch.
 
     window: a query at position p sees keys p - window + 1 .. p. soft_cap: scores become cap * tanh(scores / cap).
     """
 
     q: Span
     out: Slot
-    layer: int
+    cache: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -193,9 +195,10 @@ Operator = (
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """What a model does in one step. `logits` is the f32 [R, V] slot that the last operators fill."""
+    """What a model does in one step. `logits` is the f32 [R, V] slot that the last operators fill; `caches` are what
+    operators name by number."""
 
     operators: tuple[Operator, ...]
     slots: tuple[Slot, ...]
     logits: Slot
-    num_layers: int
+    caches: tuple[KvShape, ...] = ()

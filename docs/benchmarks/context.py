@@ -15,10 +15,11 @@ import numpy as np
 
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library, load_level
-from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.interface import ExecutionLimits, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import read_bandwidth, thread_pool
 from appliance.program import operators as ops
+from appliance.program.caches import KvShape
 from appliance.program.operators import Extent, Slot, Span, StepProgram
 
 BLOCK, NUM_LAYERS = 16, 4
@@ -38,22 +39,22 @@ def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: i
             ops.PagedAttention(
                 q=Span(qkv, 0, width),
                 out=mixed,
-                layer=layer,
+                cache=layer,
                 num_heads=heads,
                 num_kv_heads=kv_heads,
                 head_dim=head_dim,
                 scale=head_dim**-0.5,
             )
         )
-    program = StepProgram((*operators, ops.GatherRows(mixed, wanted)), (qkv, mixed, wanted), wanted, NUM_LAYERS)
+    shapes = (KvShape(kv_heads, head_dim),) * NUM_LAYERS
+    program = StepProgram((*operators, ops.GatherRows(mixed, wanted)), (qkv, mixed, wanted), wanted, shapes)
     table = np.random.default_rng(0).standard_normal((1, qkv.width)).astype(np.float32)
     most = max(CONTEXTS) * max(STREAMS)
     limits = ExecutionLimits(
         512, max(STREAMS), max(STREAMS), max(CONTEXTS), BLOCK, most // BLOCK, "bf16", threads, False
     )
     weights = {"x": CanonicalWeight(Layout.F32, 1, qkv.width, table)}
-    shapes = [KvCacheShape(kv_heads, head_dim)] * NUM_LAYERS
-    return CpuKernelSet("benchmark", library).bind(program, weights, shapes, limits)
+    return CpuKernelSet("benchmark", library).bind(program, weights, limits)
 
 
 def decode(streams: int, context: int) -> StepInputs:

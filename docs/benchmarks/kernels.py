@@ -91,11 +91,11 @@ def build(
     slots = (Slot(0, Extent.TOKENS, WIDTH), Slot(1, Extent.TOKENS, WIDTH), Slot(2, Extent.SAMPLED, WIDTH))
     spans = [Span(slot, 0, WIDTH) for slot in slots]
     linears = [Linear(spans[i % 2], f"w{i}", spans[1 - i % 2]) for i in range(count)]
-    program = StepProgram((Embed("x", slots[0]), *linears, GatherRows(slots[count % 2], slots[2])), slots, slots[2], 0)
+    program = StepProgram((Embed("x", slots[0]), *linears, GatherRows(slots[count % 2], slots[2])), slots, slots[2])
     table = CanonicalWeight(Layout.F32, 1, WIDTH, rng.standard_normal((1, WIDTH)).astype(np.float32))
     weights = {"x": table, **{f"w{i}": weight for i in range(count)}}
     limits = ExecutionLimits(rows, 1, 1, rows, 16, 1, "f32", threads, quantize)
-    return CpuKernelSet("benchmark", library).bind(program, weights, (), limits), count
+    return CpuKernelSet("benchmark", library).bind(program, weights, limits), count
 
 
 def best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:

@@ -10,11 +10,11 @@ import pytest
 from appliance.cli import status
 from appliance.deploy.process import identify
 from appliance.deploy.state import CurrentState, DeploymentState
-from appliance.plan.boot import BootReport, WeightsReport
+from appliance.plan.boot import BootReport, WeightsOrigin
 from appliance.service.status_file import STATUS_FILE
 
-FROM_CACHE = WeightsReport(origin="cache", seconds=0.125, size_bytes=3 << 20, file="/there/m.packed")
-PACKED = WeightsReport(origin="checkpoint", seconds=2.5, size_bytes=3 << 20, reason="nothing is kept")
+FROM_CACHE = WeightsOrigin(origin="cache", seconds=0.125, size_bytes=3 << 20, file="/there/m.packed")
+PACKED = WeightsOrigin(origin="checkpoint", seconds=2.5, size_bytes=3 << 20, reason="nothing is kept")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def generation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def write_boot(folder: Path, weights: WeightsReport | None) -> None:
+def write_boot(folder: Path, weights: WeightsOrigin | None) -> None:
     report = BootReport(seconds={}, memory_bytes={}, num_blocks=1, weights=weights)
     event = {"time": 1.0, "event": "boot", **msgspec.to_builtins(report)}
     (folder / STATUS_FILE).write_bytes(msgspec.json.encode(event) + b"\n")
@@ -63,7 +63,7 @@ def shown(capsys: pytest.CaptureFixture[str], *, as_json: bool = False) -> str:
     ],
 )
 def test_it_says_where_the_weights_came_from(
-    generation: Path, capsys: pytest.CaptureFixture[str], weights: WeightsReport, line: str
+    generation: Path, capsys: pytest.CaptureFixture[str], weights: WeightsOrigin, line: str
 ) -> None:
     write_boot(generation, weights)
     assert line in shown(capsys)

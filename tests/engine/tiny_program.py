@@ -4,8 +4,9 @@ import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.interface import Executable, ExecutionLimits, KvCacheShape
+from appliance.kernels.interface import Executable, ExecutionLimits
 from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.program.caches import KvShape
 from appliance.program.operators import (
     Embed,
     Extent,
@@ -39,11 +40,11 @@ def _program(vocab: int, window: int | None) -> StepProgram:
         Embed(table="embed", out=hidden, position_table="positions"),
         RmsNorm(x=hidden, weight="norm", out=normed, eps=1e-6),
         Linear(x=_whole(normed), weight="qkv", out=_whole(qkv)),
-        KvWrite(k=k, v=v, layer=0, num_kv_heads=KV_HEADS, head_dim=HEAD),
+        KvWrite(k=k, v=v, cache=0, num_kv_heads=KV_HEADS, head_dim=HEAD),
         PagedAttention(
             q=q,
             out=heads,
-            layer=0,
+            cache=0,
             num_heads=HEADS,
             num_kv_heads=KV_HEADS,
             head_dim=HEAD,
@@ -55,7 +56,9 @@ def _program(vocab: int, window: int | None) -> StepProgram:
         GatherRows(x=mixed, out=wanted),
         Linear(x=_whole(wanted), weight="head", out=_whole(logits)),
     )
-    return StepProgram(operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, num_layers=1)
+    return StepProgram(
+        operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, (KvShape(KV_HEADS, HEAD),)
+    )
 
 
 def _weight(generator: np.random.Generator, rows: int, columns: int, scale: float) -> CanonicalWeight:
@@ -94,4 +97,4 @@ def tiny_executable(
         quantize_activations=False,
         screen_logits=screen_logits,
     )
-    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, [KvCacheShape(KV_HEADS, HEAD)], limits)
+    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, limits)

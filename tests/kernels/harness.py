@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape, StepInputs
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
@@ -135,11 +136,11 @@ class Graph:
     def add(self, *operators: Operator) -> None:
         self.operators.extend(operators)
 
-    def program(self, result: Slot, num_layers: int = 0) -> StepProgram:
+    def program(self, result: Slot, caches: Sequence[KvShape] = ()) -> StepProgram:
         """Its logits are the token rows of `result` that a step samples."""
         logits = self.slot(result.width, Extent.SAMPLED)
         self.operators.append(GatherRows(result, logits))
-        return StepProgram(tuple(self.operators), tuple(self.slots), logits, num_layers)
+        return StepProgram(tuple(self.operators), tuple(self.slots), logits, tuple(caches))
 
 
 def int32(values: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -191,9 +192,8 @@ def bind(
     graph: Graph,
     program: StepProgram,
     bounds: ExecutionLimits,
-    kv_shapes: Sequence[KvCacheShape] = (),
 ) -> Executable:
-    return kernel_set.bind(program, graph.weights, kv_shapes, bounds)
+    return kernel_set.bind(program, graph.weights, bounds)
 
 
 def run_once(

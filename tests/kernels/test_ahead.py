@@ -5,10 +5,10 @@ import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Executable, KvCacheShape, StepInputs
+from appliance.kernels.interface import Executable, StepInputs
 from appliance.kernels.layout import Layout
 from tests.kernels.harness import Graph, batch_step, bind, limits
-from tests.kernels.test_program import DIM, KV_HEADS, VOCABULARY, decoder
+from tests.kernels.test_program import VOCABULARY, decoder
 
 TABLES = [[9, 3], [30, 1], [2, 4]]
 PROMPTS = np.random.default_rng(1).integers(0, VOCABULARY, (3, 15)).tolist()
@@ -19,7 +19,7 @@ def executable(request: pytest.FixtureRequest, native: CpuKernelSet) -> Executab
     graph = Graph()
     program = decoder(graph, Layout.INT8)
     bounds = limits(64, quantize=True, num_threads=request.param)
-    bound = bind(native, graph, program, bounds, [KvCacheShape(KV_HEADS, DIM)])
+    bound = bind(native, graph, program, bounds)
     bound.run(batch_step(PROMPTS, [0, 0, 0], TABLES, 16))
     return bound
 

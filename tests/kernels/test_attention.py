@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
+from appliance.program.caches import KvShape
 from appliance.program.operators import KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 
@@ -35,7 +36,7 @@ def make(
     q = Span(qkv, 0, heads * dim)
     graph.add(KvWrite(k, v, 0, kv_heads, dim))
     graph.add(PagedAttention(q, out, 0, heads, kv_heads, dim, dim**-0.5, window, cap))
-    return bind(kernel_set, graph, graph.program(out, 1), bounds, [KvCacheShape(kv_heads, dim)])
+    return bind(kernel_set, graph, graph.program(out, [KvShape(kv_heads, dim)]), bounds)
 
 
 def tables(block_size: int, *lengths: int) -> list[list[int]]:
@@ -153,7 +154,7 @@ def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     length = 2 * half + 1
     bounds = limits(length, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS)
-    executable = bind(native, graph, graph.program(out, 1), bounds, [KvCacheShape(1, dim)])
+    executable = bind(native, graph, graph.program(out, [KvShape(1, dim)]), bounds)
     for token in range(1, 65):
         prompt = [0] * half + [token] * half + [query]
         got = executable.run(batch_step([prompt], [0], tables(16, length), 16))[-1]
@@ -178,7 +179,7 @@ def test_a_spoiled_sequence_does_not_spoil_the_next_owner_of_its_blocks(native: 
     qkv, out = graph.given(values), graph.slot(heads * dim)
     graph.add(KvWrite(Span(qkv, 64, 32), Span(qkv, 96, 32), 0, kv_heads, dim))
     graph.add(PagedAttention(Span(qkv, 0, 64), out, 0, heads, kv_heads, dim, 1.0))
-    executable = bind(native, graph, graph.program(out, 1), limits(32), [KvCacheShape(kv_heads, dim)])
+    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)]), limits(32))
     executable.run(batch_step([[0] * 16], [0], [[5]], 16))
     assert np.isfinite(executable.run(batch_step([[1, 2, 3]], [0], [[5]], 16))).all()
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, KvCacheShape, StepInputs
+from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
+from appliance.program.caches import KvShape
 from appliance.program.operators import Add, KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 from tests.kernels.test_attention import VOCABULARY, make
@@ -253,7 +254,7 @@ def test_a_layer_with_a_window_beside_one_without(native: CpuKernelSet) -> None:
         graph.add(PagedAttention(q, slot, layer, heads, kv_heads, dim, dim**-0.5, window))
     graph.add(Add(seen, out))
     crowd = tree()
-    executable = bind(native, graph, graph.program(out, 2), bounds_of(crowd), [KvCacheShape(kv_heads, dim)] * 2)
+    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)] * 2), bounds_of(crowd))
     crowd.fill(executable)
     order = crowd.shuffled()
     executable.run(crowd.decode(*order))

@@ -36,7 +36,7 @@ class Block:
 
     def bind(self, native: CpuKernelSet, result: Slot) -> CpuExecutable:
         program = self.graph.program(result)
-        return native.bind(program, self.graph.weights, (), limits(self.rows, quantize=True))
+        return native.bind(program, self.graph.weights, limits(self.rows, quantize=True))
 
     def run(self, native: CpuKernelSet, *, fused: bool) -> tuple[np.ndarray, np.ndarray]:
         """The result, and what then lies in the second half of the slot between: the first is the logits' by then. A

@@ -82,7 +82,7 @@ class Chain:
         if not alone:
             self.graph.add(Add(between, self.graph.slot(between.width)))
         program = self.graph.program(self.out)
-        executable = native.bind(program, self.graph.weights, (), limits(self.rows, quantize=True))
+        executable = native.bind(program, self.graph.weights, limits(self.rows, quantize=True))
         result = executable.run(plain_step(self.rows)).copy()
         floats = ctypes.c_float * (self.rows * between.width)
         left = np.array(floats.from_address(executable.slot(between)))[result.size :]

@@ -122,7 +122,7 @@ def test_only_sampled_rows_reach_the_logits(native: CpuKernelSet) -> None:
     source = graph.given(x)
     step = plain_step(ROWS)
     step.sampled_rows = np.array([6, 2], np.int32)
-    executable = native.bind(graph.program(source), graph.weights, (), limits())
+    executable = native.bind(graph.program(source), graph.weights, limits())
     np.testing.assert_array_equal(executable.run(step), x[[6, 2]])
 
 

@@ -17,7 +17,7 @@ from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.packed_file import write_packed
 from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
-from appliance.plan.boot import WeightsReport
+from appliance.kernels.reports import WeightsReport
 from appliance.program.operators import Linear, RmsNorm, StepProgram
 from tests.kernels.harness import Graph, limits, plain_step, random_weight, whole
 
@@ -52,7 +52,7 @@ def wait_for_keepers() -> None:
 
 def bind(native: CpuKernelSet, cache: PackedCache | None) -> CpuExecutable:
     graph, program = graph_of_all_layouts()
-    executable = native.bind(program, graph.weights, (), limits(), cache)
+    executable = native.bind(program, graph.weights, limits(), cache)
     wait_for_keepers()
     return executable
 
@@ -278,7 +278,7 @@ def test_an_engine_that_ends_stops_writing(
 
     monkeypatch.setattr("appliance.kernels.cpu.packed_keeper.write_packed", endless)
     graph, program = graph_of_all_layouts()
-    executable = native.bind(program, graph.weights, (), limits(), cache_in(tmp_path))
+    executable = native.bind(program, graph.weights, limits(), cache_in(tmp_path))
     begun.wait()
     executable.close()
     assert list(tmp_path.iterdir()) == []
@@ -337,7 +337,7 @@ class Pieces(WeightPieces):
 def kept_bytes(
     native: CpuKernelSet, weights: dict[str, CanonicalWeight] | Pieces, program: StepProgram, folder: Path
 ) -> bytes:
-    executable = native.bind(program, weights, (), limits(), cache_in(folder))
+    executable = native.bind(program, weights, limits(), cache_in(folder))
     wait_for_keepers()
     executable.close()
     (kept,) = folder.glob("*.packed")

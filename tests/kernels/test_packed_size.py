@@ -22,7 +22,7 @@ def packed_here(native: CpuKernelSet, weight: CanonicalWeight) -> int:
     graph = Graph()
     x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
     graph.add(Linear(whole(x), graph.weight(weight), whole(out)))
-    executable = native.bind(graph.program(out), graph.weights, (), limits())
+    executable = native.bind(graph.program(out), graph.weights, limits())
     size = executable.memory_bytes["weights"]
     executable.close()
     return size

@@ -77,7 +77,7 @@ def digest(library: Library, weight: CanonicalWeight) -> str:
     x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
     name = graph.weight(weight)
     graph.add(Linear(whole(x), name, whole(out)))
-    executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, (), limits())
+    executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, limits())
     handle = executable.matrix(name)
     form = abi.PackedForm()
     library.functions.appl_weight_form(handle, ctypes.byref(form))

@@ -10,7 +10,7 @@ import pytest
 from appliance.kernels.cpu import memory as memory_module
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.memory import MADV_POPULATE_WRITE, MappedMemory
-from appliance.kernels.interface import KvCacheShape
+from appliance.program.caches import KvShape
 from appliance.program.operators import KvWrite, PagedAttention, Span
 from tests.kernels.harness import Graph, batch_step, limits
 
@@ -47,17 +47,17 @@ def pages(start: int, size_bytes: int) -> set[int]:
     return set(range(start // PAGE, (start + size_bytes - 1) // PAGE + 1))
 
 
-def with_layers(native: CpuKernelSet, shape: KvCacheShape, kv_dtype: str) -> CpuExecutable:
+def with_layers(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> CpuExecutable:
     graph = Graph()
-    program = graph.program(graph.given(np.zeros((4, 32), np.float32)))
+    program = graph.program(graph.given(np.zeros((4, 32), np.float32)), [shape] * NUM_LAYERS)
     bounds = limits(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
-    return native.bind(program, graph.weights, [shape] * NUM_LAYERS, bounds)
+    return native.bind(program, graph.weights, bounds)
 
 
 @pytest.mark.usefixtures("can_populate")
-@pytest.mark.parametrize("shape", [KvCacheShape(2, 64), KvCacheShape(1, 16), KvCacheShape(3, 80)], ids=str)
+@pytest.mark.parametrize("shape", [KvShape(2, 64), KvShape(1, 16), KvShape(3, 80)], ids=str)
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
-def test_a_block_becomes_resident_in_every_layer(native: CpuKernelSet, shape: KvCacheShape, kv_dtype: str) -> None:
+def test_a_block_becomes_resident_in_every_layer(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> None:
     """Keys of a layer, its values, then the next layer's: each a whole number of blocks."""
     executable = with_layers(native, shape, kv_dtype)
     memory = in_small_pages(executable._kv_cache)
@@ -82,7 +82,7 @@ def test_a_step_finds_its_memory_there_and_what_was_written_stays(native: CpuKer
     graph.add(KvWrite(Span(qkv, dim, dim), Span(qkv, 2 * dim, dim), 0, 1, dim))
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     bounds = limits(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
-    executable = native.bind(graph.program(out, 1), graph.weights, [KvCacheShape(1, dim)], bounds)
+    executable = native.bind(graph.program(out, [KvShape(1, dim)]), graph.weights, bounds)
     memory = in_small_pages(executable._kv_cache)
     for block in (3, 40):
         executable.prefault(block)

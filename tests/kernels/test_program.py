@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, KernelSet, KvCacheShape
+from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.layout import Layout
 from appliance.program import operators as ops
+from appliance.program.caches import KvShape
 from appliance.program.operators import Extent, Span, StepProgram
 from tests.kernels.harness import Graph, batch_step, bind, dense, limits, random_weight, whole
 
@@ -49,13 +50,13 @@ def decoder(graph: Graph, layout: Layout) -> StepProgram:
         ops.Linear(whole(last), head, whole(logits)),
         ops.SoftCap(logits, 30.0),
     )
-    return StepProgram(tuple(graph.operators), tuple(graph.slots), logits, 1)
+    return StepProgram(tuple(graph.operators), tuple(graph.slots), logits, (KvShape(KV_HEADS, DIM),))
 
 
 def make(kernel_set: KernelSet, layout: Layout, quantize: bool = True) -> Executable:
     graph = Graph()
     program = decoder(graph, layout)
-    return bind(kernel_set, graph, program, limits(64, quantize=quantize), [KvCacheShape(KV_HEADS, DIM)])
+    return bind(kernel_set, graph, program, limits(64, quantize=quantize))
 
 
 def run_pieces(executable: Executable, tokens: list[int], pieces: list[int]) -> np.ndarray:

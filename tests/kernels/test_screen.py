@@ -52,9 +52,9 @@ def head_of(
     graph.add(Linear(whole(gathered), graph.weight(weight), whole(logits)))
     if cap is not None:
         graph.add(SoftCap(logits, cap))
-    program = StepProgram(tuple(graph.operators), tuple(graph.slots), logits, 0)
+    program = StepProgram(tuple(graph.operators), tuple(graph.slots), logits)
     bounds = replace(limits(num_threads=threads, quantize=quantize), screen_logits=True)
-    return Head(native.bind(program, graph.weights, (), bounds), len(x))
+    return Head(native.bind(program, graph.weights, bounds), len(x))
 
 
 def random_input(rows: int, hidden: int = HIDDEN) -> np.ndarray:

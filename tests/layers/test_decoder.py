@@ -103,8 +103,8 @@ def test_only_sampled_rows_go_on_after_the_last_attention() -> None:
 
 def test_keys_of_all_tokens_are_cached_in_every_layer() -> None:
     compiled = compile_decoder(SPEC, {})
-    assert [op.layer for op in of_kind(compiled, KvWrite)] == [0, 1]
-    assert compiled.program.num_layers == len(compiled.kv_shapes) == 2
+    assert [op.cache for op in of_kind(compiled, KvWrite)] == [0, 1]
+    assert len(compiled.program.caches) == 2
 
 
 def test_one_rotation_turns_queries_and_keys() -> None:

@@ -69,7 +69,7 @@ def bind(
     compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
     with open_tensors(facts) as reader:
         weights = DecoderWeights(compiled, inventory, reader, bounds.max_model_len)
-        return kernel_set.bind(compiled.program, weights, compiled.kv_shapes, bounds)
+        return kernel_set.bind(compiled.program, weights, bounds)
 
 
 def _int32(*values: Any) -> list[np.ndarray]:

@@ -13,7 +13,8 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.interface import StepInputs
-from appliance.plan.boot import BootReport, WeightsReport, compare_boot
+from appliance.kernels.reports import WeightsReport
+from appliance.plan.boot import BootReport, compare_boot
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from tests.models.tiny import FAMILIES

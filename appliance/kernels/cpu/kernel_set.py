@@ -17,12 +17,13 @@ from appliance.kernels.cpu.screen import create_screen
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
-from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.interface import ExecutionLimits, StepInputs
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena
+from appliance.program.caches import KvShape
 from appliance.program.work import OperatorWork, program_work
 
 
@@ -36,13 +37,12 @@ class CpuKernelSet:
         self,
         program: ops.StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
         cache: PackedCache | None = None,
     ) -> "CpuExecutable":
         """Raises BindError where sizes do not fit together."""
         with contextlib.ExitStack() as resources:
-            executable = CpuExecutable(self._library, resources, program, weights, kv_shapes, limits, cache)
+            executable = CpuExecutable(self._library, resources, program, weights, limits, cache)
             executable.own(resources.pop_all())
             return executable
 
@@ -54,7 +54,6 @@ class CpuExecutable:
         resources: contextlib.ExitStack,
         program: ops.StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
         cache: PackedCache | None,
     ) -> None:
@@ -77,7 +76,7 @@ class CpuExecutable:
         self._offsets = arena.offsets
         self._native_limits = _native_limits(limits)
         self._cache_parts: list[tuple[int, int]] = []  # where the keys or values of a layer begin; bytes of a block
-        self._kv_cache, layers = self._allocate_cache(kv_shapes)
+        self._kv_cache, layers = self._allocate_cache(program.caches)
         self._program = self._create_program(program, layers, resources)
         shape = (limits.max_num_sampled, program.logits.width)
         self._logits = self._arena.floats(arena.offsets[program.logits.index], shape[0] * shape[1]).reshape(shape)
@@ -180,13 +179,13 @@ class CpuExecutable:
         self._finalizer()
         self._run = _closed
 
-    def _allocate_cache(self, kv_shapes: Sequence[KvCacheShape]) -> tuple[MappedMemory, "ctypes.Array[abi.KvLayer]"]:
+    def _allocate_cache(self, shapes: Sequence[KvShape]) -> tuple[MappedMemory, "ctypes.Array[abi.KvLayer]"]:
         size_of = self._library.functions.appl_kv_bytes
-        sizes = [size_of(self._native_limits, shape.num_kv_heads, shape.head_dim) for shape in kv_shapes]
+        sizes = [size_of(self._native_limits, shape.num_kv_heads, shape.head_dim) for shape in shapes]
         memory = MappedMemory(2 * sum(sizes))
-        layers = (abi.KvLayer * len(kv_shapes))()
+        layers = (abi.KvLayer * len(shapes))()
         start = 0
-        for layer, shape, size in zip(layers, kv_shapes, sizes, strict=True):
+        for layer, shape, size in zip(layers, shapes, sizes, strict=True):
             layer.keys, layer.values = memory.address + start, memory.address + start + size
             layer.num_kv_heads, layer.head_dim = shape.num_kv_heads, shape.head_dim
             self._cache_parts += [(at, size // self._limits.num_blocks) for at in (start, start + size)]

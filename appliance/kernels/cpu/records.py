@@ -86,14 +86,14 @@ def _rope(op: ops.Rope, at: Addresses) -> abi.Rope:
 
 
 def _kv_write(op: ops.KvWrite, at: Addresses) -> abi.KvWrite:
-    return abi.KvWrite(_span(op.k, at), _span(op.v, at), op.layer)
+    return abi.KvWrite(_span(op.k, at), _span(op.v, at), op.cache)
 
 
 def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
     return abi.Attention(
         q=_span(op.q, at),
         out=_span(op.out, at),
-        layer=op.layer,
+        layer=op.cache,
         num_heads=op.num_heads,
         window=op.window or 0,
         scale=op.scale,

@@ -18,7 +18,7 @@ from appliance.kernels.cpu.packing import Packer
 from appliance.kernels.errors import BindError
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
-from appliance.plan.boot import WeightsReport
+from appliance.kernels.reports import WeightsReport
 from appliance.program.operators import StepProgram
 
 _log = logger("kernels")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from appliance.kernels.interface import ExecutionLimits, KvCacheShape, StepInputs
+from appliance.kernels.interface import ExecutionLimits, StepInputs
 from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
@@ -27,7 +27,6 @@ class ReferenceExecutable:
         self,
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
     ) -> None:
         self._program = program
@@ -41,7 +40,7 @@ class ReferenceExecutable:
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
         self._buffers = {slot.index: torch.zeros(rows[slot.extent], slot.width) for slot in program.slots}
         dtype = KV_DTYPES[limits.kv_dtype]
-        shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in kv_shapes]
+        shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in program.caches]
         self._caches = [LayerCache(torch.zeros(s, dtype=dtype), torch.zeros(s, dtype=dtype)) for s in shapes]
 
     @torch.inference_mode()
@@ -132,9 +131,8 @@ class ReferenceKernelSet:
         self,
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        kv_shapes: Sequence[KvCacheShape],
         limits: ExecutionLimits,
         cache: PackedCache | None = None,
     ) -> ReferenceExecutable:
         """Packs nothing, so `cache` is left alone."""
-        return ReferenceExecutable(program, weights, kv_shapes, limits)
+        return ReferenceExecutable(program, weights, limits)

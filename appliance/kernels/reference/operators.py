@@ -116,7 +116,7 @@ def rope(op: ops.Rope, step: Step) -> None:
 
 def kv_write(op: ops.KvWrite, step: Step) -> None:
     k, v = (step.span(span).reshape(-1, op.num_kv_heads, op.head_dim) for span in (op.k, op.v))
-    step.caches[op.layer].write(step.slot_mapping, k, v)
+    step.caches[op.cache].write(step.slot_mapping, k, v)
 
 
 def paged_attention(op: ops.PagedAttention, step: Step) -> None:
@@ -124,7 +124,7 @@ def paged_attention(op: ops.PagedAttention, step: Step) -> None:
     out = step.slot(op.out)
     for sequence, length in enumerate(step.seq_lens):
         rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
-        keys, values = step.caches[op.layer].gather(step.block_tables[sequence], length)
+        keys, values = step.caches[op.cache].gather(step.block_tables[sequence], length)
         out[rows] = attend(op, q[rows], keys, values).flatten(1)
 
 
