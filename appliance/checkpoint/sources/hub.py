@@ -4,6 +4,7 @@ The library retries an unreachable hub for half a minute. One short question fir
 local cache is asked.
 """
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -84,6 +85,8 @@ def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -
                 where, f"has no file {address.file!r}", f"it has: {', '.join(near[:8])}" if near else None
             )
         return _with_shards(address.file, files)
+    if address.quant is not None:
+        return _quantized(where, address.quant, files)
     kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in ignored)]
     if not any(name.endswith(".safetensors") for name in kept):
         return _only_gguf(where, kept)
@@ -98,14 +101,36 @@ def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:
     return [shard for shard in sorted(files) if shard.startswith(f"{stem}-") and shard.endswith(f"-of-{count}.gguf")]
 
 
-def _only_gguf(where: str, files: Sequence[str]) -> str | list[str]:
+def _quantized(where: str, quant: str, files: Sequence[str]) -> str | list[str]:
+    """The one GGUF model whose name holds `quant` as a word of its own, in any case of its letters."""
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quant)}(?![A-Za-z0-9_])", re.IGNORECASE)
+    models = _gguf_models(files)
+    found = [name for name in models if word.search(name)]
+    if len(found) == 1:
+        return _with_shards(found[0], files)
+    if found:
+        raise CheckpointError(where, f"holds {len(found)} GGUF models of {quant}", f"name one: {_listed(where, found)}")
+    hint = f"it has: {', '.join(models[:8])}" if models else None
+    raise UnreachableError(where, f"has no GGUF model of {quant}", hint)
+
+
+def _gguf_models(files: Sequence[str]) -> list[str]:
+    """GGUF files that hold a model, each split one by its first file."""
     models = [name for name in files if name.endswith(".gguf") and "mmproj" not in name]
-    firsts = [name for name in models if "-of-" not in name or "-00001-of-" in name]
+    return [name for name in models if "-of-" not in name or "-00001-of-" in name]
+
+
+def _listed(where: str, names: Sequence[str]) -> str:
+    return f"{where}/{names[0]}; also {', '.join(names[1:6])}"
+
+
+def _only_gguf(where: str, files: Sequence[str]) -> str | list[str]:
+    firsts = _gguf_models(files)
     if len(firsts) == 1:
-        return _with_shards(firsts[0], models)
+        return _with_shards(firsts[0], files)
     if firsts:
         raise CheckpointError(
-            where, f"holds {len(firsts)} GGUF models", f"name one: {where}/{firsts[0]}; also {firsts[1:6]}"
+            where, f"holds {len(firsts)} GGUF models", f"name one: {_listed(where, firsts)}"
         )
     raise CheckpointError(where, "holds neither safetensors nor GGUF files")
 
