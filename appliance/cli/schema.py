@@ -1,19 +1,20 @@
-"""`appliance schema`: the JSON Schema of a deployment and the reference page, printed, written or compared."""
+"""`appliance schema`: the JSON Schema of a deployment and the reference pages, printed, written or compared."""
 
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.base.errors import ExitCode
-from appliance.spec.reference import reference_text
+from appliance.spec.reference import reference_text, refused_text
 from appliance.spec.schema import schema_text
 
 SCHEMA_PATH = "schemas/deployment.v1.json"
 REFERENCE_PATH = "docs/reference/spec.md"
+REFUSED_PATH = "docs/reference/not-in-this-version.md"
 
 
 def run(check: bool = False, write: bool = False, root: str = ".") -> int:
-    """Prints the schema; or writes both generated files below `root`; or answers 2 when one of them is stale."""
+    """Prints the schema; or writes all generated files below `root`; or answers 2 when one of them is stale."""
     if not check and not write:
         print(schema_text(), end="")
         return ExitCode.OK
@@ -32,7 +33,7 @@ def run(check: bool = False, write: bool = False, root: str = ".") -> int:
 
 def generated() -> Mapping[str, str]:
     """Text of each generated file, by its path in the repository."""
-    return {SCHEMA_PATH: schema_text(), REFERENCE_PATH: reference_text()}
+    return {SCHEMA_PATH: schema_text(), REFERENCE_PATH: reference_text(), REFUSED_PATH: refused_text()}
 
 
 def _committed(path: Path) -> str | None:

@@ -1,6 +1,7 @@
-"""The reference page of the spec, generated. Written to docs/reference/spec.md."""
+"""The reference pages of the spec, generated: what this version runs, and apart from it what it refuses."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 from appliance.catalog.rules import SUMMARIES
 from appliance.spec.deployment import DeploymentSpec
@@ -17,32 +18,66 @@ Any value may be `${env:NAME}`, `${env:NAME:?message}` or `${file:path}`, and is
 `--set path=value` and `APPLIANCE__SECTION__FIELD` override the file, unless it says `overrides: none`.
 
 The column *apply* says what a change of the field costs: `live` nothing, `adapters` a change of the adapter set,
-`drain` a new server, which takes the place of the old one, `restart` a new server with another engine. What is marked
-*not in this version* is checked, and refused by the planner.
+`drain` a new server, which takes the place of the old one, `restart` a new server with another engine. Fields that this
+version refuses stand on [a page of their own](not-in-this-version.md).
+"""
+
+_REFUSED_HEAD = """# Fields that this version refuses
+
+Generated from the declarations in `appliance/spec/sections/`: `appliance schema --write`. Do not edit.
+
+These fields are part of the format, so that a spec can be written, checked and imported today. `appliance validate`
+checks their values; `plan` and `apply` refuse a spec that sets one of them, at its place. Editors do not suggest them.
+Fields that this version runs are [here](spec.md).
 """
 
 
 def reference_text() -> str:
-    """Markdown, as committed."""
-    lines = [_HEAD, *_section_lines("The document", DeploymentSpec, "")]
+    """Markdown of the fields that this version runs, and of the rules, as committed."""
+    return _page(_HEAD, _is_run, ["", *_rule_lines()])
+
+
+def refused_text() -> str:
+    """Markdown of the fields that this version refuses, as committed."""
+    return _page(_REFUSED_HEAD, lambda found: not _is_run(found), [])
+
+
+def _is_run(found: Field) -> bool:
+    """Whether this version runs the field: it is built, and so is every section around it."""
+    parts = found.path.replace("[]", "").split(".")
+    around = (_by_path()[".".join(parts[:count])] for count in range(1, len(parts) + 1))
+    return all(each.doc.built for each in around)
+
+
+@functools.cache
+def _by_path() -> dict[str, Field]:
+    return {found.path.replace("[]", ""): found for found in walk()}
+
+
+def _page(head: str, belongs: Callable[[Field], bool], tail: list[str]) -> str:
+    sections: list[tuple[str, type[Section], str]] = [("The document", DeploymentSpec, "")]
     for found in walk():
         if found.child is not None:
             path = found.path + ("[]" if found.is_list else "")
-            lines += ["", *_section_lines(f"`{path}`", found.child, path, found)]
-    lines += ["", *_rule_lines()]
-    return "\n".join(lines) + "\n"
+            sections.append((f"`{path}`", found.child, path))
+    lines = [head]
+    for title, section, path in sections:
+        rows = [found for found in fields_of(section, path) if belongs(found)]
+        if rows:
+            lines += (
+                ["", *_section_lines(title, section, rows)] if len(lines) > 1 else _section_lines(title, section, rows)
+            )
+    return "\n".join(lines + tail) + "\n"
 
 
-def _section_lines(title: str, section: type[Section], path: str, found: Field | None = None) -> Iterator[str]:
+def _section_lines(title: str, section: type[Section], rows: list[Field]) -> Iterator[str]:
     yield f"## {title}"
     yield ""
-    lacking = " *Not in this version.*" if found is not None and not found.doc.built else ""
-    yield section.doc + lacking
+    yield section.doc
     yield ""
     yield "| field | takes | default | apply | meaning |"
     yield "|---|---|---|---|---|"
-    for each in fields_of(section, path):
-        yield _row(each)
+    yield from map(_row, rows)
 
 
 def _row(found: Field) -> str:

@@ -85,6 +85,8 @@ def _property(found: Field, generated: dict[str, Any]) -> dict[str, Any]:
         schema["default"] = found.default_text if isinstance(found.doc.default, int | float) else found.doc.default
         if isinstance(found.doc.default, bool | int | float) and not _is_text(found):
             schema["default"] = found.doc.default
+    if not found.doc.built:
+        schema["doNotSuggest"] = True  # yaml-language-server leaves such fields out of its completions
     schema["x-apply"] = found.doc.apply
     schema["x-since"] = found.doc.since
     if found.doc.auto:

@@ -8,9 +8,11 @@ import jsonschema
 import pytest
 import yaml
 
+from appliance.catalog.rules import SUMMARIES
 from appliance.cli import schema as schema_verb
 from appliance.spec import load_spec
 from appliance.spec.paths import parse_path
+from appliance.spec.reference import reference_text, refused_text
 from appliance.spec.schema import deployment_schema, schema_text
 from appliance.spec.starter import SOURCE, starter_text
 from appliance.spec.tree import find, walk
@@ -122,3 +124,18 @@ def test_names_are_unlike_only_where_they_mean_other_things() -> None:
         *("num_prompts", "input_len", "output_len"),  # of a benchmark, and of the gate of a new generation
     }
     assert several <= allowed, several - allowed
+
+
+def test_what_this_version_refuses_is_not_suggested() -> None:
+    model = deployment_schema()["definitions"]["ModelSection"]["properties"]
+    assert model["enable_sleep_mode"]["doNotSuggest"]
+    assert "doNotSuggest" not in model["source"]
+
+
+def test_each_field_stands_on_one_page() -> None:
+    run, refused = reference_text(), refused_text()
+    assert "| `source` |" in run
+    assert "| `enable_sleep_mode` |" in refused
+    assert "| `enable_sleep_mode` |" not in run
+    assert "Not in this version" not in run
+    assert run.count("\n| `") + refused.count("\n| `") == len(list(walk())) + len(SUMMARIES)
