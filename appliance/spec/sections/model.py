@@ -76,7 +76,7 @@ class ModelSection(Section):
 
     source: Text = field(
         REQUIRED,
-        "Where the checkpoint is: hf://owner/name[/file.gguf], hf://owner/name:Q4_K_M, a folder, a .gguf file, a hub id.",
+        "Where the checkpoint is: hf://owner/name[/file.gguf], hf://owner/name:Q4_K_M, a folder, a file or a hub id.",
         vllm="model",
     )
     mirrors: list[Text] = field(
