@@ -5,7 +5,7 @@
 NAMEs: the commands APPLIANCE, LLAMA, VLLM and OPENVINO; the models FOLDER, FOLDER_W8A8, FOLDER_REAL, MODEL_BF16,
 MODEL_Q8, MODEL_Q4_0, MODEL_05B, MODEL_15B and MODEL_GEMMA. Rows whose contest lacks one of them say that they were not
 measured. What RESULTS holds already is not measured again, so a long run can be stopped and go on. With --rounds 0
-nothing runs.
+nothing runs. RESULTS/run.json is then this run for pages.py.
 
 Each figure is the median of the rounds (least-greatest). A ratio is that of the medians, ours to the best peer's, and
 in brackets the range of the ratios of single rounds. Shares of the floor (`appliance doctor --measure`) are of one more
@@ -13,6 +13,10 @@ run of ours, and in brackets of what the machine gave around that run. Bold: sho
 """
 
 import argparse
+import datetime
+import json
+import os
+import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +27,7 @@ from typing import Any, Self
 
 import yaml
 from contest import Contest, Figures, in_unit, ratio, ratios, read_contest, read_figures
+from pages import COLUMNS, HEADS
 from versus import add_run_options, definitions, run
 
 from appliance.bench.result import load
@@ -31,7 +36,6 @@ HERE = Path(__file__).parent
 # Whose share of the floor is told with a figure. Of others, all kinds whose steps take a tenth of the time.
 STEPS_OF = {"prefill_throughput": "prefill", "ttft_p50": "prefill", "decode_throughput": "decode", "itl_p50": "decode"}
 LEAST_PART = 0.1
-HEADS = ("work", "aim", "rounds", "appliance", "best peer", "ratio", "of the floor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,19 @@ def row(aim: Aim, contest: Contest, figures: Mapping[str, Figures], folder: Path
     )
 
 
+def run_record(
+    title: str, aims: Sequence[Aim], figures: Mapping[str, Mapping[str, Figures]], rows: Sequence[Sequence[str]]
+) -> dict[str, Any]:
+    """What pages.py reads of a run: each row as it is printed, and the figures of each round and side behind it."""
+    told = []
+    for aim, cells in zip(aims, rows, strict=True):
+        sides = figures.get(aim.contest, {})
+        values = {label: list(aim.value.of(found).values()) for label, found in sides.items()}
+        told.append({**dict(zip(COLUMNS, cells, strict=True)), "values": {k: v for k, v in values.items() if v}})
+    machine = f"{os.cpu_count()} cores, {platform.platform()}."
+    return {"title": title, "date": str(datetime.date.today()), "machine": machine, "notes": [], "rows": told}
+
+
 def not_measured(aim: Aim) -> Sequence[str]:
     return aim.work, str(aim.bound), "0", "not measured", "", "", ""
 
@@ -180,6 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", nargs="+", metavar="CONTEST", help="run these alone")
+    parser.add_argument("--title", default=platform.machine(), help="what the machine is called on its page")
     add_run_options(parser)
     given = parser.parse_args()
     raw = yaml.safe_load((HERE / "aims.yaml").read_text(encoding="utf-8"))
@@ -189,16 +207,17 @@ def main() -> None:
             run(contest, given.results / name, given.rounds, with_roofline=True)
     aims = [Aim.read(each) for each in raw["aims"]]
     figures = {name: read_figures(contest, given.results / name) for name, contest in contests.items()}
-    rows = [HEADS, ("---",) * len(HEADS)] + [
+    rows = [
         row(aim, contests[aim.contest], figures[aim.contest], given.results / aim.contest)
         if aim.contest in contests
         else not_measured(aim)
         for aim in aims
     ]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + "\n"
     given.results.mkdir(parents=True, exist_ok=True)
-    (given.results / "aims.md").write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+    record = run_record(given.title, aims, figures, rows)
+    (given.results / "run.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    heads = [HEADS, ("---",) * len(HEADS)]
+    sys.stdout.write("\n".join(f"| {' | '.join(cells)} |" for cells in [*heads, *rows]) + "\n")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ STEPS = {"ours": (0.1, 0.11), "slow": (0.4, 0.4), "quick": (0.2, 0.2)}
 def benchmarks() -> Iterator[Mapping[str, ModuleType]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(BENCHMARKS)
-        yield {name: importlib.import_module(name) for name in ("contest", "versus", "aims")}
+        yield {name: importlib.import_module(name) for name in ("contest", "versus", "pages", "aims")}
 
 
 @pytest.fixture
@@ -175,3 +175,24 @@ def test_mapped_model_files_are_told_from_memory_of_its_own(
         process.communicate("")
     assert mapped == size
     assert whole - mapped > 40 << 20
+
+
+def test_pages_say_what_their_runs_say(benchmarks: Mapping[str, ModuleType]) -> None:
+    pages = benchmarks["pages"].pages()
+    assert len(pages) > 2
+    for path, text in pages.items():
+        assert path.read_text() == text, f"{path.name} is stale: run python docs/benchmarks/pages.py"
+        assert len(text.splitlines()) <= 60, f"{path.name} is too long to read"
+
+
+def test_a_run_keeps_every_round_behind_its_rows(benchmarks: Mapping[str, ModuleType], results: Path) -> None:
+    contest = benchmarks["contest"].read_contest(results / "c.yaml", {})
+    figures = {"c": benchmarks["contest"].read_figures(contest, results / "c")}
+    raw = {"work": "w", "contest": "c", "value": "single num_prompts=2 decode_throughput", "at_least": 1.5}
+    aim = benchmarks["aims"].Aim.read(raw)
+    cells = benchmarks["aims"].row(aim, contest, figures["c"], results / "c")
+    record = benchmarks["aims"].run_record("Here", [aim], figures, [cells])
+    (row,) = record["rows"]
+    assert row["ratio"] == "1.91 (1.82-2.00)"
+    assert {label: len(values) for label, values in row["values"].items()} == {"ours": 2, "slow": 2, "quick": 2}
+    assert "| w | 1.5 | 2 | 12.7 tok/s (12.1-13.3) |" in benchmarks["pages"].page("here", record)
