@@ -129,9 +129,7 @@ def _only_gguf(where: str, files: Sequence[str]) -> str | list[str]:
     if len(firsts) == 1:
         return _with_shards(firsts[0], files)
     if firsts:
-        raise CheckpointError(
-            where, f"holds {len(firsts)} GGUF models", f"name one: {_listed(where, firsts)}"
-        )
+        raise CheckpointError(where, f"holds {len(firsts)} GGUF models", f"name one: {_listed(where, firsts)}")
     raise CheckpointError(where, "holds neither safetensors nor GGUF files")
 
 
