@@ -6,7 +6,8 @@ from typing import Any
 import jinja2
 
 from appliance.text.errors import ChatTemplateError
-from appliance.text.template_sandbox import BoundedEnvironment, render_bounded
+from appliance.text.final_message import open_final_message
+from appliance.text.template_sandbox import BoundedEnvironment, fixed_time, render_bounded
 
 Message = Mapping[str, Any]
 RESERVED_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -34,7 +35,8 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, str]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """continue_final_message: the text ends with the last message's content, open for more.
+        """continue_final_message: the text ends with the last message's content as the template writes it (some trim
+        it, some write it as JSON), open for more.
 
         `variables` are extra names for the template; they cannot replace what the server sets.
         Raises ChatTemplateError.
@@ -42,18 +44,24 @@ class ChatTemplate:
         values = {
             **self._special_tokens,
             **{name: value for name, value in (variables or {}).items() if name not in RESERVED_NAMES},
-            "messages": messages,
             "tools": tools,
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
+            **fixed_time(),
         }
+
+        def written(said: Sequence[Message]) -> str:
+            return self._written({**values, "messages": said})
+
+        return open_final_message(written, messages) if continue_final_message else written(messages)
+
+    def _written(self, values: Mapping[str, Any]) -> str:
         try:
-            text = render_bounded(self._template, values)
+            return render_bounded(self._template, values)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refused the messages: {error.message}") from error
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template failed on these messages: {error}") from error
-        return _cut_after_final_message(text, messages) if continue_final_message else text
 
 
 def choose_template(templates: Mapping[str, str], name: str | None = None) -> str | None:
@@ -63,16 +71,3 @@ def choose_template(templates: Mapping[str, str], name: str | None = None) -> st
     if "default" in templates or len(templates) != 1:
         return templates.get("default")
     return next(iter(templates.values()))
-
-
-def _cut_after_final_message(text: str, messages: Sequence[Message]) -> str:
-    """As transformers: the text up to the end of the last message's content."""
-    content = messages[-1].get("content")
-    if isinstance(content, list):
-        content = content[-1].get("text") if content else None
-    if not isinstance(content, str) or not content:
-        raise ChatTemplateError("continue_final_message needs text in the last message")
-    for wanted in (content, content.strip()):
-        if (place := text.rfind(wanted)) >= 0 and wanted:
-            return text[: place + len(wanted)]
-    raise ChatTemplateError("the chat template does not show the last message, so it cannot be continued")

@@ -77,7 +77,6 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters["replace"] = _bounded_replace
         self.filters["indent"] = _bounded_indent(self.filters["indent"])
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
         self.globals[_JOIN] = _join
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -107,6 +106,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 def bound_values(seconds: float = MAX_SECONDS) -> dict[str, Any]:
     """Names that every rendering needs beside its own."""
     return {_TICK: Ticker(seconds)}
+
+
+def fixed_time() -> dict[str, Any]:
+    """The clock of a template, which stands still: several renderings of one request show the same time."""
+    now = datetime.datetime.now()
+
+    def strftime_now(form: str) -> str:
+        return now.strftime(form)
+
+    return {"strftime_now": strftime_now}
 
 
 def render_bounded(template: jinja2.Template, values: Mapping[str, Any], seconds: float = MAX_SECONDS) -> str:
@@ -221,7 +230,3 @@ def _to_json(
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -155,6 +156,14 @@ def test_continue_final_message(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.content == " world"
     echoed = client.chat.completions.create(model="scripted", messages=messages, extra_body={**options, "echo": True})
     assert echoed.choices[0].message.content == "hello world"
+
+
+@pytest.mark.parametrize("content", ["|", ">", "</", "x ", "<|end|>"])
+def test_a_continued_prompt_ends_with_the_message(http: httpx.Client, content: str) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    tokens = http.post("/tokenize", json={"messages": messages, **options}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == f"<user>a</><assistant>{content}"
 
 
 def test_greedy_and_seeded_parameters_are_taken(client: openai.OpenAI) -> None:

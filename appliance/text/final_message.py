@@ -1,0 +1,75 @@
+"""Where the last message ends in a rendered conversation, so that an answer can continue it.
+
+Looking for the content itself would find it elsewhere: `|` stands in end tokens too, and a template may trim the
+content or write it as JSON. So the conversation is rendered a second time with marks in the content, and what follows
+the last mark is what the template writes after a message. A mark that is missing tells of text that the template leaves
+out, as many leave out earlier reasoning.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from appliance.text.errors import ChatTemplateError
+
+Message = Mapping[str, Any]
+_LEAST_ZEROS = 16
+_MOST_MARKS = 100  # inside the content; enough to see what a template leaves out
+_BEFORE_TAG = re.compile(r"(?<=[^\s<\[\u25c1])(?=\s*[<\[\u25c1])")  # where text ends and a tag may begin: `foo</think>`
+
+
+def open_final_message(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:
+    """The conversation up to the end of the last message's content, in the form that the template gives it.
+
+    render: gives the same text for the same messages. Raises ChatTemplateError where the last message has no text
+    or has tool calls, where the template leaves out a part of it, and where its end cannot be told.
+    """
+    _check_can_be_continued(messages[-1])
+    whole = render(messages)
+    mark = _mark_for(whole)
+    marked, num_marks = _marked(messages[-1], mark)
+    *before, after = render([*messages[:-1], marked]).split(mark)
+    if not before:
+        raise ChatTemplateError("the chat template does not show the last message, so it cannot be continued")
+    if len(before) < num_marks:
+        raise ChatTemplateError("the chat template leaves out a part of the last message, so it cannot be continued")
+    # Without the mark, the template may have trimmed what then was the end of the content.
+    if whole not in ("".join([*before, after]), "".join([*before[:-1], before[-1].rstrip(), after])):
+        raise ChatTemplateError(
+            "the chat template does not let one tell where the text of the last message ends, so it cannot be continued"
+        )
+    return whole[: len(whole) - len(after)]
+
+
+def _check_can_be_continued(message: Message) -> None:
+    content = message.get("content")
+    texts = [_text_of(part) for part in content] if isinstance(content, list) else [content]
+    if not any(isinstance(text, str) and text for text in texts):
+        raise ChatTemplateError("continue_final_message needs text in the last message")
+    if message.get("tool_calls"):
+        raise ChatTemplateError("a last message with tool calls cannot be continued: it ends with them, not with text")
+
+
+def _mark_for(text: str) -> str:
+    """A mark that the text does not hold and that filters such as `upper`, `trim`, `escape` and `tojson` leave alone.
+
+    A one and then zeros cannot begin within another such mark, so one next to it is never mistaken for it.
+    """
+    longest = max(map(len, re.findall("0+", text)), default=0)
+    return "1" + "0" * max(longest + 1, _LEAST_ZEROS)
+
+
+def _marked(message: Message, mark: str) -> tuple[Message, int]:
+    """The message with a mark behind its last text and some inside that text, and how many marks these are."""
+    content = message["content"]
+    if isinstance(content, str):
+        text, num_marks = _BEFORE_TAG.subn(mark, content, _MOST_MARKS)
+        return {**message, "content": text + mark}, num_marks + 1
+    last = max(place for place, part in enumerate(content) if isinstance(_text_of(part), str))
+    text, num_marks = _BEFORE_TAG.subn(mark, content[last]["text"], _MOST_MARKS)
+    part = {**content[last], "text": text + mark}
+    return {**message, "content": [*content[:last], part, *content[last + 1 :]]}, num_marks + 1
+
+
+def _text_of(part: Any) -> Any:
+    return part.get("text") if isinstance(part, Mapping) else None
