@@ -29,8 +29,8 @@ def _known(name: str, *tasks: str) -> Architecture:
 
 _BUILT = (
     _built("LlamaForCausalLM", "llama", _LLAMA_OPERATORS),
-    _built("MistralForCausalLM", "mistral", _LLAMA_OPERATORS),
-    _built("Qwen2ForCausalLM", "qwen2", _LLAMA_OPERATORS),
+    _built("MistralForCausalLM", "llama", _LLAMA_OPERATORS),
+    _built("Qwen2ForCausalLM", "llama", _LLAMA_OPERATORS),
     _built("Qwen3ForCausalLM", "qwen3", _HEAD_NORM_OPERATORS),
     _built("Gemma2ForCausalLM", "gemma2", (*_LLAMA_OPERATORS, "SoftCap")),
     _built("Gemma3ForCausalLM", "gemma3", _HEAD_NORM_OPERATORS),

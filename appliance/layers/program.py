@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from appliance.layers.spec import RopeSpec
+from appliance.layers.rope import RopeSpec
 from appliance.program.caches import KvShape
 from appliance.program.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
 

@@ -9,6 +9,7 @@ Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (se
 from dataclasses import dataclass
 from typing import Literal
 
+from appliance.layers.rope import RopeSpec
 from appliance.program.operators import ActivationKind
 
 Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
@@ -34,19 +35,6 @@ class NormSpec:
 
     kind: Literal["rms", "layer"]
     eps: float
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary angles. inv_freq [rotary_dim / 2] already holds the scaling (linear, llama3, yarn, longrope).
-
-    attention_factor multiplies sines and cosines, and so the scores by its square.
-    """
-
-    rotary_dim: int
-    inv_freq: tuple[float, ...]
-    interleaved: bool = False
-    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

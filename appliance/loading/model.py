@@ -19,7 +19,7 @@ from appliance.layers.decoder import compile_decoder
 from appliance.layers.spec import DecoderSpec
 from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights, Progress
-from appliance.models.errors import ModelError
+from appliance.models.errors import ModelError, Problem
 from appliance.plan.types import EnginePlan
 
 
@@ -36,7 +36,8 @@ def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     architecture = ARCHITECTURES.get(facts.architecture)
     if architecture is None or architecture.family is None:
         known = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
-        raise ModelError(f"the architecture {facts.architecture!r} is not in this version", hint=f"known: {known}")
+        message = f"the architecture {facts.architecture!r} is not in this version"
+        raise ModelError(Problem(message, allowed=known, hint=f"known: {known}"))
     build = cast(Callable[[ModelFacts, int], DecoderSpec], importlib.import_module(architecture.family).build)
     return build(facts, max_model_len)
 

@@ -1,7 +1,29 @@
 """The one error of this package."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 from appliance.base.errors import ApplianceError
+
+Concern = Literal["checkpoint", "rotary", "context"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that a family cannot express. `concerns`: what would have to change, the checkpoint, its rotary
+    parameters or the longest sequence."""
+
+    message: str
+    concerns: Concern = "checkpoint"
+    allowed: str = ""
+    hint: str = ""
 
 
 class ModelError(ApplianceError):
-    """A config asks for something that its family cannot express in this version."""
+    """A config asks for something that its family cannot express in this version. `problems`: all that it asks for."""
+
+    def __init__(self, *problems: Problem) -> None:
+        """At least one problem."""
+        self.problems = problems
+        hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
+        super().__init__("; ".join(problem.message for problem in problems), hint="; ".join(hints) or None)

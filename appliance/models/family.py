@@ -1,13 +1,16 @@
 """What families have in common: a model's facts in one record, block specs from them, and weight maps from tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config
+from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config, text_config
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import AttentionSpec, FeedForwardSpec, NormSpec, RopeSpec, Transform, WeightSource
-from appliance.models.errors import ModelError
+from appliance.checkpoint.rope import RopeFacts
+from appliance.layers.rope import RopeSpec
+from appliance.layers.spec import AttentionSpec, FeedForwardSpec, NormSpec, Transform, WeightSource
+from appliance.models.errors import ModelError, Problem
 from appliance.models.rotary import rope_spec
 from appliance.program.operators import ActivationKind
 
@@ -44,15 +47,34 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A checkpoint's facts, its config in one typed form, and the longest sequence that will run."""
+    """A checkpoint's facts, its config in one typed form, and each kind of rotation that its layers have."""
 
     facts: ModelFacts
     config: ConfigFacts
-    max_model_len: int
+    ropes: tuple[tuple[RopeFacts, RopeSpec], ...]
 
     @classmethod
-    def of(cls, facts: ModelFacts, max_model_len: int) -> "Model":
-        return cls(facts, normalize_config(facts.config), max_model_len)
+    def of(cls, facts: ModelFacts, max_model_len: int, refused: Mapping[str, str] | None = None) -> "Model":
+        """max_model_len: the longest sequence that will run. refused: flags of a config that a family cannot express,
+        and why.
+
+        Raises ModelError with all that cannot be expressed, and CheckpointError for a config of another form.
+        """
+        config = normalize_config(facts.config)
+        problems = [*_asked_for(facts, refused or {}), *_unknown_activation(config)]
+        ropes: list[tuple[RopeFacts, RopeSpec]] = []
+        for rope in _different(layer.rope for layer in config.layers):
+            try:
+                ropes.append((rope, rope_spec(rope, config, max_model_len)))
+            except ModelError as error:
+                problems += error.problems
+        if problems:
+            raise ModelError(*problems)
+        return cls(facts, config, tuple(ropes))
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A switch of the config that only one family has. Raises CheckpointError for what is no switch."""
+        return _flag(self.facts, key, default)
 
     def attention(self, layer: LayerFacts, head_norm: NormSpec | None = None) -> AttentionSpec:
         config = self.config
@@ -70,13 +92,10 @@ class Model:
         )
 
     def rope(self, layer: LayerFacts) -> RopeSpec | None:
-        return None if layer.rope is None else rope_spec(layer.rope, self.config, self.max_model_len)
+        return next((spec for facts, spec in self.ropes if facts == layer.rope), None)
 
     def feed_forward(self, gated: bool = True) -> FeedForwardSpec:
-        kind = ACTIVATIONS.get(self.config.activation)
-        if kind is None:
-            known = ", ".join(sorted(ACTIVATIONS))
-            raise ModelError(f"the activation {self.config.activation!r} is not in this version; known: {known}")
+        kind = ACTIVATIONS[self.config.activation]
         return FeedForwardSpec(self.config.intermediate_size, kind, gated=gated, bias=self.config.mlp_bias)
 
     def weights(
@@ -97,3 +116,31 @@ class Model:
     def ignored(self) -> tuple[str, ...]:
         """A tied head that was stored all the same is a copy of the embedding."""
         return ("lm_head.weight",) if self.config.tie_embeddings else ()
+
+
+def _flag(facts: ModelFacts, key: str, default: bool) -> bool:
+    value = text_config(facts.config).get(key)
+    if value is not None and not isinstance(value, bool):
+        raise CheckpointError("config.json", f"{key} is {value!r}; true or false is expected")
+    return default if value is None else value
+
+
+def _asked_for(facts: ModelFacts, refused: Mapping[str, str]) -> Iterator[Problem]:
+    for key, why in refused.items():
+        if _flag(facts, key, default=False):
+            yield Problem(f"{key} in the checkpoint's config is not in this version: {why}")
+
+
+def _unknown_activation(config: ConfigFacts) -> Iterator[Problem]:
+    if config.activation not in ACTIVATIONS:
+        message = f"the activation {config.activation!r} of the checkpoint is not in this version"
+        yield Problem(message, allowed=", ".join(ACTIVATIONS))
+
+
+def _different(ropes: Iterable[RopeFacts | None]) -> list[RopeFacts]:
+    """Each kind once, in the order of layers."""
+    found: list[RopeFacts] = []
+    for rope in ropes:
+        if rope is not None and rope not in found:
+            found.append(rope)
+    return found

@@ -1,15 +1,14 @@
 """What Gemma 2 and 3 share: four norms a layer stored as w - 1, scaled embeddings, soft caps, windows."""
 
+from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec, Transform
-from appliance.models.errors import ModelError
 from appliance.models.family import Model, Part
 
 
-def gemma_decoder(model: Model, head_norms: bool) -> DecoderSpec:
+def gemma_decoder(facts: ModelFacts, max_model_len: int, head_norms: bool) -> DecoderSpec:
     """Raises ModelError for the bidirectional (embedding) variants."""
+    model = Model.of(facts, max_model_len, {"use_bidirectional_attention": "attention here is causal"})
     config = model.config
-    if model.facts.config.get("use_bidirectional_attention"):
-        raise ModelError("use_bidirectional_attention is not in this version: attention here is causal")
     norm = NormSpec("rms", config.norm_eps)
     layers = tuple(
         LayerSpec(

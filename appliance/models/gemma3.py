@@ -2,9 +2,8 @@
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec
-from appliance.models.family import Model
 from appliance.models.gemma import gemma_decoder
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    return gemma_decoder(Model.of(facts, max_model_len), head_norms=True)
+    return gemma_decoder(facts, max_model_len, head_norms=True)

@@ -4,15 +4,12 @@ from dataclasses import replace
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec, Transform
-from appliance.models.errors import ModelError
 from appliance.models.family import Model, Part
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    model = Model.of(facts, max_model_len)
+    model = Model.of(facts, max_model_len, {"add_cross_attention": "there is no encoder to attend to"})
     config = model.config
-    if facts.config.get("add_cross_attention"):
-        raise ModelError("add_cross_attention is not in this version: there is no encoder to attend to")
     top = [Part("embed", "wte"), Part("positions", "wpe"), Part("norm", "ln_f", bias=True)]
     head = [] if config.tie_embeddings else [Part("head", "lm_head")]
     return DecoderSpec(
@@ -31,8 +28,8 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
 
 def _attention(model: Model, index: int) -> AttentionSpec:
     attention = model.attention(model.config.layers[index])
-    scale = attention.scale if model.facts.config.get("scale_attn_weights", True) else 1.0
-    if model.facts.config.get("scale_attn_by_inverse_layer_idx", False):
+    scale = attention.scale if model.flag("scale_attn_weights", default=True) else 1.0
+    if model.flag("scale_attn_by_inverse_layer_idx", default=False):
         scale /= index + 1
     return replace(attention, scale=scale)
 

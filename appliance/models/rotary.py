@@ -1,33 +1,29 @@
-"""Inverse frequencies of every rotary scaling, after transformers' modeling_rope_utils."""
+"""Every rotary scaling as facts, after transformers' modeling_rope_utils."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import NamedTuple
 
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.rope import RopeFacts
-from appliance.layers.spec import RopeSpec
-from appliance.models.errors import ModelError
-
-Vector = np.ndarray[Any, np.dtype[np.float64]]
+from appliance.layers.rope import DivisorScaling, LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
+from appliance.models.errors import ModelError, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class _Rotary:
-    """What a scaling works from. base [rotary_dim / 2]: frequencies without scaling."""
+    """What a scaling works from."""
 
     facts: RopeFacts
-    base: Vector
+    rotary_dim: int
     max_position: int  # the context the checkpoint claims, scaling included
     max_model_len: int  # the longest sequence that will run
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.facts.parameters.get(key, default)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ModelError(f"rotary scaling {self.facts.kind!r} needs the number {key}; the config has {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ModelError(_missing(self.facts, key))
         return float(value)
 
     def original_context(self, default: float) -> float:
@@ -35,49 +31,87 @@ class _Rotary:
 
 
 def rope_spec(facts: RopeFacts, config: ConfigFacts, max_model_len: int) -> RopeSpec:
-    """Raises ModelError for a scaling that is not the same function of position at every sequence length."""
-    rotary_dim = int(config.head_dim * facts.partial_factor)
-    if rotary_dim <= 0 or rotary_dim % 2 or rotary_dim > config.head_dim:
-        raise ModelError(f"{rotary_dim} rotated columns of a head of {config.head_dim} do not form pairs")
-    base = facts.theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim)
-    scale = _SCALINGS.get(facts.kind)
-    if scale is None:
-        raise ModelError(f"rotary scaling {facts.kind!r} is not in this version")
-    inv_freq, factor = scale(_Rotary(facts, base, config.max_position, max_model_len))
-    return RopeSpec(rotary_dim, tuple(float(np.float32(value)) for value in inv_freq), attention_factor=factor)
+    """Raises ModelError, with all problems, for numbers that give no rotation, and for a scaling that is not the same
+    function of position at every sequence length."""
+    rotary = _Rotary(facts, int(config.head_dim * facts.partial_factor), config.max_position, max_model_len)
+    problems = tuple(_problems(rotary, config.head_dim))
+    if problems:
+        raise ModelError(*problems)
+    try:
+        scaling, attention_factor = _SCALINGS[facts.kind].make(rotary)
+    except (ArithmeticError, ValueError) as error:  # a logarithm of nothing, a division by zero
+        message = f"rotary scaling {facts.kind!r} gives no frequencies with {facts.parameters} and theta {facts.theta}"
+        raise ModelError(Problem(message, "rotary")) from error
+    return RopeSpec(rotary.rotary_dim, facts.theta, scaling, attention_factor=attention_factor)
 
 
-def _default(rotary: _Rotary) -> tuple[Vector, float]:
-    return rotary.base, 1.0
+def _problems(rotary: _Rotary, head_dim: int) -> Iterator[Problem]:
+    facts, columns = rotary.facts, rotary.rotary_dim
+    if columns <= 0 or columns % 2 or columns > head_dim:
+        yield Problem(f"{columns} rotated columns of a head of {head_dim} do not form pairs", "rotary")
+    if facts.theta <= 0:
+        yield Problem(f"rope_theta is {facts.theta:g}; a number above 0 is expected", "rotary")
+    kind = _SCALINGS.get(facts.kind)
+    if kind is None:
+        message = f"rotary scaling {facts.kind!r} is not in this version"
+        yield Problem(message, "rotary", allowed=", ".join(_SCALINGS))
+        return
+    missing = [name for name in kind.numbers if not _is_positive(facts.parameters.get(name))]
+    yield from (_missing(facts, name) for name in missing)
+    if not missing:
+        yield from kind.problems(rotary)
 
 
-def _linear(rotary: _Rotary) -> tuple[Vector, float]:
-    return rotary.base / rotary.number("factor"), 1.0
+def _missing(facts: RopeFacts, name: str) -> Problem:
+    has = facts.parameters.get(name)
+    message = f"rotary scaling {facts.kind!r} needs the number {name}; the config has {has!r}"
+    return Problem(message, "rotary", allowed="a number above 0")
 
 
-def _dynamic(rotary: _Rotary) -> tuple[Vector, float]:
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _no_problems(_: _Rotary) -> Iterator[Problem]:
+    yield from ()
+
+
+def _default(_: _Rotary) -> tuple[RopeScaling | None, float]:
+    return None, 1.0
+
+
+def _linear(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
+    return LinearScaling(rotary.number("factor")), 1.0
+
+
+def _dynamic_problems(rotary: _Rotary) -> Iterator[Problem]:
     """Up to the trained context it is the default; beyond it, frequencies would change as a sequence grows."""
     trained = int(rotary.max_position / rotary.number("factor"))
     if rotary.max_model_len > trained:
-        raise ModelError(
+        yield Problem(
             f"dynamic rotary scaling beyond {trained} tokens would change keys that are already cached",
+            "context",
+            allowed=f"at most {trained}",
             hint=f"set model.max_model_len to {trained} or less",
         )
-    return rotary.base, 1.0
 
 
-def _llama3(rotary: _Rotary) -> tuple[Vector, float]:
+def _llama3(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
     factor, low, high = (rotary.number(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    context = rotary.original_context(rotary.max_position)
-    turns = context * rotary.base / (2 * math.pi)  # in the original context
-    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return (1 - smooth) * rotary.base / factor + smooth * rotary.base, 1.0
+    return Llama3Scaling(factor, low, high, rotary.original_context(rotary.max_position)), 1.0
 
 
-def _yarn(rotary: _Rotary) -> tuple[Vector, float]:
+def _llama3_problems(rotary: _Rotary) -> Iterator[Problem]:
+    low, high = rotary.number("low_freq_factor"), rotary.number("high_freq_factor")
+    if not low < high:
+        message = f"rotary scaling 'llama3' has low_freq_factor {low:g} and high_freq_factor {high:g}"
+        yield Problem(f"{message}; the first is the smaller one", "rotary")
+
+
+def _yarn(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
     factor = rotary.number("factor")
     context = rotary.original_context(rotary.max_position / factor)
-    dim = 2 * len(rotary.base)
+    dim = rotary.rotary_dim
 
     def dimension(num_turns: float) -> float:
         return dim * math.log(context / (num_turns * 2 * math.pi)) / (2 * math.log(rotary.facts.theta))
@@ -85,9 +119,7 @@ def _yarn(rotary: _Rotary) -> tuple[Vector, float]:
     low, high = dimension(rotary.number("beta_fast", 32)), dimension(rotary.number("beta_slow", 1))
     if rotary.facts.parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
-    ramp = np.clip((np.arange(dim // 2) - low) / (high - low or 0.001), 0.0, 1.0)
-    return ramp * rotary.base / factor + (1 - ramp) * rotary.base, _yarn_attention_factor(rotary, factor)
+    return YarnScaling(factor, max(low, 0), min(high, dim - 1)), _yarn_attention_factor(rotary, factor)
 
 
 def _yarn_attention_factor(rotary: _Rotary, factor: float) -> float:
@@ -102,26 +134,41 @@ def _yarn_attention_factor(rotary: _Rotary, factor: float) -> float:
     return magnitude(mscale) / magnitude(all_dims) if mscale and all_dims else magnitude(1.0)
 
 
-def _longrope(rotary: _Rotary) -> tuple[Vector, float]:
+def _longrope(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
     """The long factors as soon as any sequence may pass the original context, for all of them (as vLLM does):
     choosing by each sequence's length would change keys that are already cached."""
     context = rotary.original_context(rotary.max_position)
     name = "long_factor" if rotary.max_model_len > context else "short_factor"
-    divisors = np.asarray(rotary.facts.parameters.get(name, ()), np.float64)
-    if divisors.shape != rotary.base.shape:
-        raise ModelError(f"{name} has {divisors.size} values; {rotary.base.size} frequencies are rotated")
+    scaling = DivisorScaling(tuple(map(float, rotary.facts.parameters[name])))
     if rotary.facts.parameters.get("attention_factor") is not None:
-        return rotary.base / divisors, rotary.number("attention_factor")
+        return scaling, rotary.number("attention_factor")
     factor = rotary.number("factor", rotary.max_position / context)
-    attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(context))
-    return rotary.base / divisors, attention
+    return scaling, 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(context))
 
 
-_SCALINGS: dict[str, Callable[[_Rotary], tuple[Vector, float]]] = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
+def _longrope_problems(rotary: _Rotary) -> Iterator[Problem]:
+    for name in ("long_factor", "short_factor"):
+        values, wanted = rotary.facts.parameters.get(name), rotary.rotary_dim // 2
+        is_list = isinstance(values, list | tuple) and all(map(_is_positive, values))
+        if values is not None and not is_list:
+            yield Problem(f"{name} is {values!r}; a list of numbers above 0 is expected", "rotary")
+        elif len(values or ()) != wanted:
+            yield Problem(f"{name} has {len(values or ())} values; {wanted} frequencies are rotated", "rotary")
+
+
+class _Scaling(NamedTuple):
+    """One kind: how it is made, the numbers that it cannot do without, and what else may be wrong with it."""
+
+    make: Callable[[_Rotary], tuple[RopeScaling | None, float]]
+    numbers: tuple[str, ...] = ()
+    problems: Callable[[_Rotary], Iterator[Problem]] = _no_problems
+
+
+_SCALINGS: dict[str, _Scaling] = {
+    "default": _Scaling(_default),
+    "linear": _Scaling(_linear, ("factor",)),
+    "dynamic": _Scaling(_default, ("factor",), _dynamic_problems),
+    "llama3": _Scaling(_llama3, ("factor", "low_freq_factor", "high_freq_factor"), _llama3_problems),
+    "yarn": _Scaling(_yarn, ("factor",)),
+    "longrope": _Scaling(_longrope, (), _longrope_problems),
 }

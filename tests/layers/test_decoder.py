@@ -6,7 +6,8 @@ import pytest
 
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.program import CompiledDecoder
-from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
+from appliance.layers.rope import RopeSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 from appliance.program.operators import (
     Embed,
     Extent,
@@ -22,7 +23,7 @@ from appliance.program.operators import (
     SoftCap,
 )
 
-ROPE = RopeSpec(8, (1.0, 0.1, 0.01, 0.001))
+ROPE = RopeSpec(8, 10_000.0)
 ATTENTION = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.5, rope=ROPE)
 LAYER = LayerSpec(ATTENTION, FeedForwardSpec(48, "silu"))
 SPEC = DecoderSpec(vocab_size=100, hidden_size=32, layers=(LAYER, LAYER), norm=NormSpec("rms", 1e-6), weights={})

@@ -141,6 +141,14 @@ def test_what_a_family_cannot_express_is_refused_by_name(name: str, change: Json
         decoder(name, config(name) | change)
 
 
+def test_everything_that_a_family_cannot_express_is_told_at_once() -> None:
+    values = config("gemma3") | {"use_bidirectional_attention": True, "hidden_activation": "quick_gelu"}
+    values["rope_parameters"]["full_attention"] = {"rope_type": "mrope", "rope_theta": 1e6}
+    with pytest.raises(ModelError) as caught:
+        decoder("gemma3", values)
+    assert [problem.concerns for problem in caught.value.problems] == ["checkpoint", "checkpoint", "rotary"]
+
+
 def test_the_catalogue_names_every_operator_that_a_family_uses(tmp_path: Path) -> None:
     from appliance.catalog.architectures import ARCHITECTURES as CATALOGUE
     from appliance.layers.decoder import compile_decoder

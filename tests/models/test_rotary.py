@@ -8,7 +8,8 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from appliance.checkpoint.config import normalize_config
-from appliance.layers.spec import RopeSpec
+from appliance.layers.rope import RopeSpec
+from appliance.loading.rope import inverse_frequencies
 from appliance.models.errors import ModelError
 from appliance.models.rotary import rope_spec
 
@@ -56,7 +57,7 @@ def test_scalings_equal_those_of_transformers(name: str) -> None:
     theirs = config(rope_type=kind, **SCALINGS[name])
     expected, factor = ROPE_INIT_FUNCTIONS[kind](theirs, "cpu")
     found = ours(theirs.to_dict())
-    np.testing.assert_allclose(found.inv_freq, expected.numpy(), rtol=2e-6)
+    np.testing.assert_allclose(inverse_frequencies(found), expected.numpy(), rtol=2e-6)
     assert found.attention_factor == pytest.approx(factor)
 
 
@@ -80,14 +81,14 @@ def test_longrope_chooses_by_the_longest_sequence(max_model_len: int, factor: fl
     )
     expected, attention = ROPE_INIT_FUNCTIONS["longrope"](theirs, "cpu", seq_len=max_model_len)
     found = ours(theirs.to_dict(), max_model_len)
-    np.testing.assert_allclose(found.inv_freq, expected.numpy(), rtol=2e-6)
+    np.testing.assert_allclose(inverse_frequencies(found), expected.numpy(), rtol=2e-6)
     assert found.attention_factor == pytest.approx(attention)
     assert found.rotary_dim == 8
 
 
 def test_dynamic_scaling_runs_where_it_changes_nothing() -> None:
     values = config(rope_type="dynamic", factor=2.0).to_dict()
-    assert ours(values, 16_384).inv_freq == ours(config().to_dict()).inv_freq
+    assert ours(values, 16_384) == ours(config().to_dict())
     with pytest.raises(ModelError, match="beyond 16384 tokens") as caught:
         ours(values, 16_385)
     assert caught.value.hint == "set model.max_model_len to 16384 or less"
@@ -100,3 +101,23 @@ def test_what_is_missing_or_unknown_is_named() -> None:
         ours({**config().to_dict(), "rope_parameters": {"rope_type": "mrope", "rope_theta": 1e4}})
     with pytest.raises(ModelError, match="do not form pairs"):
         ours({**config().to_dict(), "rope_parameters": {"partial_rotary_factor": 0.2578125, "rope_theta": 1e4}})
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "linear", "factor": 0}, "needs the number factor; the config has 0"),
+        ({"rope_type": "dynamic", "factor": -2.0}, "needs the number factor"),
+        ({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0}, "gives no frequencies"),
+        ({"rope_type": "yarn", "factor": 4.0, "beta_fast": 0}, "gives no frequencies"),
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}, "the smaller one"),
+        ({"rope_type": "longrope", "long_factor": [0.0], "short_factor": [1.0]}, "a list of numbers above 0"),
+        ({"rope_theta": 0}, "rope_theta is 0"),
+    ],
+)
+def test_numbers_that_give_no_frequencies_are_refused(rope: dict[str, Any], message: str) -> None:
+    values = config().to_dict() | {"rope_parameters": {"rope_theta": 1e4, **rope}}
+    with pytest.raises(ModelError, match=message) as caught:
+        ours(values)
+    assert all(problem.concerns == "rotary" for problem in caught.value.problems)
+    assert caught.value.problems

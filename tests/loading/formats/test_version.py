@@ -11,7 +11,8 @@ import pytest
 from appliance.catalog.formats import STORAGES, WeightForm
 from appliance.checkpoint.facts import Storage
 from appliance.checkpoint.storage import stored_bytes
-from appliance.layers.spec import RopeSpec, WeightSource
+from appliance.layers.rope import RopeSpec
+from appliance.layers.spec import WeightSource
 from appliance.loading.formats.translate import BLOCK_READERS, VERSION, StoredRows, translate_matrix
 from appliance.loading.rope import rope_table
 
@@ -127,4 +128,4 @@ def test_rounding(form: str) -> None:
 
 
 def test_rotary_table() -> None:
-    assert digest(rope_table(RopeSpec(4, (1.0, 0.5)), 2).data.round(5)) == ROPE
+    assert digest(rope_table(RopeSpec(4, 4.0), 2).data.round(5)) == ROPE

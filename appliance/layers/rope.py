@@ -1,0 +1,54 @@
+"""Rotary positions as facts: `loading.rope` makes the frequencies and the tables from them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Every frequency is divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Frequencies that turn less than `low_freq_factor` times in the original context are divided by `factor`; those
+    that turn more than `high_freq_factor` times stay; between the two the share changes linearly."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: float
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """Frequencies up to index `low` stay, from index `high` on they are divided by `factor`, linearly between."""
+
+    factor: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class DivisorScaling:
+    """Frequency i is divided by `divisors[i]` (longrope)."""
+
+    divisors: tuple[float, ...]
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Frequencies theta ** (-2 i / rotary_dim) for i in 0 .. rotary_dim / 2 - 1, changed by `scaling`.
+
+    attention_factor multiplies sines and cosines, and so the scores by its square.
+    """
+
+    rotary_dim: int
+    theta: float
+    scaling: RopeScaling | None = None
+    interleaved: bool = False
+    attention_factor: float = 1.0
