@@ -1,10 +1,15 @@
 #include "pool.h"
 
 #include <climits>
+#include <string>
+#include <system_error>
+#include <utility>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "status.h"
 
 namespace {
 
@@ -26,97 +31,110 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-appl_pool::appl_pool(int num_threads)
-    : num_threads_(num_threads),
-      shares_(new appl::Share[size_t(num_threads)]),
-      threads_(new std::thread[size_t(num_threads - 1)]) {
-  for (int i = 1; i < num_threads; ++i) threads_[i - 1] = std::thread([this, i] { worker(i); });
+appl_pool::appl_pool(int num_threads) : num_threads_(num_threads), shares_(new appl::Share[size_t(num_threads)]) {
+  threads_.reserve(size_t(num_threads - 1));
+  try {
+    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this, i] { worker(i); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw appl::Error(APPL_UNSUPPORTED, "thread " + std::to_string(threads_.size() + 2) + " of " + std::to_string(num_threads) +
+                                            " cannot be started: " + error.what());
+  }
 }
 
 appl_pool::~appl_pool() {
-  stopping_ = true;
-  epoch_.fetch_add(1);
-  futex_wake_all(epoch_);
-  for (int i = 1; i < num_threads_; ++i) threads_[i - 1].join();
+  help();
+  stop();
+}
+
+void appl_pool::stop() {
+  announce(kStopping, kClosed);
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void appl_pool::run_erased(Function function, void* context) {
   if (num_threads_ == 1) return function(context, 0);
   function_ = function;
   context_ = context;
-  announce(0);
-  function(context, 0);
+  announce(announced_.load(std::memory_order_relaxed) & kLed, 0);
+  call(0);
   gate_.fetch_or(kClosed, std::memory_order_relaxed);
   for (int spins = 0; (gate_.load(std::memory_order_acquire) & (kClosed - 1)) != 0; ++spins) {
     if (spins < kSpins) relax();
     else sched_yield();  // a worker was descheduled: give it this core
   }
+  if (failure_ == nullptr) return;
+  has_failed_.clear(std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 bool appl_pool::lead(Job job, void* context) {
   if (num_threads_ == 1) return false;
   job_ = job;
   job_context_ = context;
-  has_job_.store(true);
-  job_epoch_ = announce(kClosed);
+  announce(kLed, kClosed);
   return true;
 }
 
 void appl_pool::help() {
-  for (uint32_t seen = job_epoch_; has_job_.load(std::memory_order_acquire);) {
-    seen = next_epoch(seen);
-    if (enter(seen)) take_part(1);
+  for (Announcement now = announced_.load(std::memory_order_acquire); (now & kLed) != 0; now = next(now)) {
+    if (enter(now)) take_part(1);
   }
 }
 
+// Worker 1 sees kLed once a job: it reads no announcement while it runs the job, and the job's last one is without.
 void appl_pool::worker(int thread) {
-  for (uint32_t seen = 0;;) {
-    seen = next_epoch(seen);
-    if (stopping_) return;
-    if (thread == 1 && has_job_.load()) seen = do_job();
-    else if (enter(seen)) take_part(thread);
+  for (Announcement now = announced_.load(std::memory_order_acquire); (now & kStopping) == 0; now = next(now)) {
+    if (thread == 1 && (now & kLed) != 0) do_job();
+    else if (enter(now)) take_part(thread);
   }
 }
 
-// Returns the epoch behind it, which tells who helps that it is over.
-uint32_t appl_pool::do_job() {
+// With its last announcement the caller leads again.
+void appl_pool::do_job() {
   job_(job_context_);
-  has_job_.store(false, std::memory_order_release);
-  return announce(kClosed);
+  announce(0, kClosed);
 }
 
 void appl_pool::take_part(int thread) {
-  function_(context_, thread);
+  call(thread);
   gate_.fetch_sub(1, std::memory_order_release);
 }
 
-// Begins an epoch, with its gate open (0) or closed, and wakes who sleeps.
-uint32_t appl_pool::announce(uint64_t gate) {
-  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
-  gate_.store(uint64_t{epoch} << 32 | gate, std::memory_order_release);
-  epoch_.store(epoch);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
-  if (sleepers_.load() > 0) futex_wake_all(epoch_);
-  return epoch;
+void appl_pool::call(int thread) noexcept {
+  try {
+    function_(context_, thread);
+  } catch (...) {
+    if (!has_failed_.test_and_set(std::memory_order_relaxed)) failure_ = std::current_exception();
+  }
 }
 
-// Waits until the epoch differs from `seen`.
-uint32_t appl_pool::next_epoch(uint32_t seen) {
+// Called by the leader alone. The gate is open (0) or closed.
+void appl_pool::announce(Announcement flags, uint64_t gate) {
+  const Announcement next = (announced_.load(std::memory_order_relaxed) / kCount + 1) * kCount | flags;
+  gate_.store(uint64_t{next} << 32 | gate, std::memory_order_release);
+  announced_.store(next);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
+  if (sleepers_.load() > 0) futex_wake_all(announced_);
+}
+
+// Waits for an announcement other than `seen`.
+appl_pool::Announcement appl_pool::next(Announcement seen) {
   for (;;) {
     for (int spins = 0; spins < kSpins; ++spins) {
-      const uint32_t epoch = epoch_.load(std::memory_order_acquire);
-      if (epoch != seen) return epoch;
+      const Announcement now = announced_.load(std::memory_order_acquire);
+      if (now != seen) return now;
       relax();
     }
     sleepers_.fetch_add(1);
-    futex_wait(epoch_, seen);
+    futex_wait(announced_, seen);
     sleepers_.fetch_sub(1);
   }
 }
 
-// False when the run of that epoch is over: function_ and context_ are then another's, or nobody's.
-bool appl_pool::enter(uint32_t epoch) {
+// False when the run of that announcement is over: function_ and context_ are then another's, or nobody's.
+bool appl_pool::enter(Announcement announcement) {
   uint64_t gate = gate_.load(std::memory_order_relaxed);
-  while (gate >> 32 == epoch && (gate & kClosed) == 0) {
+  while (gate >> 32 == announcement && (gate & kClosed) == 0) {
     if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
   }
   return false;

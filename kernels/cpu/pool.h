@@ -3,16 +3,18 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
+#include <vector>
 
 #include "memory.h"
 #include "share.h"
 
 struct appl_pool {
  public:
-  explicit appl_pool(int num_threads);
+  explicit appl_pool(int num_threads);  // throws appl::Error where the system gives no more threads
   ~appl_pool();
   appl_pool(const appl_pool&) = delete;
   appl_pool& operator=(const appl_pool&) = delete;
@@ -23,8 +25,8 @@ struct appl_pool {
   appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that comes next
 
   // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns
-  // when all that came have returned. Work is therefore handed out as it is done (Chunks, Share): a thread whose core is busy with
-  // something else is not waited for.
+  // when all that came have returned, and throws the first exception that one of them threw. Work is therefore handed out as it is
+  // done (Chunks, Share): a thread whose core is busy with something else is not waited for.
   template <class Work>
   void run(Work&& work) {
     run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
@@ -34,33 +36,42 @@ struct appl_pool {
   // there is no worker. Until `help` has returned, nobody but the job calls `run`; it must not throw.
   using Job = void (*)(void*);
   bool lead(Job job, void* context);
-  // Takes part, in the worker's place, until the job has returned.
+  // Takes part, in the worker's place, until the job has returned. Returns at once where there is no job.
   void help();
 
  private:
+  // The leader is the one thread that calls `announce`. It is the caller, except while `announced_` has kLed: then it is worker 1,
+  // which passes the lead back with the last announcement of its job. So the thread that leads next cannot announce before the last
+  // announcement of the thread that led before, and `announced_` has one writer at a time.
+  using Announcement = uint32_t;                                 // a count, and what is so from this announcement on:
+  static constexpr Announcement kLed = 1, kStopping = 2, kCount = 4;  // worker 1 leads; the workers end; the count's unit
+  static constexpr uint64_t kClosed = uint64_t{1} << 31;
+
   using Function = void (*)(void*, int);
   void run_erased(Function function, void* context);
   void worker(int thread);
-  uint32_t do_job();
-  uint32_t announce(uint64_t gate);
-  uint32_t next_epoch(uint32_t seen);
-  bool enter(uint32_t epoch);
+  void do_job();
+  void announce(Announcement flags, uint64_t gate);
+  Announcement next(Announcement seen);
+  bool enter(Announcement announcement);
   void take_part(int thread);
+  void call(int thread) noexcept;
+  void stop();
 
   const int num_threads_;
+  // The leader writes these before it announces: a run, a job.
   Function function_ = nullptr;
   void* context_ = nullptr;
   Job job_ = nullptr;
   void* job_context_ = nullptr;
-  uint32_t job_epoch_ = 0;  // when it was given
-  std::atomic<bool> has_job_{false};  // until it has returned
-  bool stopping_ = false;
-  static constexpr uint64_t kClosed = uint64_t{1} << 31;
-  alignas(64) std::atomic<uint32_t> epoch_{0};       // counts runs; workers wait for it to change
-  alignas(64) std::atomic<uint64_t> gate_{kClosed};  // the run's epoch in the upper half; whether it is closed; workers inside
+  // The first exception of a run. Who sets the flag writes it; the leader takes it when all have left.
+  std::atomic_flag has_failed_;
+  std::exception_ptr failure_;
+  alignas(64) std::atomic<Announcement> announced_{0};  // workers wait for it to change
+  alignas(64) std::atomic<uint64_t> gate_{kClosed};     // of a run: its announcement in the upper half; whether it is closed; workers inside
   alignas(64) std::atomic<int> sleepers_{0};
   std::unique_ptr<appl::Share[]> shares_;
-  std::unique_ptr<std::thread[]> threads_;
+  std::vector<std::thread> threads_;
 };
 
 namespace appl {
