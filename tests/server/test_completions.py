@@ -66,6 +66,7 @@ def test_logprobs(client: openai.OpenAI) -> None:
     assert logprobs.tokens == ["hello", " ", "world", "<|end|>"]
     assert logprobs.text_offset == [0, 5, 6, 11]
     assert len(logprobs.token_logprobs) == 4
+    assert len(logprobs.top_logprobs) == 4
     assert all(len(top) in (2, 3) for top in logprobs.top_logprobs)
 
 

@@ -235,4 +235,5 @@ def test_events_are_framed(server: Server) -> None:
     events = text.split("\n\n")
     assert events[-1] == ""
     assert events[-2] == "data: [DONE]"
+    assert len(events) > 3
     assert all(event.startswith("data: {") and "\n" not in event for event in events[:-2])

@@ -125,7 +125,8 @@ def test_a_request_is_a_span_with_its_phases(tmp_path: Path) -> None:
     assert root.start_time_unix_nano == phases["queue"].start_time_unix_nano
     assert phases["queue"].end_time_unix_nano == phases["prefill"].start_time_unix_nano
     assert phases["prefill"].end_time_unix_nano == phases["decode"].start_time_unix_nano
-    assert found["gen_ai.latency.time_in_queue"] >= 0
+    queued_ns = phases["queue"].end_time_unix_nano - phases["queue"].start_time_unix_nano
+    assert found["gen_ai.latency.time_in_queue"] == pytest.approx(queued_ns / 1e9, abs=1e-6)
     assert found["gen_ai.latency.time_in_model_decode"] > 0
 
 
