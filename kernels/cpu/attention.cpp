@@ -462,7 +462,8 @@ class Attention {
   const uint8_t* probabilities(const Scratch& scratch) const {
     return form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
   }
-  size_t probability_bytes() const { return size_t(g_.slots) * (form_ == Form::kF32 ? sizeof(float) : sizeof(uint16_t)); }  // of a block
+  // Of a block.
+  size_t probability_bytes() const { return size_t(g_.slots) * (form_ == Form::kF32 ? sizeof(float) : sizeof(uint16_t)); }
 
   // The `index`-th head of some keys, in the order of addresses within a block; behind the last block, of that one.
   const uint8_t* key_at(const Part& part, Blocks blocks, int index) const {

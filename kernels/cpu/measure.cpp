@@ -54,9 +54,10 @@ appl_rates measure_read(appl_pool& pool, uint64_t bytes, double seconds) {
   constexpr int64_t kPiece = 1 << 20;
   std::atomic<int> sink{0};
   const auto read = [&] {
-    appl::parallel_for(pool, int64_t(bytes) / kPiece, kPiece, [&](int64_t begin, int64_t end) {
+    const auto sum = [&](int64_t begin, int64_t end) {
       sink += int(read_all(memory.as<uint8_t>() + begin * kPiece, size_t((end - begin) * kPiece)));
-    }, 4);
+    };
+    appl::parallel_for(pool, int64_t(bytes) / kPiece, kPiece, sum, 4);
   };
   read();  // the first also waits for what was filled to reach memory
   return rates_of(seconds, double(bytes), read);
@@ -103,7 +104,8 @@ struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; what
 using Int8Products = FloatProducts;
 #endif
 
-constexpr int kSums = appl::kRegisters > 16 ? 20 : 10;  // independent ones: more than a pipeline is deep times wide, fewer than there are registers
+// Independent ones: more than a pipeline is deep times wide, fewer than there are registers.
+constexpr int kSums = appl::kRegisters > 16 ? 20 : 10;
 constexpr int kRepeats = 1 << 14, kPiecesPerThread = 16;
 
 template <class Products>
@@ -128,11 +130,11 @@ int multiply_in_registers() {
 template <class Piece>
 appl_rates measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& piece) {
   const int64_t count = int64_t{kPiecesPerThread} * pool.num_threads();
-  return rates_of(seconds, amount * double(count), [&] {
-    appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, [&](int64_t begin, int64_t end) {
-      for (; begin < end; ++begin) piece();
-    }, 1);
-  });
+  const auto do_pieces = [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) piece();
+  };
+  return rates_of(seconds, amount * double(count),
+                  [&] { appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, do_pieces, 1); });
 }
 
 template <class Products>

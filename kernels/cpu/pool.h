@@ -43,8 +43,9 @@ struct appl_pool {
   // The leader is the one thread that calls `announce`. It is the caller, except while `announced_` has kLed: then it is worker 1,
   // which passes the lead back with the last announcement of its job. So the thread that leads next cannot announce before the last
   // announcement of the thread that led before, and `announced_` has one writer at a time.
-  using Announcement = uint32_t;                                 // a count, and what is so from this announcement on:
-  static constexpr Announcement kLed = 1, kStopping = 2, kCount = 4;  // worker 1 leads; the workers end; the count's unit
+  // It is a count, in units of kCount, and what is so from then on: that worker 1 leads, that the workers end.
+  using Announcement = uint32_t;
+  static constexpr Announcement kLed = 1, kStopping = 2, kCount = 4;
   static constexpr uint64_t kClosed = uint64_t{1} << 31;
 
   using Function = void (*)(void*, int);
@@ -68,7 +69,8 @@ struct appl_pool {
   std::atomic_flag has_failed_;
   std::exception_ptr failure_;
   alignas(64) std::atomic<Announcement> announced_{0};  // workers wait for it to change
-  alignas(64) std::atomic<uint64_t> gate_{kClosed};     // of a run: its announcement in the upper half; whether it is closed; workers inside
+  // A run's announcement in the upper half; whether it is closed; how many workers are inside.
+  alignas(64) std::atomic<uint64_t> gate_{kClosed};
   alignas(64) std::atomic<int> sleepers_{0};
   std::unique_ptr<appl::Share[]> shares_;
   std::vector<std::thread> threads_;

@@ -55,14 +55,17 @@ struct PreparedShape {
 struct Prepared {
   PreparedShape shape;
   int rows = 0;
-  uint8_t* data = nullptr;          // [block][row][kRowBytes]; columns past the end are zero
-  size_t side_stride = 0;           // of what follows, from group to group
-  float* scale = nullptr;           // [group][row]: largest magnitude / 127; not a number where the input has one
-  float* sum = nullptr;             // [group][row]: of the rounded values; or where groups have sub-groups, and tall tiles, the most that
-                                    // the positive or the negative ones of any sub-group come to in a 16-bit sum
-  float* scaled_sum = nullptr;      // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to
-  int32_t* neighbours = nullptr;    // [group][row], where has_neighbours: minus the sum of the products of columns 0 and 1, 2 and 3 and so on
-  int16_t* sub_sum = nullptr;       // [group][row][sub-group]
+  uint8_t* data = nullptr;  // [block][row][kRowBytes]; columns past the end are zero
+  size_t side_stride = 0;   // of what follows, from group to group
+  float* scale = nullptr;   // [group][row]: largest magnitude / 127; not a number where the input has one
+  // [group][row]: the sum of the rounded values; or where groups have sub-groups, and tall tiles, the most that the positive or the
+  // negative ones of any sub-group come to in a 16-bit sum.
+  float* sum = nullptr;
+  // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to.
+  float* scaled_sum = nullptr;
+  // [group][row], where has_neighbours: minus the sum of the products of columns 0 and 1, 2 and 3 and so on.
+  int32_t* neighbours = nullptr;
+  int16_t* sub_sum = nullptr;  // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }
 };

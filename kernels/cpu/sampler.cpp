@@ -265,9 +265,10 @@ void check(const appl_sampling& s) {
 int32_t appl_sample(appl_pool* pool, const appl_sampling* sampling) {
   return appl::guarded([&] {
     appl::check(*sampling);
-    appl::parallel_for(*pool, sampling->num_rows, sampling->vocab_size, [&](int64_t begin, int64_t end) {
+    const auto sample = [&](int64_t begin, int64_t end) {
       static thread_local appl::Scratch scratch;
       for (int64_t row = begin; row < end; ++row) appl::RowSampler(*sampling, int(row), scratch).run();
-    }, 1);
+    };
+    appl::parallel_for(*pool, sampling->num_rows, sampling->vocab_size, sample, 1);
   });
 }

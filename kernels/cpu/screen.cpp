@@ -382,9 +382,10 @@ bool run_screened(appl_pool& pool, const ScreenedCall& call) {
   const int rows = call.input.rows;
   run_linear(pool, {call.screen->codes.get(), call.rounded, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
   const Screening screening(call);
-  parallel_for(pool, rows, call.weight->rows, [&](int64_t begin, int64_t end, int thread) {
+  const auto mark = [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
-  }, 1);
+  };
+  parallel_for(pool, rows, call.weight->rows, mark, 1);
   constexpr int kCrowd = 4;  // rows that share a panel's bytes when all is computed
   const float share = screening.marked_share();
   if (share > (rows < kCrowd ? 1.0f / 4 : 1.0f / 8)) {

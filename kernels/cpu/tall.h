@@ -12,7 +12,8 @@ namespace appl {
 
 constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
 constexpr int kTallRows = 6;  // so few that two kinds of sums share the registers
-constexpr int kWordColumns = 8;  // of words, without VNNI, that are multiplied at a time; groups, and columns as they are padded, are multiples
+// Of words, without VNNI, that are multiplied at a time; groups, and columns as they are padded, are multiples.
+constexpr int kWordColumns = 8;
 constexpr int kWordRows = 4;  // of words, without VNNI: four instructions a sum need registers of their own
 constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) / kPanel;
 

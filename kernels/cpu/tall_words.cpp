@@ -19,8 +19,8 @@ namespace {
 struct WordProducts {
   static constexpr int kColumns = 4;  // of a step
 
-  // sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in registers,
-  // the last comes from memory each time: measured on Zen and simulated for others, that suits most cores.
+  // sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in
+  // registers, the last comes from memory each time: measured on Zen and simulated for others, that suits most cores.
   [[gnu::always_inline]] static void add(Ints (&sums)[kVectors], const uint8_t* w, Words even_x, Words odd_x) {
     const Words even_0 = load<Words>(w), even_1 = load<Words>(w + vector_at(1)), odd_0 = load<Words>(w + kStepBytes);
     const auto& odd_1 = *reinterpret_cast<const Words*>(w + kStepBytes + vector_at(1));

@@ -11,8 +11,8 @@ namespace appl {
 
 const uint8_t* const kNoEnd = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // of what a tile asks for, where that is nothing
 
-// Into which level of the caches a tile asks for what comes next: where both, into the second, and into the first what comes kNearBytes later
-// in each panel. The sign tells (ask_next).
+// Into which level of the caches a tile asks for what comes next: where both, into the second, and into the first what comes kNearBytes
+// later in each panel. The sign tells (ask_next).
 enum class Asked : int8_t { kFirst = 0, kSecond = 1, kBoth = -1 };
 
 // One block of columns of MR rows of the input against NP panels of the weight.
@@ -182,8 +182,10 @@ enum class Ahead {
   kNothing,  // the processor looks ahead far enough by itself; but where both levels are asked, what kNext does
   kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
   kFar,      // twice as far, into the second level, which can wait for several times as many lines
-  kNearTwice, kFarTwice,  // either into the second level, and what comes kSoonBytes later into the first
-  kNext,     // the next panels, one after the other: memory gives one stretch faster than several side by side
+  // The same into the second level, and what comes kSoonBytes later into the first.
+  kNearTwice,
+  kFarTwice,
+  kNext,  // the next panels, one after the other: memory gives one stretch faster than several side by side
 };
 constexpr size_t kNearBytes = 2048, kSoonBytes = 512;
 
@@ -235,7 +237,8 @@ template <bool kOnlyBoth>
 template <int Panels, Ahead kAhead>
 class Prefetch {
  public:
-  static constexpr bool kGoesOn = kAhead == Ahead::kNext || kAhead == Ahead::kNothing;  // from step to step; the others go by the weights' address
+  // It goes on from step to step; the others go by the weights' address.
+  static constexpr bool kGoesOn = kAhead == Ahead::kNext || kAhead == Ahead::kNothing;
 
   explicit Prefetch(const TileArgs& t)
       : panel_bytes_(t.panel_bytes),
@@ -281,7 +284,8 @@ class Prefetch {
   [[gnu::always_inline]] void near(const uint8_t* b) const {
     constexpr bool kIsTwice = kAhead == Ahead::kNearTwice || kAhead == Ahead::kFarTwice;
     constexpr bool kIsFar = kAhead == Ahead::kFar || kAhead == Ahead::kFarTwice;
-    const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && level_ == Asked::kSecond);  // narrow vectors would wait for that one, too
+    // Narrow vectors would wait for that one, too.
+    const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && level_ == Asked::kSecond);
     const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
     at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
     for (int i = 0; i < Panels * Lines; ++i) {

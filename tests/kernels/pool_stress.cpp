@@ -45,10 +45,11 @@ void divide(appl_pool& pool) {
 }
 
 void fail(appl_pool& pool) {
+  const auto work = [](int64_t begin, int64_t) {
+    if (begin > kItems / 2) throw std::runtime_error("on purpose");
+  };
   try {
-    appl::parallel_for(pool, kItems, kMuchWork, [](int64_t begin, int64_t) {
-      if (begin > kItems / 2) throw std::runtime_error("on purpose");
-    }, 1);
+    appl::parallel_for(pool, kItems, kMuchWork, work, 1);
   } catch (const std::runtime_error&) {
     return;
   }
