@@ -8,9 +8,7 @@ namespace appl {
 
 inline Floats silu(Floats x) { return x * vsigmoid(x); }
 inline Floats gelu(Floats x) { return 0.5f * x * (1.0f + verf(x * 0.70710678118654752f)); }
-inline Floats gelu_tanh(Floats x) {
-  return 0.5f * x * (1.0f + vtanh(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-}
+inline Floats gelu_tanh(Floats x) { return 0.5f * x * (1.0f + vtanh(0.79788456080286536f * (x + 0.044715f * x * x * x))); }
 inline Floats relu(Floats x) { return x > 0.0f ? x : Floats{}; }
 inline Floats relu2(Floats x) { return relu(x) * relu(x); }
 

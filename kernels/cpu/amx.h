@@ -33,7 +33,9 @@ inline void configure(const Config& config) { asm volatile("ldtilecfg %0" : : "m
 inline void release() { asm volatile("tilerelease"); }
 
 template <int T>
-inline void zero() { asm volatile("tilezero %%tmm%c0" : : "i"(T)); }
+inline void zero() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(T));
+}
 
 template <int T>
 inline void load(const void* from, size_t stride) {
@@ -47,11 +49,15 @@ inline void store(void* to, size_t stride) {
 
 // C += A * B on pairs of bf16: A has a row's pairs side by side, B a pair's columns.
 template <int C, int A, int B>
-inline void multiply_bf16() { asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B)); }
+inline void multiply_bf16() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
 
 // The same on fours of bytes, signed in A and unsigned in B, added in 32 bits.
 template <int C, int A, int B>
-inline void multiply_bytes() { asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B)); }
+inline void multiply_bytes() {
+  asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
 
 }  // namespace amx
 #endif

@@ -19,8 +19,8 @@ namespace {
 // segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has them, whatever else
 // runs, however its prompt was cut and whoever reads with it, so a row gets the same bits with any neighbours.
 constexpr int kRows = kAttentionRows;
-constexpr int kLeastAhead = 4;      // blocks that have been asked for when the first ones are read
-constexpr int kManyRows = 16;       // take longer to compute than to read, and their queries and output are not in the caches
+constexpr int kLeastAhead = 4;  // blocks that have been asked for when the first ones are read
+constexpr int kManyRows = 16;   // take longer to compute than to read, and their queries and output are not in the caches
 
 // What a row hands on from one reading to the next: values, maximum and sum.
 size_t carried_floats(int width) { return size_t(width) + kPanel; }
@@ -33,8 +33,10 @@ class Attention {
   Attention(const appl_attention& op, const KvLayer& layer, const appl_step& step, const AttentionParts& parts, float* carried)
       : op_(op), g_(layer.geometry), layer_(layer), step_(step), parts_(parts), carried_(carried),
         group_(op.num_heads / layer.geometry.num_kv_heads), form_(g_.layout == APPL_BF16 ? kBf16Form : Form::kF32),
-        tiles_(g_.layout == APPL_F32 ? kF32Tiles : g_.layout == APPL_F16 ? kF16Tiles
-               : form_ == Form::kF32 ? kBf16Tiles : kBf16DotTiles),
+        tiles_(g_.layout == APPL_F32   ? kF32Tiles
+               : g_.layout == APPL_F16 ? kF16Tiles
+               : form_ == Form::kF32   ? kBf16Tiles
+                                       : kBf16DotTiles),
         scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), softmax_(op, g_, form_) {}
 
   // The item's results. Returns claim(), called in time to ask for the next turn's keys.
@@ -164,7 +166,9 @@ class Attention {
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
       RowSoftmax::Seen seen[kRows];  // of all rows first: a row's largest score is known late, and nothing of it can begin before
-      for_rows(part, [&](int index, int, int row) { seen[index] = softmax_.mask(index, parts_.position(part, row), first, count, scratch, state); });
+      for_rows(part, [&](int index, int, int row) {
+        seen[index] = softmax_.mask(index, parts_.position(part, row), first, count, scratch, state);
+      });
       for_rows(part, [&](int index, int head, int row) {
         softmax_.normalize(index, seen[index], count, scratch, state);
         if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
@@ -211,8 +215,7 @@ class Attention {
   size_t token(const Part& part, int row) const {
     const Reading& reading = *part.reading;
     const int index = (part.first_row + row) / group_;
-    return size_t(reading.is_shared ? step_.query_start[reading.sequences[index]]
-                                      : step_.query_start[reading.sequences[0]] + index);
+    return size_t(reading.is_shared ? step_.query_start[reading.sequences[index]] : step_.query_start[reading.sequences[0]] + index);
   }
   size_t head_column(const Part& part, int head, int row) const {
     return size_t((part.kv_head + head) * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
@@ -406,9 +409,7 @@ class Attention {
   }
 
   // The most panels that a tile of so many rows takes.
-  static int widest(int rows, int panels) {
-    return panels >= 4 && tile_fits(rows, 4) ? 4 : panels >= 2 && tile_fits(rows, 2) ? 2 : 1;
-  }
+  static int widest(int rows, int panels) { return panels >= 4 && tile_fits(rows, 4) ? 4 : panels >= 2 && tile_fits(rows, 2) ? 2 : 1; }
 
   // What is the same for all tiles of a chunk: clearing it for each would take as long as some steps.
   static TileArgs tile_args() {

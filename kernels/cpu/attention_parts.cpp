@@ -18,8 +18,8 @@ bool share_out_well(int64_t parts, int threads) {
 
 size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThread * threads) * state_floats(kAttentionRows, width); }
 
-AttentionParts::AttentionParts(const appl_attention& op, const KvGeometry& geometry, const KeyCuts& cuts,
-                               std::span<const Reading> readings, int threads)
+AttentionParts::AttentionParts(const appl_attention& op, const KvGeometry& geometry, const KeyCuts& cuts, std::span<const Reading> readings,
+                               int threads)
     : geometry_(geometry), cuts_(cuts), readings_(readings), group_(op.num_heads / geometry.num_kv_heads), window_(op.window),
       most_heads_(geometry.num_kv_heads) {
   divide();

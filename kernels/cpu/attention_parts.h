@@ -81,9 +81,7 @@ class AttentionParts {
 
  private:
   int tiles_of(const Reading& reading) const { return divided(reading.num_tokens * group_, kAttentionRows); }
-  int64_t items_of(const Reading& reading) const {
-    return int64_t(tiles_of(reading)) * (geometry_.num_kv_heads / heads_of(reading));
-  }
+  int64_t items_of(const Reading& reading) const { return int64_t(tiles_of(reading)) * (geometry_.num_kv_heads / heads_of(reading)); }
   static int64_t work_of(const Reading& reading) {  // of a head
     return int64_t(reading.num_tokens) * (reading.end_key - reading.first_key);
   }

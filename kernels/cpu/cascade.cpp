@@ -15,8 +15,7 @@ constexpr int64_t kLeastSaved = 1024;  // keys, below which to read them togethe
 
 }  // namespace
 
-KeyCuts::KeyCuts(const appl_limits& limits)
-    : chunk(int(kRowBytes / sizeof(float) / round_up(size_t(limits.block_size), kPanel))) {
+KeyCuts::KeyCuts(const appl_limits& limits) : chunk(int(kRowBytes / sizeof(float) / round_up(size_t(limits.block_size), kPanel))) {
   const int chunks = divided(divided(limits.max_model_len, limits.block_size), chunk);
   segment = chunk * divided(chunks, kMaxSegments);
 }
@@ -42,9 +41,8 @@ void Cascade::set(const appl_step& step, bool shares) {
     if (tokens == 1) decodes_.push_back(s);
   }
   if (!shares || decodes_.size() < 2) return;
-  std::sort(decodes_.begin(), decodes_.end(), [this](int a, int b) {
-    return std::ranges::lexicographical_compare(tables_[size_t(a)], tables_[size_t(b)]);
-  });
+  std::sort(decodes_.begin(), decodes_.end(),
+            [this](int a, int b) { return std::ranges::lexicographical_compare(tables_[size_t(a)], tables_[size_t(b)]); });
   own_ = whole_;
   share(0, int(decodes_.size()), 0, 0, 0);
 }

@@ -38,9 +38,7 @@ class Cascade {
 
   // Levels go one after the other. In the last each sequence reads what it has for itself.
   int num_levels() const { return num_shared_ + 1; }
-  std::span<const Reading> level(int index) const {
-    return index < num_shared_ ? shared_[size_t(index)] : num_shared_ > 0 ? own_ : whole_;
-  }
+  std::span<const Reading> level(int index) const { return index < num_shared_ ? shared_[size_t(index)] : num_shared_ > 0 ? own_ : whole_; }
   // Each sequence from its first key on, in one level.
   std::span<const Reading> whole() const { return whole_; }
 
@@ -58,11 +56,11 @@ class Cascade {
 
   const int block_size_;
   const KeyCuts cuts_;
-  std::vector<int32_t> all_;                // 0, 1, ...
-  std::vector<int32_t> decodes_;            // in the order of their block tables
-  std::vector<Reading> whole_, own_;        // of all sequences
+  std::vector<int32_t> all_;                  // 0, 1, ...
+  std::vector<int32_t> decodes_;              // in the order of their block tables
+  std::vector<Reading> whole_, own_;          // of all sequences
   std::vector<std::vector<Reading>> shared_;  // by level; kept for their memory
-  int num_shared_ = 0;                      // levels in use
+  int num_shared_ = 0;                        // levels in use
   int64_t shared_keys_ = 0;
   std::vector<std::span<const int32_t>> tables_;  // of each sequence the blocks that hold nothing but keys of earlier steps
 };

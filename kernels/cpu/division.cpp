@@ -9,10 +9,10 @@
 namespace appl {
 namespace {
 
-constexpr size_t kStreamBytes = 64 << 10;  // of an item, where panels are read once: the last thread to end is alone for so long
+constexpr size_t kStreamBytes = 64 << 10;         // of an item, where panels are read once: the last thread to end is alone for so long
 constexpr int kStreamRows = APPL_VNNI ? 60 : 10;  // of int8 that is all but unpacked, that read the weights as they stream in
 constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
-constexpr int kSecondLevelRows = 16;  // at most, whose weights a small first level leaves to the second
+constexpr int kSecondLevelRows = 16;                    // at most, whose weights a small first level leaves to the second
 
 // From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
 // all but unpacked.
@@ -61,8 +61,7 @@ Asked level_of(int rows, bool streams) {
 
 bool may_be_tall(const appl_weight& weight, const PreparedShape& input) {
   return kHasTallTiles && input.group_size != 0 && !has_matrix_form(weight, true) &&
-         appl::is_tall(weight.layout, input.group_size, weight.num_groups == 1) &&
-         min_tall_rows(weight) != std::numeric_limits<int>::max();
+         appl::is_tall(weight.layout, input.group_size, weight.num_groups == 1) && min_tall_rows(weight) != std::numeric_limits<int>::max();
 }
 
 int gated_panels(const PreparedShape& next) { return std::max(kGatedPanels, next.group_size / kPanel); }

@@ -41,7 +41,9 @@ class Division {
     const int block = int(index / num_chunks_), first_panel = chunk_start(index);
     const int end_panel = std::min(first_panel + panels_per_chunk_, panels_);
     return {block * tiles_per_block_, std::min((block + 1) * tiles_per_block_, num_tiles_), first_panel, end_panel,
-            goes_on ? chunk_start(index + 1) : streams() ? kNoPanel : end_panel};
+            goes_on     ? chunk_start(index + 1)
+            : streams() ? kNoPanel
+                        : end_panel};
   }
   int rows_per_tile() const { return divided(rows_, num_tiles_); }
   // Rows are spread evenly over the tiles: sizes differ by one at most.

@@ -61,7 +61,9 @@ struct Accumulate {
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
   static Ints fold(Sum sum, Words factor) { return sum * bit_cast<Ints>(factor); }
   template <int Half>
-  static Words factor(Words pairs) { return int_factor<Half>(pairs); }
+  static Words factor(Words pairs) {
+    return int_factor<Half>(pairs);
+  }
 };
 struct Int8Type : Accumulate {
   static constexpr int kColumns = 4, kLines = 1, kSteps = 1;
@@ -85,7 +87,9 @@ struct Accumulate {
   static Ints fold(Sum sum) { return sum; }
   static Ints fold(Sum sum, Words factor) { return sum * bit_cast<Ints>(factor); }
   template <int Half>
-  static Words factor(Words pairs) { return int_factor<Half>(pairs); }
+  static Words factor(Words pairs) {
+    return int_factor<Half>(pairs);
+  }
   // Bytes 0 and 2 of each lane, or 1 and 3, as words.
   static Words widen_bytes(Words u, int s) {
     using UnsignedShorts = uint16_t __attribute__((vector_size(kWidth * 4)));
@@ -122,7 +126,9 @@ struct PlaneType {
   }
   static Ints fold(Sum sum) { return sum; }
   template <int Half>
-  static Words factor(Words pairs) { return word_factor<Half>(pairs); }
+  static Words factor(Words pairs) {
+    return word_factor<Half>(pairs);
+  }
 };
 struct Int4Type {
   using Sum = Shorts;
@@ -133,7 +139,9 @@ struct Int4Type {
   static Ints fold(Sum sum) { return fold(sum, no_factor()); }
   static Ints fold(Sum sum, Words factor) { return multiply_pairs(bit_cast<Ints>(sum), bit_cast<Ints>(factor)); }
   template <int Half>
-  static Words factor(Words pairs) { return word_factor<Half>(pairs); }
+  static Words factor(Words pairs) {
+    return word_factor<Half>(pairs);
+  }
 };
 #endif
 #endif
@@ -161,8 +169,7 @@ struct IntegerSteps {
 #pragma GCC unroll 16
         for (int m = 0; m < Rows; ++m) {
           const uint8_t* x = a + size_t(m) * kRowBytes;
-          sums[m][v] =
-              Type::add(sums[m][v], w, splat_word(load<uint32_t>(x)), next, splat_word(load<uint32_t>(x + 4)), factors[v]);
+          sums[m][v] = Type::add(sums[m][v], w, splat_word(load<uint32_t>(x)), next, splat_word(load<uint32_t>(x + 4)), factors[v]);
         }
       }
     } else {

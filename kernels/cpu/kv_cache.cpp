@@ -8,13 +8,8 @@
 namespace appl {
 
 KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
-    : layout(appl_layout(limits.kv_layout)),
-      block_size(limits.block_size),
-      slots(int(round_up(size_t(limits.block_size), kPanel))),
-      num_blocks(limits.num_blocks),
-      num_kv_heads(kv_heads),
-      head_dim(dim),
-      width(int(round_up(size_t(dim), kPanel))),
+    : layout(appl_layout(limits.kv_layout)), block_size(limits.block_size), slots(int(round_up(size_t(limits.block_size), kPanel))),
+      num_blocks(limits.num_blocks), num_kv_heads(kv_heads), head_dim(dim), width(int(round_up(size_t(dim), kPanel))),
       max_model_len(limits.max_model_len) {}
 
 namespace {
@@ -100,7 +95,8 @@ class HeadWriter {
         Type* out = panel + slot / kPair * kPanel * kPair;
         tokens = slot % kPair == 0 && t + kPair <= run_.count ? kPair : 1;
         if (tokens == kPair) store_slots(out, t, column);
-        else for (int j = 0; j < kPanel; ++j) out[j * kPair + slot % kPair] = rows_[t][column + j];
+        else
+          for (int j = 0; j < kPanel; ++j) out[j * kPair + slot % kPair] = rows_[t][column + j];
       }
     }
   }

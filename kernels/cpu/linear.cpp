@@ -44,9 +44,9 @@ size_t column_panel_bytes(appl_layout layout) {
   }
 }
 
-constexpr size_t kAheadBytes = 128 << 10;  // that a thread asks for before their turn: what is to stay in the second level till then
+constexpr size_t kAheadBytes = 128 << 10;     // that a thread asks for before their turn: what is to stay in the second level till then
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
-constexpr size_t kFarAheadBytes = 32 << 10;  // the same into the second
+constexpr size_t kFarAheadBytes = 32 << 10;   // the same into the second
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 class Run {
@@ -170,9 +170,7 @@ class Run {
   }
 
   // True where sums can be added up in the output.
-  bool is_whole(int panel, int width) const {
-    return (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0);
-  }
+  bool is_whole(int panel, int width) const { return (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0); }
 
   // The same for all panels of the item, each unpacked once. What does not fill a block goes through ordinary tiles.
   void tall_panels(const Division::Item& item, const Sums& sums, int block) const {

@@ -14,13 +14,13 @@ PreparedShape input_shape(const appl_weight& weight, bool quantize_activations);
 
 struct LinearCall {
   const appl_weight* weight;
-  Prepared input;      // rows, in input_shape's form
-  const float* direct; // one row of f32 that needs no preparation; null otherwise
-  float* out;          // rows of `out_stride` floats, weight->rows of them written
+  Prepared input;       // rows, in input_shape's form
+  const float* direct;  // one row of f32 that needs no preparation; null otherwise
+  float* out;           // rows of `out_stride` floats, weight->rows of them written
   int out_stride;
-  const float* bias;   // or null
+  const float* bias;  // or null
   int32_t activation;
-  bool accumulate;     // out += activation(x @ weight.T + bias)
+  bool accumulate;  // out += activation(x @ weight.T + bias)
 
   // Or out = activation(x @ gate.T) * (x @ up.T), of the weight's upper and lower half, half as wide; there is no bias then.
   // Each thread keeps sums in kGatedSumFloats of its own. With `next`, the results go there instead, as the input of another Linear.

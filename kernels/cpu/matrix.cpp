@@ -34,12 +34,16 @@ amx::Config shape_of(int rows, int bytes) {
 struct Bf16Product {
   static constexpr int kColumnBytes = 2;
   template <int C, int A, int B>
-  static void add() { amx::multiply_bf16<C, A, B>(); }
+  static void add() {
+    amx::multiply_bf16<C, A, B>();
+  }
 };
 struct ByteProduct {
   static constexpr int kColumnBytes = 1;
   template <int C, int A, int B>
-  static void add() { amx::multiply_bytes<C, A, B>(); }
+  static void add() {
+    amx::multiply_bytes<C, A, B>();
+  }
 };
 
 // Sums of 16 rows by up to 4 panels, in registers 0 to 3; or of 32 (kHalves 2) by up to 2, in 0 and 1, and in 2 and 3.
@@ -64,9 +68,7 @@ struct Sums {
     for_each([&](auto panel, auto half) { amx::load<half * 2 + panel>(place(from, stride, panel, half), stride); });
   }
   static void keep(void* to, size_t stride) {
-    for_each([&](auto panel, auto half) {
-      amx::store<half * 2 + panel>(const_cast<uint8_t*>(place(to, stride, panel, half)), stride);
-    });
+    for_each([&](auto panel, auto half) { amx::store<half * 2 + panel>(const_cast<uint8_t*>(place(to, stride, panel, half)), stride); });
   }
   static const uint8_t* place(const void* base, size_t stride, int panel, int half) {
     return static_cast<const uint8_t*>(base) + size_t(half * amx::kRows) * stride + panel * kLineBytes;
@@ -77,9 +79,7 @@ struct Sums {
     for (; steps > 0; --steps, a += amx::kRowBytes, b += amx::kRows * kLineBytes) {
       amx::load<kA>(a, kRowBytes);
       if constexpr (kHalves == 2) amx::load<kA + 1>(a + amx::kRows * kRowBytes, kRowBytes);
-      [&]<int... P>(std::integer_sequence<int, P...>) {
-        (add_panel<P>(b + size_t(P) * panel_bytes), ...);
-      }(Panels{});
+      [&]<int... P>(std::integer_sequence<int, P...>) { (add_panel<P>(b + size_t(P) * panel_bytes), ...); }(Panels{});
     }
   }
 
@@ -161,8 +161,7 @@ bool has_matrix_form(const appl_weight& w, bool quantizes_activations) {
 void run_matrix(appl_layout layout, int rows, int panels, const TileArgs& t) {
   using Run = void (*)(int, const TileArgs&);
   static constexpr Run kBf16[2][3] = {{run_bf16<1, 1>, run_bf16<1, 2>, run_bf16<1, 4>}, {run_bf16<2, 1>, run_bf16<2, 2>, nullptr}};
-  static constexpr Run kBytes[2][3] = {{run_bytes<1, 1>, run_bytes<1, 2>, run_bytes<1, 4>},
-                                       {run_bytes<2, 1>, run_bytes<2, 2>, nullptr}};
+  static constexpr Run kBytes[2][3] = {{run_bytes<1, 1>, run_bytes<1, 2>, run_bytes<1, 4>}, {run_bytes<2, 1>, run_bytes<2, 2>, nullptr}};
   (layout == APPL_BF16 ? kBf16 : kBytes)[rows > amx::kRows][panels / 2](rows, t);
 }
 

@@ -133,16 +133,13 @@ appl_rates measure_pieces(appl_pool& pool, double seconds, double amount, Piece&
   const auto do_pieces = [&](int64_t begin, int64_t end) {
     for (; begin < end; ++begin) piece();
   };
-  return rates_of(seconds, amount * double(count),
-                  [&] { appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, do_pieces, 1); });
+  return rates_of(seconds, amount * double(count), [&] { appl::parallel_for(pool, count, int64_t{kSums} * kRepeats, do_pieces, 1); });
 }
 
 template <class Products>
 appl_rates measure_products(appl_pool& pool, double seconds) {
   std::atomic<int> sink{0};
-  return measure_pieces(pool, seconds, Products::kOperations * kSums * kRepeats, [&] {
-    sink += multiply_in_registers<Products>();
-  });
+  return measure_pieces(pool, seconds, Products::kOperations * kSums * kRepeats, [&] { sink += multiply_in_registers<Products>(); });
 }
 
 // The same of the matrix unit.

@@ -21,7 +21,7 @@ struct appl_pool {
 
   int num_threads() const { return num_threads_; }
 
-  appl::Store store;  // of the packed weights
+  appl::Store store;                               // of the packed weights
   appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that comes next
 
   // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns

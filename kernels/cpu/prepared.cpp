@@ -173,7 +173,8 @@ void quantize_columns(const Prepared& p, const float* x, int row, int first, int
   for (int done = 0; done < count; done += size, at += p.side_stride) {
     const Group result = quantize_group(x + done, std::min(size, count - done), q + done);
     const Most most = sum_sub_groups(q + done, shape.sub_group_size, parts, p.sub_sum + at * size_t(parts));
-    if constexpr (has_neighbours(sizeof(Value) == 2 ? Form::kInt16 : Form::kInt8)) p.neighbours[at] = sum_neighbours(q + done, std::min(size, count - done));
+    if constexpr (has_neighbours(sizeof(Value) == 2 ? Form::kInt16 : Form::kInt8))
+      p.neighbours[at] = sum_neighbours(q + done, std::min(size, count - done));
     p.scale[at] = result.scale;
     p.sum[at] = parts > 0 ? float(most.of_sign) : result.sum;
     p.scaled_sum[at] = parts > 0 ? float(most.of_magnitudes) : result.sum * result.scale;

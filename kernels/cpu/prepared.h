@@ -16,7 +16,7 @@ enum class Form {
   kInt16  // 512 signed words; each four columns are in the order 0, 2, 1, 3
 };
 
-constexpr size_t kRowBytes = 1024;  // of a row in a block
+constexpr size_t kRowBytes = 1024;                                 // of a row in a block
 constexpr int kMinActivationGroup = 8, kMaxActivationGroup = 256;  // columns that share a scale
 
 constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
@@ -27,8 +27,8 @@ constexpr bool has_neighbours(Form form) { return kWidth == 8 && form == Form::k
 
 struct PreparedShape {
   Form form;
-  int columns;     // of the input
-  int group_size;  // of an int8 scale, in columns; 0 for float forms
+  int columns;             // of the input
+  int group_size;          // of an int8 scale, in columns; 0 for float forms
   int sub_group_size = 0;  // of the weight: each has a sum of its own
   bool operator==(const PreparedShape&) const = default;
 

@@ -20,8 +20,7 @@ bool is_same(const appl_span& a, const appl_span& b) {
 }
 
 const appl_limits& checked(const appl_limits& limits) {
-  require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0,
-          "a limit is not positive");
+  require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0, "a limit is not positive");
   require(limits.block_size > 0 && limits.block_size <= 256, "block_size must be 1 to 256");
   require(limits.num_blocks > 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
   require(limits.kv_layout >= APPL_F32 && limits.kv_layout <= APPL_BF16, "the cache is f32, f16 or bf16");
@@ -30,8 +29,8 @@ const appl_limits& checked(const appl_limits& limits) {
 
 }  // namespace
 
-appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators,
-                           const appl_kv_layer* layers, int num_layers, const appl_limits& limits)
+appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers, int num_layers,
+                           const appl_limits& limits)
     : pool_(pool), limits_(checked(limits)), cascade_(limits), vocabulary_(INT_MAX) {
   int width = 0;
   for (int i = 0; i < num_layers; ++i) {
@@ -50,9 +49,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_}));  // never two at a time
 }
 
-int appl_program::max_rows(const appl_span& span) const {
-  return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled;
-}
+int appl_program::max_rows(const appl_span& span) const { return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled; }
 
 bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
   const float* a_end = a.data + size_t(max_rows(a)) * size_t(a.stride);
@@ -156,8 +153,7 @@ void appl_program::check_step(const appl_step& step) const {
     require(step.positions[t] >= 0 && step.positions[t] < limits_.max_model_len, "step: a position is beyond max_model_len");
     require(step.slot_mapping[t] < num_slots, "step: a slot is outside the cache");
   }
-  require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens,
-          "step: query_start does not cover the tokens");
+  require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens, "step: query_start does not cover the tokens");
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
@@ -303,9 +299,7 @@ void appl_program::execute_screened(const Bound& bound, const appl_step& step) {
 
 void appl_program::execute(const Bound& bound, const appl_step& step) {
   const auto& as = bound.op.as;
-  const auto rows = [&step](const appl_span& span) {
-    return span.extent == APPL_TOKENS ? step.num_tokens : step.num_sampled;
-  };
+  const auto rows = [&step](const appl_span& span) { return span.extent == APPL_TOKENS ? step.num_tokens : step.num_sampled; };
   switch (bound.op.kind) {
     case APPL_OP_EMBED: return appl::run_embed(pool_, as.embed, step);
     case APPL_OP_RMS_NORM:
@@ -323,8 +317,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
     case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
     case APPL_OP_PAGED_ATTENTION:
-      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step, cascade_,
-                                 scratch<uint8_t>());
+      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step, cascade_, scratch<uint8_t>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));

@@ -17,8 +17,8 @@
 struct appl_program {
  public:
   // Throws appl::Error where an operator's sizes do not fit together.
-  appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers,
-               int num_layers, const appl_limits& limits);
+  appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers, int num_layers,
+               const appl_limits& limits);
 
   ~appl_program() { cancel(); }
 
@@ -44,11 +44,11 @@ struct appl_program {
     bool input_is_ready = false;  // an earlier Linear prepared the same activations
     appl_operator norm{};         // where the Linear norms its input as it prepares it: in both, what that is
     bool is_normed(int rows) const { return norm.as.norm.weight != nullptr && rows >= appl::kMinNormedRows; }
-    appl_gated gated{};           // where the Linear does the gated activation behind it: in both, what that is
+    appl_gated gated{};  // where the Linear does the gated activation behind it: in both, what that is
     bool is_gated(int rows) const { return gated.out.data != nullptr && rows >= appl::kMinGatedRows; }
-    appl::PreparedShape next{};   // the form in which that goes to the Linear behind, from so many rows on
+    appl::PreparedShape next{};  // the form in which that goes to the Linear behind, from so many rows on
     int min_rows_for_next = INT_MAX;
-    bool is_next = false;         // the Linear behind: its input has memory of its own, and comes so from so many rows on
+    bool is_next = false;  // the Linear behind: its input has memory of its own, and comes so from so many rows on
     int min_rows_prepared = INT_MAX;
     appl::PreparedShape rounded{};  // where it has a screen: the form in which that reads the input
   };
@@ -77,7 +77,9 @@ struct appl_program {
   uint8_t* prepared_memory() const { return workspace_.as<uint8_t>(); }
   uint8_t* next_memory() const { return prepared_memory() + prepared_bytes_; }
   template <class T>
-  T* scratch() const { return reinterpret_cast<T*>(next_memory() + next_bytes_); }
+  T* scratch() const {
+    return reinterpret_cast<T*>(next_memory() + next_bytes_);
+  }
 
   appl_pool& pool_;
   const appl_limits limits_;
@@ -88,9 +90,9 @@ struct appl_program {
   size_t normed_bytes_ = 0;  // of a row
   size_t screen_bytes_ = 0;  // of scratch
   appl::ScreenPauses pauses_;
-  appl::Cascade cascade_;      // of the step that runs
-  int max_heads_ = 0;          // of attention
-  bool sees_all_ = false;      // some attention has no window
+  appl::Cascade cascade_;  // of the step that runs
+  int max_heads_ = 0;      // of attention
+  bool sees_all_ = false;  // some attention has no window
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one an operator
 

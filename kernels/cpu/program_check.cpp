@@ -22,9 +22,7 @@ void check_same_shape(const appl_span& a, const appl_span& b) {
   require(a.width == b.width, "spans of one operator differ in width");
 }
 
-void check_activation(int32_t kind) {
-  require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_RELU2, "unknown activation");
-}
+void check_activation(int32_t kind) { require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_RELU2, "unknown activation"); }
 
 const KvLayer& layer_at(const std::vector<KvLayer>& layers, int32_t layer) {
   require(layer >= 0 && size_t(layer) < layers.size(), "an operator names a layer that has no cache");
@@ -96,9 +94,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
       return require(op.as.head_norm.x.width == op.as.head_norm.num_heads * op.as.head_norm.head_dim,
                      "head_norm: the span is not num_heads * head_dim wide");
     case APPL_OP_LINEAR: return check_linear(op.as.linear);
-    case APPL_OP_ACTIVATION:
-      check_activation(op.as.pointwise.activation);
-      return check_same_shape(op.as.pointwise.x, op.as.pointwise.out);
+    case APPL_OP_ACTIVATION: check_activation(op.as.pointwise.activation); return check_same_shape(op.as.pointwise.x, op.as.pointwise.out);
     case APPL_OP_GATED_ACTIVATION:
       check_activation(op.as.gated.activation);
       check_same_shape(op.as.gated.gate, op.as.gated.up);
@@ -110,12 +106,10 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_GATHER_ROWS:
       check_span(op.as.move.x);
       check_span(op.as.move.out);
-      return require(op.as.move.x.width == op.as.move.out.width && op.as.move.x.extent == APPL_TOKENS &&
-                         op.as.move.out.extent == APPL_SAMPLED,
-                     "gather_rows: takes token rows to sampled rows of the same width");
-    case APPL_OP_SOFT_CAP:
-      check_span(op.as.soft_cap.x);
-      return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
+      return require(
+          op.as.move.x.width == op.as.move.out.width && op.as.move.x.extent == APPL_TOKENS && op.as.move.out.extent == APPL_SAMPLED,
+          "gather_rows: takes token rows to sampled rows of the same width");
+    case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
 }

@@ -24,8 +24,8 @@ double philox_uniform(uint64_t seed, uint64_t position) {
   uint32_t counter[4] = {uint32_t(position), uint32_t(position >> 32), 0, 0};
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * counter[0], second = uint64_t{0xCD9E8D57} * counter[2];
-    const uint32_t next[4] = {uint32_t(second >> 32) ^ counter[1] ^ key[0], uint32_t(second),
-                              uint32_t(first >> 32) ^ counter[3] ^ key[1], uint32_t(first)};
+    const uint32_t next[4] = {uint32_t(second >> 32) ^ counter[1] ^ key[0], uint32_t(second), uint32_t(first >> 32) ^ counter[3] ^ key[1],
+                              uint32_t(first)};
     std::copy(next, next + 4, counter);
     key[0] += 0x9E3779B9;
     key[1] += 0xBB67AE85;
@@ -60,9 +60,7 @@ class RowSampler {
   }
 
  private:
-  bool has_penalty() const {
-    return s_.repetition_penalty[row_] != 1 || s_.presence_penalty[row_] != 0 || s_.frequency_penalty[row_] != 0;
-  }
+  bool has_penalty() const { return s_.repetition_penalty[row_] != 1 || s_.presence_penalty[row_] != 0 || s_.frequency_penalty[row_] != 0; }
   bool is_adjusted() const {
     return s_.mask_row[row_] != kNone || s_.forbidden_start[row_ + 1] > s_.forbidden_start[row_] ||
            s_.bias_start[row_ + 1] > s_.bias_start[row_] || has_penalty() || (!greedy_ && s_.temperature[row_] != 1);

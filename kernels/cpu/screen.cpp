@@ -21,7 +21,7 @@ namespace {
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of what is rounded: scales have inverses, squares add up
 constexpr float kMostHalf = 65504.0f;
-constexpr int kWordPanels = 32;  // a bit each
+constexpr int kWordPanels = 32;       // a bit each
 constexpr float kUnderflow = 2e-20f;  // the root of what squares lose that are too small for f32; its square, of what products lose
 
 // What sums in f32 may lack, as a share. Bounds that are so far apart stay apart when a temperature divides them.
@@ -104,13 +104,8 @@ void put_codes(appl_layout layout, uint8_t* data, int k, int first, Words codes)
 class RowRounding {
  public:
   RowRounding(const appl_weight& weight, const appl_weight& copy, int panel, int first)
-      : w_(weight),
-        copy_(copy),
-        from_(weight.panel(panel)),
-        to_(copy.data + size_t(panel) * copy.panel_bytes),
-        first_(first),
-        most_(splat(copy.layout == APPL_INT8 ? 127.0f : 31.0f)),
-        most_weight_(copy.scales_are_f32 ? kMostWeight : kMostHalf * most_[0]) {}
+      : w_(weight), copy_(copy), from_(weight.panel(panel)), to_(copy.data + size_t(panel) * copy.panel_bytes), first_(first),
+        most_(splat(copy.layout == APPL_INT8 ? 127.0f : 31.0f)), most_weight_(copy.scales_are_f32 ? kMostWeight : kMostHalf * most_[0]) {}
 
   void run() {
     uint8_t* to = to_;
@@ -188,7 +183,9 @@ struct Slack {
 
   // Of one output or a vector of them, from the weight's norms.
   template <class T>
-  T at_most(T norm, T lost) const { return norm * of_norm + lost * of_lost; }
+  T at_most(T norm, T lost) const {
+    return norm * of_norm + lost * of_lost;
+  }
   bool is_known() const { return of_norm < kInfinite && of_lost < kInfinite; }  // neither is NaN
 };
 
@@ -203,10 +200,7 @@ Slack slack_of(const ScreenedCall& call, int row) {
 class Screening {
  public:
   explicit Screening(const ScreenedCall& call)
-      : call_(call),
-        weight_(*call.weight),
-        num_words_(words_of(weight_)),
-        marks_(reinterpret_cast<uint32_t*>(call.scratch)),
+      : call_(call), weight_(*call.weight), num_words_(words_of(weight_)), marks_(reinterpret_cast<uint32_t*>(call.scratch)),
         own_(call.scratch + round_up(size_t(call.input.rows) * size_t(num_words_) * sizeof(uint32_t), 64)) {}
 
   int num_words() const { return num_words_; }

@@ -41,7 +41,7 @@
 namespace appl {
 
 constexpr int kWidth = APPL_WIDTH;
-constexpr int kPanel = 16;                       // rows of a weight that lie side by side
+constexpr int kPanel = 16;  // rows of a weight that lie side by side
 constexpr int kPanelVectors = kPanel / kWidth;
 
 using Floats = float __attribute__((vector_size(kWidth * 4)));
@@ -165,7 +165,7 @@ inline Halves floats_to_bf16(Floats x) {
 
 inline float f16_to_float(uint16_t half) {
   uint32_t magnitude = uint32_t(half & 0x7fff) << 13;
-  float value = bit_cast<float>(magnitude) * 0x1p112f;                         // exact for subnormals too
+  float value = bit_cast<float>(magnitude) * 0x1p112f;                             // exact for subnormals too
   if (magnitude >= 0x0f800000u) value = bit_cast<float>(magnitude | 0x7f800000u);  // infinity, not a number
   return bit_cast<float>(bit_cast<uint32_t>(value) | (uint32_t(half & 0x8000) << 16));
 }

@@ -83,8 +83,8 @@ class TallTile {
 
   // Of the last chunk. Weights with offsets have no zero point.
   template <bool HasOffset>
-  [[gnu::always_inline]] static void finish(const Sums& sums, const Partial* partial, const Side& side,
-                                            const TallBlock& block, int group, Results& c) {
+  [[gnu::always_inline]] static void finish(const Sums& sums, const Partial* partial, const Side& side, const TallBlock& block, int group,
+                                            Results& c) {
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats x = splat(side.scale[group][m]);
@@ -122,7 +122,7 @@ class TallTile {
 
   // What the sums of a group are times.
   struct Side {
-    const float *scale, *scaled_sum;    // of the rows' inputs
+    const float *scale, *scaled_sum;  // of the rows' inputs
     const float *weight_scale, *offset;
   };
   using Place = TallPlace;
@@ -185,7 +185,7 @@ class TallTile {
   template <bool HasOffset, bool Scales, int S>
   [[gnu::always_inline]] static void step(const Place& at, Sums& sums, const Sums& before, const Side& side, Results& c) {
     multiply_step<P, Rows, false>(at.a + S * 4, at.b + S * kStepBytes, sums);
-    if constexpr (Scales) scale<HasOffset, kResults * S / P::kSteps, kResults * (S + 1) / P::kSteps>(before, side, c);
+    if constexpr (Scales) scale<HasOffset, kResults * S / P::kSteps, kResults*(S + 1) / P::kSteps>(before, side, c);
   }
 
   // Adds the sums from First to End, row by row, to the results.
@@ -237,9 +237,7 @@ void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBloc
 
 }  // namespace
 
-int tall_columns() {
-  return APPL_VNNI && has_small_first_level() ? kMaxTallColumns / 2 : kMaxTallColumns;
-}
+int tall_columns() { return APPL_VNNI && has_small_first_level() ? kMaxTallColumns / 2 : kMaxTallColumns; }
 
 bool is_tall(appl_layout layout, int group_size, bool per_channel) {
   return layout >= APPL_INT8 && (per_channel || group_size % chunk_columns(layout, group_size) == 0);

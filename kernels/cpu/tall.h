@@ -30,7 +30,7 @@ struct TallBlock {
   static constexpr size_t kPanelBytes = size_t{kMaxTallColumns} * kPanel;
   alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];
-  alignas(64) float offset[kMaxGroups][kTallLanes];        // where the weight has them
+  alignas(64) float offset[kMaxGroups][kTallLanes];  // where the weight has them
 
   // Where groups have sub-groups: their factors, of two side by side or, without VNNI, of each as the products take it; and of two each
   // what the sums of their inputs are times.

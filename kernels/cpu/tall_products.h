@@ -35,7 +35,9 @@ struct ByteProducts {
   // sum + products * factor of a sub-group, which is the lane's number.
   static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * Ints(factor); }
   template <int Half>
-  static Words factor(Words pairs) { return int_factor<Half>(pairs); }
+  static Words factor(Words pairs) {
+    return int_factor<Half>(pairs);
+  }
 };
 
 // Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps): their product with a word is one instruction.
@@ -43,7 +45,9 @@ template <int Steps>
 struct ShortProducts : ByteProducts<Steps> {
   static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
   template <int Half>
-  static Words factor(Words pairs) { return Half == 0 ? pairs & 0xffffu : pairs >> 16; }
+  static Words factor(Words pairs) {
+    return Half == 0 ? pairs & 0xffffu : pairs >> 16;
+  }
 };
 
 using Products4 = ShortProducts<4>;
@@ -113,8 +117,7 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
 // Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
 class EvenPrefetch {
  public:
-  EvenPrefetch(TallAhead next, int steps)
-      : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
+  EvenPrefetch(TallAhead next, int steps) : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
 
   [[gnu::always_inline]] void step() {
     for (until_ += step_; at_ < until_; at_ += kLine) __builtin_prefetch(at_, 0, 2);

@@ -33,7 +33,8 @@ struct WordProducts {
         "vpmaddwd %[even_x], %[odd_x], %[odd_x]\n\t"
         "vpaddd %[first], %[sum_0], %[sum_0]\n\t"
         "vpaddd %[odd_x], %[sum_1], %[sum_1]"
-        : [sum_0] "+x"(sums[0]), [sum_1] "+x"(sums[1]), [first] "=&x"(first), [second] "=&x"(second), [even_x] "+x"(even_x), [odd_x] "+x"(odd_x)
+        : [sum_0] "+x"(sums[0]), [sum_1] "+x"(sums[1]), [first] "=&x"(first), [second] "=&x"(second), [even_x] "+x"(even_x),
+          [odd_x] "+x"(odd_x)
         : [even_0] "x"(even_0), [odd_0] "x"(odd_0), [even_1] "x"(even_1), [odd_1] "m"(odd_1));
   }
 };
@@ -81,7 +82,8 @@ class WordTallTile {
   }
 
   template <bool HasOffset>
-  [[gnu::always_inline]] static void finish(const Sums& sums, const TileArgs& t, size_t side, const TallBlock& block, int group, Results& c) {
+  [[gnu::always_inline]] static void finish(const Sums& sums, const TileArgs& t, size_t side, const TallBlock& block, int group,
+                                            Results& c) {
 #pragma GCC unroll 4
     for (int m = 0; m < Rows; ++m)
 #pragma GCC unroll 2

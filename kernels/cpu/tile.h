@@ -23,11 +23,11 @@ struct TileArgs {
   int columns;         // of each segment
 
   // Prefetching, see below; a caller that does its own leaves `ahead` at the weights, without a step or ends.
-  const uint8_t* panel_end;  // of panel 0, behind which the last of the panels ends, too
-  const uint8_t* ahead;      // in the panels that come next
-  size_t ahead_step;         // bytes from what is asked for to the next, as many times a step as there are panels
-  const uint8_t* ahead_end;  // of a panel's part there; the next panel's begins
-  size_t ahead_jump;         // so far behind
+  const uint8_t* panel_end;     // of panel 0, behind which the last of the panels ends, too
+  const uint8_t* ahead;         // in the panels that come next
+  size_t ahead_step;            // bytes from what is asked for to the next, as many times a step as there are panels
+  const uint8_t* ahead_end;     // of a panel's part there; the next panel's begins
+  size_t ahead_jump;            // so far behind
   Asked level = Asked::kFirst;  // for these and for the stretch below
 
   // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
@@ -47,17 +47,17 @@ struct TileArgs {
   // Dense tiles go on over further segments of columns, as when a sum runs over several blocks of a cache or of the input.
   const uint8_t* const* more = nullptr;  // panel 0 of each further segment; null where they lie behind each other
   int num_more = 0;
-  int last_columns = 0;    // of the last further segment
-  size_t input_jump = 0;   // from the end of a segment's input to the next one's
-  float* c;            // MR rows of NP * 16, ldc floats apart
+  int last_columns = 0;   // of the last further segment
+  size_t input_jump = 0;  // from the end of a segment's input to the next one's
+  float* c;               // MR rows of NP * 16, ldc floats apart
   size_t ldc;
-  bool add;            // to c, which is overwritten otherwise
+  bool add;  // to c, which is overwritten otherwise
 
   // Quantized weights: where the block's groups are, in columns and bytes.
   int group_size;
-  size_t group_stride;   // from a group's data to the next group's
-  const uint8_t* header; // of panel 0 and the first group
-  size_t header_stride;  // 0 for per-channel weights
+  size_t group_stride;    // from a group's data to the next group's
+  const uint8_t* header;  // of panel 0 and the first group
+  size_t header_stride;   // 0 for per-channel weights
   bool scales_are_f32;
   bool has_offset;
   float zero_point;
@@ -134,10 +134,10 @@ constexpr TileTable make_tiles() {
 
 extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4FloatTiles;  // on Form::kF32
 extern const TileTable kInt5FloatTiles, kInt6FloatTiles;
-extern const TileTable kBf16DotTiles;                                                       // on Form::kBf16
-extern const TileTable kInt8Tiles;                                                          // on kInt8Form
-extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                                  // on kInt4Form
-extern const TileTable kInt4SubGroupTiles, kInt5SubGroupTiles, kInt6SubGroupTiles;          // the same
+extern const TileTable kBf16DotTiles;                                               // on Form::kBf16
+extern const TileTable kInt8Tiles;                                                  // on kInt8Form
+extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                          // on kInt4Form
+extern const TileTable kInt4SubGroupTiles, kInt5SubGroupTiles, kInt6SubGroupTiles;  // the same
 
 #if APPL_VNNI
 constexpr Form kInt8Form = Form::kInt8, kInt4Form = Form::kInt8;
@@ -223,7 +223,9 @@ template <bool kOnlyBoth>
   } else {
     asm volatile(
         "testb %2, %2\n\tjnz 1f\n\tprefetcht0 %a0\n\tjmp 2f\n"
-        "1:\tprefetcht1 %a0\n\tjns 2f\n\tprefetcht0 %a1\n2:" ::"p"(next), "p"(soon), "q"(level) : "cc");
+        "1:\tprefetcht1 %a0\n\tjns 2f\n\tprefetcht0 %a1\n2:" ::"p"(next),
+        "p"(soon), "q"(level)
+        : "cc");
   }
 #else
   if (level == Asked::kBoth) __builtin_prefetch(soon);
@@ -241,12 +243,7 @@ class Prefetch {
   static constexpr bool kGoesOn = kAhead == Ahead::kNext || kAhead == Ahead::kNothing;
 
   explicit Prefetch(const TileArgs& t)
-      : panel_bytes_(t.panel_bytes),
-        step_(t.ahead_step),
-        jump_(t.ahead_jump),
-        panel_end_(t.panel_end),
-        next_(t.ahead),
-        end_(t.ahead_end),
+      : panel_bytes_(t.panel_bytes), step_(t.ahead_step), jump_(t.ahead_jump), panel_end_(t.panel_end), next_(t.ahead), end_(t.ahead_end),
         level_(t.level) {}
 
   void segment() {}
@@ -296,7 +293,9 @@ class Prefetch {
 
   // Where line i of a step is, from its first.
   template <int Lines>
-  size_t line(int i) const { return size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4; }
+  size_t line(int i) const {
+    return size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4;
+  }
 
   size_t panel_bytes_, step_, jump_;
   const uint8_t *panel_end_, *next_, *end_;

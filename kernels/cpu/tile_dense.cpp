@@ -125,8 +125,8 @@ struct Bf16DotSteps {
         const Words x = splat_word(load<uint32_t>(a + size_t(m) * kRowBytes));
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          c.value[m][v] = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(c.value[m][v]), bit_cast<__m512bh>(x),
-                                                            bit_cast<__m512bh>(w[v])));
+          c.value[m][v] =
+              bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(c.value[m][v]), bit_cast<__m512bh>(x), bit_cast<__m512bh>(w[v])));
         }
       }
     }

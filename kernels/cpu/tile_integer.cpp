@@ -164,13 +164,10 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   }
 
  protected:
-  static const uint8_t* header(const TileArgs& t, int v) {
-    return t.header + size_t(v / kPanelVectors) * t.panel_bytes;
-  }
+  static const uint8_t* header(const TileArgs& t, int v) { return t.header + size_t(v / kPanelVectors) * t.panel_bytes; }
 
   // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
-  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch& ahead, bool is_first,
-                                         Products& products) {
+  [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch& ahead, bool is_first, Products& products) {
     Sums sums = {};
     Prefetch prefetch = Prefetch::kGoesOn ? ahead : Prefetch(t);
     const uint8_t *a = t.a, *b = t.b;
@@ -247,8 +244,8 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
   }
 
  private:
-  [[gnu::always_inline]] static void multiply(const TileArgs& t, int columns, Prefetch& prefetch, const uint8_t*& a,
-                                              const uint8_t*& b, Ints (&products)[Rows][kVectors]) {
+  [[gnu::always_inline]] static void multiply(const TileArgs& t, int columns, Prefetch& prefetch, const uint8_t*& a, const uint8_t*& b,
+                                              Ints (&products)[Rows][kVectors]) {
     typename Tile::Sums sums = {};
     for (int k = 0; k < columns; k += Type::kColumns, a += Type::kSteps * 4, b += kUnitBytes) {
       prefetch.template step<Type::kLines>(b);
@@ -261,8 +258,8 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
       for (int v = 0; v < kVectors; ++v) products[m][v] += Type::fold(sums[m][v]);
   }
 
-  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side,
-                                           const Ints (&products)[Rows][kVectors], Floats (&c)[Rows][kVectors]) {
+  [[gnu::always_inline]] static void scale(const TileArgs& t, const uint8_t* header, size_t side, const Ints (&products)[Rows][kVectors],
+                                           Floats (&c)[Rows][kVectors]) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
@@ -281,8 +278,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
 };
 
 template <class Type, int Rows, int Panels>
-using AnyTile =
-    std::conditional_t<tile_streams(Rows, Panels), StreamTile<Type, Rows, Panels>, IntegerTile<Type, Rows, Panels>>;
+using AnyTile = std::conditional_t<tile_streams(Rows, Panels), StreamTile<Type, Rows, Panels>, IntegerTile<Type, Rows, Panels> >;
 
 #endif
 

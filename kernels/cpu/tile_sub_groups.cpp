@@ -70,8 +70,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
 
   // Leaves the input and the weights behind the sub-group.
   template <int Half>
-  [[gnu::always_inline]] static void add_sub_group(const TileArgs& t, const Factors& pairs, Place& at, Prefetch& prefetch,
-                                                   Products& sums) {
+  [[gnu::always_inline]] static void add_sub_group(const TileArgs& t, const Factors& pairs, Place& at, Prefetch& prefetch, Products& sums) {
     Factors factors;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) factors[v] = Type::template factor<Half>(pairs[v]);

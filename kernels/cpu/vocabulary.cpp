@@ -14,17 +14,15 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kBlock = 4 * kWidth;
 constexpr float kNearMaximum = 12.0f;  // tokens below e^-12 of the likeliest are rarely needed
 
-bool comes_before(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+bool comes_before(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 // Calls body(first) for each block that has a logit >= floor, and for the rest after the last whole block.
 template <class Body>
 void for_blocks_reaching(const float* logits, int count, float floor, Body&& body) {
   int i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    const Floats best = vmax(vmax(load(logits + i), load(logits + i + kWidth)),
-                             vmax(load(logits + i + 2 * kWidth), load(logits + i + 3 * kWidth)));
+    const Floats best =
+        vmax(vmax(load(logits + i), load(logits + i + kWidth)), vmax(load(logits + i + 2 * kWidth), load(logits + i + 3 * kWidth)));
     if (reduce_max(best) >= floor) body(i, i + kBlock);
   }
   if (i < count) body(i, count);
@@ -145,8 +143,7 @@ Cut keep_mass(const float* logits, int count, float maximum, Cut cut, float p, C
     total = mass_of_all(scratch, maximum);
   }
   const double target = double(p) * total;
-  gather_enough(logits, count, maximum, cut, scratch,
-                [&](const Candidates& c) { return mass_of_all(c, maximum) >= target * (1 + 1e-6); });
+  gather_enough(logits, count, maximum, cut, scratch, [&](const Candidates& c) { return mass_of_all(c, maximum) >= target * (1 + 1e-6); });
   return cut_at(scratch, target, [maximum](const Candidate& c) { return mass_of(c, maximum); });
 }
 

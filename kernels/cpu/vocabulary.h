@@ -7,7 +7,7 @@
 namespace appl {
 
 struct Extremum {
-  float value;   // minus infinity where there is none
+  float value;  // minus infinity where there is none
   bool has_nan;
 };
 Extremum find_maximum(const float* logits, int count);

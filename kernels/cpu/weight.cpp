@@ -13,8 +13,7 @@ namespace appl {
 namespace {
 
 float half_or_float(const void* values, bool are_f32, size_t index) {
-  return are_f32 ? static_cast<const float*>(values)[index]
-                 : f16_to_float(static_cast<const uint16_t*>(values)[index]);
+  return are_f32 ? static_cast<const float*>(values)[index] : f16_to_float(static_cast<const uint16_t*>(values)[index]);
 }
 
 int element_bits(int layout) { return layout == APPL_INT8 ? 8 : layout == APPL_INT4 ? 4 : layout == APPL_INT5 ? 5 : 6; }

@@ -41,7 +41,7 @@ struct appl_weight {
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout >= APPL_INT8; }
-  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }                    // of a group
   size_t sub_scale_at() const { return size_t{appl::kPanel} * (scales_are_f32 ? 4 : 2) * (has_offset ? 2 : 1); }  // in a header
   size_t sub_offset_at() const { return sub_scale_at() + size_t{appl::kPanel} * size_t(num_sub_groups()); }
   const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }

@@ -73,14 +73,14 @@ typedef struct {
   int32_t layout; /* appl_layout */
   int32_t rows;
   int32_t columns;
-  int32_t group_size;      /* divides 256, or equals columns (int8, int4); a multiple of 32 (int5) or 16 (int6); 0 for dense */
-  int32_t scales_are_f32;  /* scale and offset are f16 otherwise */
-  int32_t sub_group_size;  /* 32, or 16 (int4, int6), in groups of 256; 0 for none */
+  int32_t group_size;     /* divides 256, or equals columns (int8, int4); a multiple of 32 (int5) or 16 (int6); 0 for dense */
+  int32_t scales_are_f32; /* scale and offset are f16 otherwise */
+  int32_t sub_group_size; /* 32, or 16 (int4, int6), in groups of 256; 0 for none */
   const void* data;
   const void* scale;
-  const void* offset;         /* NULL for none */
-  const int8_t* sub_scale;    /* of each sub-group: times the group's scale */
-  const int8_t* sub_offset;   /* times the group's offset */
+  const void* offset;       /* NULL for none */
+  const int8_t* sub_scale;  /* of each sub-group: times the group's scale */
+  const int8_t* sub_offset; /* times the group's offset */
 } appl_matrix;
 
 /* How a weight is packed: all that it takes to use panels that were packed before. */
@@ -91,7 +91,7 @@ typedef struct {
   int32_t has_offset; /* stored; an offset of -8 (int4), -16 (int5) or -32 (int6) scales is not */
   int32_t zero_point;
   int32_t sub_group_size; /* as in appl_matrix */
-  uint64_t bytes; /* of all panels; filled in, and checked where panels are given */
+  uint64_t bytes;         /* of all panels; filled in, and checked where panels are given */
 } appl_packed_form;
 
 /* Columns of an activation buffer: row r starts at data + r * stride. */
@@ -220,8 +220,8 @@ typedef struct {
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
-  const int32_t* num_largest; /* of each row's logits so many count, 0 for all: the others may be any that are less; NULL: all */
-  int32_t past_rows, past_stride;                  /* of past_table */
+  const int32_t* num_largest;     /* of each row's logits so many count, 0 for all: the others may be any that are less; NULL: all */
+  int32_t past_rows, past_stride; /* of past_table */
   const int32_t *past_table, *past_row, *num_past; /* tokens that are not among num_largest; NULL: none */
 } appl_step;
 
@@ -283,9 +283,8 @@ APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t by
 /* Bytes of the keys (or the values) of one layer. */
 APPL_EXPORT uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
 
-APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators,
-                                        const appl_kv_layer* layers, int32_t num_layers, const appl_limits* limits,
-                                        appl_program** program);
+APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_layer* layers,
+                                        int32_t num_layers, const appl_limits* limits, appl_program** program);
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);

@@ -31,7 +31,8 @@ void watch() {
 }
 
 void keep_busy() {
-  for (volatile unsigned i = 0;; i = i + 1) {}
+  for (volatile unsigned i = 0;; i = i + 1) {
+  }
 }
 
 // Each item is done once; what is counted is written by one thread an item and read when all have returned.
@@ -73,7 +74,8 @@ void run_round(appl_pool& pool, long round) {
   pool.run([](int) {});
   Job job{&pool, round};
   expect(pool.lead(run_job, &job), "there is no worker to lead");
-  for (volatile long i = 0; i < round % 256; i = i + 1) {}
+  for (volatile long i = 0; i < round % 256; i = i + 1) {
+  }
   pool.help();
   expect(job.answer == round, "help returned before its job");
   pool.help();  // there is none
