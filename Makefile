@@ -21,6 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What pip does for a package it copies. Where Python may not write bytecode, each command would compile the sources.
 COMPILE := $(BIN)/python -m compileall -q appliance
 NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
+CXX_SOURCES := $(shell find kernels tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CONSTRAINTS := requirements/constraints-cpu.txt
 # The AVX-512 and AMX sources on emulated instructions, so that tests run their logic on any x86-64 machine.
 EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_cpu_emulated.so)
@@ -50,6 +51,7 @@ check: lint types layers
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
