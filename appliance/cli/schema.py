@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.base.errors import ExitCode
+from appliance.program.header import header_text
 from appliance.spec.reference import reference_text, refused_text
 from appliance.spec.schema import schema_text
 
 SCHEMA_PATH = "schemas/deployment.v1.json"
 REFERENCE_PATH = "docs/reference/spec.md"
 REFUSED_PATH = "docs/reference/not-in-this-version.md"
+OPERATORS_PATH = "kernels/include/appliance_operators.h"
 
 
 def run(check: bool = False, write: bool = False, root: str = ".") -> int:
@@ -33,7 +35,12 @@ def run(check: bool = False, write: bool = False, root: str = ".") -> int:
 
 def generated() -> Mapping[str, str]:
     """Text of each generated file, by its path in the repository."""
-    return {SCHEMA_PATH: schema_text(), REFERENCE_PATH: reference_text(), REFUSED_PATH: refused_text()}
+    return {
+        SCHEMA_PATH: schema_text(),
+        REFERENCE_PATH: reference_text(),
+        REFUSED_PATH: refused_text(),
+        OPERATORS_PATH: header_text(),
+    }
 
 
 def _committed(path: Path) -> str | None:

@@ -12,8 +12,9 @@ import numpy as np
 from appliance.engine.laps import Laps
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.engine.step import StepPlan
+from appliance.kernels.counts import count_step
 from appliance.kernels.interface import Executable, StepInputs
-from appliance.program.work import StepCounts, Unit
+from appliance.program.work import StepCounts, Unit, windows_of
 
 StepKind = Literal["decode", "prefill", "mixed"]
 
@@ -48,6 +49,7 @@ class StepProfiler(Laps):
         self._block_size = block_size
         self._clock = clock
         self._work = executable.operator_work()
+        self._windows = windows_of(self._work)
         self._seconds = np.zeros(len(self._work))
         self._kinds: dict[StepKind, _Sums] = {}
         self._phases: dict[str, float] = {}
@@ -79,16 +81,7 @@ class StepProfiler(Laps):
         self.lap("model")
         self._is_ahead = False
         self._shared_keys = self._executable.shared_keys
-        self._counts = StepCounts(
-            tokens=len(inputs.token_ids),
-            sampled=len(inputs.sampled_rows),
-            query_lens=np.diff(inputs.query_start),
-            seq_lens=inputs.seq_lens.astype(np.int64),
-            positions=inputs.positions.astype(np.int64),
-            block_tables=inputs.block_tables,
-            block_size=self._block_size,
-            few_logits=inputs.num_largest is not None,
-        )
+        self._counts = count_step(inputs, self._block_size, self._windows)
         self._last = self._clock()  # the profiler's own work is nobody's
 
     def end(self, plan: StepPlan) -> None:

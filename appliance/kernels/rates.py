@@ -15,7 +15,8 @@ from appliance.kernels.cpu.library import Library
 from appliance.kernels.interface import Executable, ExecutionLimits, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
-from appliance.program.operators import Embed, Extent, GatherRows, Linear, PagedAttention, Slot, Span, StepProgram
+from appliance.program.operators import Embed, GatherRows, Linear, PagedAttention, StepProgram
+from appliance.program.slots import Extent, Slot, Span
 
 ATTENTION = "attention"  # beside the layouts, in the mapping of rates
 

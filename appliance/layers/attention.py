@@ -3,7 +3,8 @@
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import AttentionSpec
 from appliance.program.caches import KvShape
-from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope, Slot, Span
+from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope
+from appliance.program.slots import Slot, Span
 
 
 def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot) -> Slot:

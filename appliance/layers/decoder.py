@@ -12,7 +12,8 @@ from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
 from appliance.layers.spec import DecoderSpec
-from appliance.program.operators import Embed, Extent, GatherRows, Linear, Slot, SoftCap, Span
+from appliance.program.operators import Embed, GatherRows, Linear, SoftCap
+from appliance.program.slots import Extent, Slot, Span
 
 
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:

@@ -2,7 +2,8 @@
 
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import FeedForwardSpec
-from appliance.program.operators import GatedActivation, Slot
+from appliance.program.operators import GatedActivation
+from appliance.program.slots import Slot
 
 
 def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, layer: int, x: Slot, out: Slot) -> None:

@@ -2,7 +2,8 @@
 
 from appliance.layers.program import ProgramBuilder
 from appliance.layers.spec import NormSpec
-from appliance.program.operators import LayerNorm, RmsNorm, Slot
+from appliance.program.operators import LayerNorm, RmsNorm
+from appliance.program.slots import Slot
 
 
 def emit_norm(

@@ -6,7 +6,8 @@ from itertools import groupby
 
 from appliance.layers.rope import RopeSpec
 from appliance.program.caches import KvShape
-from appliance.program.operators import ActivationKind, Extent, Linear, Operator, Slot, Span, StepProgram
+from appliance.program.operators import ActivationKind, Linear, Operator, StepProgram
+from appliance.program.slots import Extent, Slot, Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Where each activation slot lies in one arena: slots whose lifetimes do not overlap share memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from appliance.program.operators import Operator, Slot, Span, StepProgram
+from appliance.program.operators import StepProgram
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -16,18 +16,12 @@ class Arena:
     size_bytes: int
 
 
-def slots_of(operator: Operator) -> list[Slot]:
-    """Every slot that the operator reads or writes."""
-    values = (getattr(operator, field.name) for field in fields(operator))
-    return [v.slot if isinstance(v, Span) else v for v in values if isinstance(v, Slot | Span)]
-
-
 def plan_arena(program: StepProgram, slot_bytes: Mapping[int, int]) -> Arena:
     """Places slots of the given sizes; first fit, largest first. The logits outlive the program."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, operator in enumerate(program.operators):
-        for slot in slots_of(operator):
+        for slot in operator.slots():
             first.setdefault(slot.index, position)
             last[slot.index] = position
     last[program.logits.index] = len(program.operators)

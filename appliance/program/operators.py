@@ -4,46 +4,63 @@ A model compiles to a StepProgram: a flat tuple of these records over numbered s
 weights. A kernel set binds the program once and then runs it a step at a time, so a step costs no Python an operator.
 
 Extents: T tokens of the step, R rows whose logits are wanted. Widths: D hidden, H query heads, G KV heads, d head size,
-I intermediate, V vocabulary. Activations are f32 unless a slot says otherwise.
+I intermediate, V vocabulary. Activations are f32.
+
+A record is all that an operator declares: what it is for (`doc`), which fields name weights, whether it touches a
+cache, and its work. Its number in the ABI is its place in `OPERATORS` (program/header.py writes the enumeration).
 """
 
-import enum
-from dataclasses import dataclass
-from typing import Literal
+import re
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
 
 from appliance.program.caches import KvShape
+from appliance.program.slots import Slot, Span
+from appliance.program.work import Forms, OperatorWork
 
 ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 
 
-class Extent(enum.StrEnum):
-    """How many rows of a slot are live in a step."""
+class Record:
+    """What all operators declare.
 
-    TOKENS = "tokens"
-    SAMPLED = "sampled"
+    matrices: fields that name weights which are kept in their planned layout. vectors: fields that name weights and
+    tables which are f32 always. Such a field may be None.
+    """
+
+    __slots__ = ()
+    doc: ClassVar[str]
+    matrices: ClassVar[tuple[str, ...]] = ()
+    vectors: ClassVar[tuple[str, ...]] = ()
+    touches_cache: ClassVar[bool] = False
+
+    @classmethod
+    def label(cls) -> str:
+        """The operator's name in snake case: of profiles, and of the ABI."""
+        return re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def named(self, names: tuple[str, ...]) -> Iterator[str]:
+        """The weights that the fields of these names hold."""
+        return (name for name in (getattr(self, each) for each in names) if name is not None)
+
+    def slots(self) -> list[Slot]:
+        """Every slot that the operator reads or writes."""
+        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]  # records are dataclasses
+        return [value.slot if isinstance(value, Span) else value for value in values if isinstance(value, Slot | Span)]
+
+    def work(self, forms: Forms) -> OperatorWork:
+        """What it has to do at least: nothing that counts, unless a record says otherwise."""
+        return OperatorWork(self.label())
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """An activation buffer [rows(extent), width]. Binding decides which slots share memory (by liveness)."""
-
-    index: int
-    extent: Extent
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Columns [start, start + width) of a slot: how fused projections are read and written in place."""
-
-    slot: Slot
-    start: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Record):
     """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset])."""
+
+    doc = "token (and position) embeddings"
+    matrices = ("table", "position_table")
 
     table: str
     out: Slot
@@ -51,11 +68,17 @@ class Embed:
     position_table: str | None = None
     position_offset: int = 0
 
+    def work(self, forms: Forms) -> OperatorWork:
+        return OperatorWork("embed", row_bytes=4 * self.out.width)
+
 
 @dataclass(frozen=True, slots=True)
-class RmsNorm:
+class RmsNorm(Record):
     """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: residual += x first, in place, and
     the sum is normed."""
+
+    doc = "RMS norm, with the residual sum"
+    vectors = ("weight",)
 
     x: Slot
     weight: str
@@ -65,8 +88,11 @@ class RmsNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerNorm:
+class LayerNorm(Record):
     """out = (x - mean) / sqrt(var + eps) * weight + bias; `residual` as in RmsNorm."""
+
+    doc = "layer norm, with the residual sum"
+    vectors = ("weight", "bias")
 
     x: Slot
     weight: str
@@ -77,8 +103,11 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorm:
+class HeadNorm(Record):
     """RMS norm of each head of x [rows, num_heads * head_dim] in place, one weight [head_dim] for all heads."""
+
+    doc = "RMS norm of each head"
+    vectors = ("weight",)
 
     x: Span
     weight: str
@@ -88,8 +117,12 @@ class HeadNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class Linear(Record):
     """out = x @ weight.T + bias; with `accumulate`, out += (...). Weight rows must equal out.width."""
+
+    doc = "matrix product over the canonical layouts, with bias and activation"
+    matrices = ("weight",)
+    vectors = ("bias",)
 
     x: Span
     weight: str
@@ -98,10 +131,23 @@ class Linear:
     activation: ActivationKind | None = None
     accumulate: bool = False
 
+    def work(self, forms: Forms) -> OperatorWork:
+        size_bytes, layout = forms.weight(self.weight)
+        return OperatorWork(
+            label=f"linear {self.weight.rpartition('.')[2]}",
+            unit=forms.unit(layout),
+            kernel=forms.kernel(layout),
+            weight_bytes=size_bytes,
+            row_operations=2 * self.x.width * self.out.width,
+            extent=self.x.slot.extent,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(Record):
     """out = kind(x)."""
+
+    doc = "an elementwise activation"
 
     x: Slot
     out: Slot
@@ -109,8 +155,10 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
-class GatedActivation:
+class GatedActivation(Record):
     """out [rows, I] = kind(gate) * up, both spans [rows, I]."""
+
+    doc = "activation of the gate times the other half"
 
     gate: Span
     up: Span
@@ -119,12 +167,15 @@ class GatedActivation:
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class Rope(Record):
     """Rotates the first `rotary_dim` columns of each head in place by the angles of table row positions[t].
 
     table: f32 [max_position, rotary_dim], cosines in the first half of a row, sines in the second.
     Pairs are (i, i + rotary_dim/2), or (2i, 2i + 1) when `interleaved`.
     """
+
+    doc = "rotary positions"
+    vectors = ("table",)
 
     x: Span
     table: str
@@ -135,8 +186,11 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True)
-class KvWrite:
+class KvWrite(Record):
     """Stores k and v [T, G * d] in cache number `cache` at slot_mapping[t] (negative: skip the token)."""
+
+    doc = "store keys and values in the paged cache"
+    touches_cache = True
 
     k: Span
     v: Span
@@ -146,11 +200,14 @@ class KvWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class PagedAttention:
+class PagedAttention(Record):
     """Causal attention of q [T, H * d] over cache number `cache`; prefill, chunks and decode in one batch.
 
     window: a query at position p sees keys p - window + 1 .. p. soft_cap: scores become cap * tanh(scores / cap).
     """
+
+    doc = "attention over the paged cache; prefill, chunks and decode in one batch"
+    touches_cache = True
 
     q: Span
     out: Slot
@@ -162,26 +219,42 @@ class PagedAttention:
     window: int | None = None
     soft_cap: float | None = None
 
+    def work(self, forms: Forms) -> OperatorWork:
+        return OperatorWork(
+            label="attention" if self.window is None else "attention in a window",
+            unit="bf16" if forms.kv_dtype == "bf16" else "f32",
+            kernel="attention",
+            key_bytes=2 * self.num_kv_heads * self.head_dim * (4 if forms.kv_dtype == "f32" else 2),
+            visit_operations=4 * self.num_heads * self.head_dim,
+            window=self.window,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(Record):
     """out += x."""
 
+    doc = "sum of two activations"
+
     x: Slot
     out: Slot
 
 
 @dataclass(frozen=True, slots=True)
-class GatherRows:
+class GatherRows(Record):
     """out [R, D] = x[sampled_rows]."""
 
+    doc = "pick the rows whose logits are wanted"
+
     x: Slot
     out: Slot
 
 
 @dataclass(frozen=True, slots=True)
-class SoftCap:
+class SoftCap(Record):
     """x = cap * tanh(x / cap) in place."""
+
+    doc = "tanh cap of logits"
 
     x: Slot
     cap: float
@@ -191,6 +264,7 @@ Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap
 )  # fmt: skip
+OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +276,11 @@ class StepProgram:
     slots: tuple[Slot, ...]
     logits: Slot
     caches: tuple[KvShape, ...] = ()
+
+    def matrices(self) -> frozenset[str]:
+        """Weights that are kept in their planned layout."""
+        return frozenset(name for op in self.operators for name in op.named(op.matrices))
+
+    def vectors(self) -> frozenset[str]:
+        """Weights and tables that are f32 always."""
+        return frozenset(name for op in self.operators for name in op.named(op.vectors))

@@ -20,7 +20,8 @@ from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import read_bandwidth, thread_pool
 from appliance.program import operators as ops
 from appliance.program.caches import KvShape
-from appliance.program.operators import Extent, Slot, Span, StepProgram
+from appliance.program.operators import StepProgram
+from appliance.program.slots import Extent, Slot, Span
 
 BLOCK, NUM_LAYERS = 16, 4
 CONTEXTS, STREAMS = (1024, 4096, 16384), (1, 8)

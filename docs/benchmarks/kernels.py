@@ -20,7 +20,8 @@ from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.interface import ExecutionLimits, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import peak, read_bandwidth, thread_pool
-from appliance.program.operators import Embed, Extent, GatherRows, Linear, Slot, Span, StepProgram
+from appliance.program.operators import Embed, GatherRows, Linear, StepProgram
+from appliance.program.slots import Extent, Slot, Span
 
 WIDTH = 2048
 TOTAL_BYTES = 96 << 20  # of canonical weights, so that a step reads them from memory

@@ -68,9 +68,9 @@ uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t 
   return appl::KvGeometry(*limits, num_kv_heads, head_dim).block_bytes() * uint64_t(limits->num_blocks);
 }
 
-int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_layer* layers,
-                            int32_t num_layers, const appl_limits* limits, appl_program** program) {
-  return appl::guarded([&] { *program = new appl_program(*pool, operators, num_operators, layers, num_layers, *limits); });
+int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
+                            int32_t num_caches, const appl_limits* limits, appl_program** program) {
+  return appl::guarded([&] { *program = new appl_program(*pool, operators, num_operators, caches, num_caches, *limits); });
 }
 void appl_program_destroy(appl_program* program) { delete program; }
 uint64_t appl_program_workspace_bytes(const appl_program* program) { return program->workspace_bytes(); }

@@ -29,16 +29,16 @@ const appl_limits& checked(const appl_limits& limits) {
 
 }  // namespace
 
-appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers, int num_layers,
+appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
                            const appl_limits& limits)
     : pool_(pool), limits_(checked(limits)), cascade_(limits), vocabulary_(INT_MAX) {
   int width = 0;
-  for (int i = 0; i < num_layers; ++i) {
-    require(layers[i].num_kv_heads > 0 && layers[i].head_dim > 0, "a layer's cache has no heads");
-    require(layers[i].keys != nullptr && layers[i].values != nullptr, "a layer's cache has no memory");
-    const appl::KvGeometry geometry(limits, layers[i].num_kv_heads, layers[i].head_dim);
+  for (int i = 0; i < num_caches; ++i) {
+    require(caches[i].num_kv_heads > 0 && caches[i].head_dim > 0, "a cache has no heads");
+    require(caches[i].keys != nullptr && caches[i].values != nullptr, "a cache has no memory");
+    const appl::KvGeometry geometry(limits, caches[i].num_kv_heads, caches[i].head_dim);
     width = std::max(width, geometry.width);
-    layers_.push_back({geometry, static_cast<uint8_t*>(layers[i].keys), static_cast<uint8_t*>(layers[i].values)});
+    layers_.push_back({geometry, static_cast<uint8_t*>(caches[i].keys), static_cast<uint8_t*>(caches[i].values)});
   }
   operators_.reserve(size_t(num_operators));
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
@@ -315,9 +315,9 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       if (bound.is_gated(rows(as.gated.gate))) return;
       return appl::run_gated_activation(pool_, as.gated, rows(as.gated.gate));
     case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
-    case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.layer)], step);
+    case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.cache)], step);
     case APPL_OP_PAGED_ATTENTION:
-      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.layer)], step, cascade_, scratch<uint8_t>());
+      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.cache)], step, cascade_, scratch<uint8_t>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));

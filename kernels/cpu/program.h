@@ -17,7 +17,7 @@
 struct appl_program {
  public:
   // Throws appl::Error where an operator's sizes do not fit together.
-  appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_layer* layers, int num_layers,
+  appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
                const appl_limits& limits);
 
   ~appl_program() { cancel(); }

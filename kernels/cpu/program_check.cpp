@@ -24,9 +24,9 @@ void check_same_shape(const appl_span& a, const appl_span& b) {
 
 void check_activation(int32_t kind) { require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_RELU2, "unknown activation"); }
 
-const KvLayer& layer_at(const std::vector<KvLayer>& layers, int32_t layer) {
-  require(layer >= 0 && size_t(layer) < layers.size(), "an operator names a layer that has no cache");
-  return layers[size_t(layer)];
+const KvLayer& cache_at(const std::vector<KvLayer>& caches, int32_t cache) {
+  require(cache >= 0 && size_t(cache) < caches.size(), "an operator names a cache that is not there");
+  return caches[size_t(cache)];
 }
 
 void check_embed(const appl_embed& op, const appl_limits& limits) {
@@ -67,14 +67,14 @@ void check_rope(const appl_rope& op, const appl_limits& limits) {
 
 void check_kv_write(const appl_kv_write& op, const std::vector<KvLayer>& layers) {
   check_same_shape(op.k, op.v);
-  const KvGeometry& g = layer_at(layers, op.layer).geometry;
+  const KvGeometry& g = cache_at(layers, op.cache).geometry;
   require(op.k.extent == APPL_TOKENS && op.k.width == g.num_kv_heads * g.head_dim,
           "kv_write: the keys are not num_kv_heads * head_dim wide");
 }
 
 void check_attention(const appl_attention& op, const std::vector<KvLayer>& layers) {
   check_same_shape(op.q, op.out);
-  const KvGeometry& g = layer_at(layers, op.layer).geometry;
+  const KvGeometry& g = cache_at(layers, op.cache).geometry;
   require(op.q.extent == APPL_TOKENS && op.num_heads > 0 && op.num_heads % g.num_kv_heads == 0,
           "attention: num_heads is no multiple of num_kv_heads");
   require(op.q.width == op.num_heads * g.head_dim, "attention: the queries are not num_heads * head_dim wide");

@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "appliance_operators.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -45,23 +47,6 @@ typedef enum {
   APPL_ACTIVATION_RELU = 4,
   APPL_ACTIVATION_RELU2 = 5,
 } appl_activation;
-
-typedef enum {
-  APPL_OP_EMBED = 0,
-  APPL_OP_RMS_NORM = 1,
-  APPL_OP_LAYER_NORM = 2,
-  APPL_OP_HEAD_NORM = 3,
-  APPL_OP_LINEAR = 4,
-  APPL_OP_ACTIVATION = 5,
-  APPL_OP_GATED_ACTIVATION = 6,
-  APPL_OP_ROPE = 7,
-  APPL_OP_KV_WRITE = 8,
-  APPL_OP_PAGED_ATTENTION = 9,
-  APPL_OP_ADD = 10,
-  APPL_OP_GATHER_ROWS = 11,
-  APPL_OP_SOFT_CAP = 12,
-  APPL_OP_COUNT = 13,
-} appl_operator_kind;
 
 typedef struct appl_pool appl_pool;
 typedef struct appl_weight appl_weight;
@@ -161,13 +146,13 @@ typedef struct {
 
 typedef struct {
   appl_span k, v;
-  int32_t layer;
+  int32_t cache; /* its number among the program's */
   int32_t reserved;
 } appl_kv_write;
 
 typedef struct {
   appl_span q, out;
-  int32_t layer, num_heads;
+  int32_t cache, num_heads;
   int32_t window; /* 0 for none */
   float scale;
   float soft_cap; /* 0 for none */
@@ -202,12 +187,12 @@ typedef struct {
   } as;
 } appl_operator;
 
-/* One layer's cache. keys and values are zeroed memory of appl_kv_bytes(...) bytes each, aligned to 64. */
+/* One cache of a program. keys and values are zeroed memory of appl_kv_bytes(...) bytes each, aligned to 64. */
 typedef struct {
   void* keys;
   void* values;
   int32_t num_kv_heads, head_dim;
-} appl_kv_layer;
+} appl_kv_cache;
 
 typedef struct {
   int32_t max_tokens, max_seqs, max_sampled, max_model_len;
@@ -280,11 +265,11 @@ APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* 
 /* Tells damaged bytes from whole ones, at the speed of memory; it does not resist intent. pool NULL: this thread alone. */
 APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
 
-/* Bytes of the keys (or the values) of one layer. */
+/* Bytes of the keys (or the values) of one cache. */
 APPL_EXPORT uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
 
-APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_layer* layers,
-                                        int32_t num_layers, const appl_limits* limits, appl_program** program);
+APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
+                                        int32_t num_caches, const appl_limits* limits, appl_program** program);
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);

@@ -9,17 +9,15 @@ from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import (
     Embed,
-    Extent,
     GatherRows,
     KvWrite,
     Linear,
     Operator,
     PagedAttention,
     RmsNorm,
-    Slot,
-    Span,
     StepProgram,
 )
+from appliance.program.slots import Extent, Slot, Span
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8
 MAX_LEN = 96

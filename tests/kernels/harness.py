@@ -8,7 +8,8 @@ import numpy as np
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
-from appliance.program.operators import Embed, Extent, GatherRows, Operator, Slot, Span, StepProgram
+from appliance.program.operators import Embed, GatherRows, Operator, StepProgram
+from appliance.program.slots import Extent, Slot, Span
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
 BITS = {Layout.INT8: 8, Layout.INT4: 4, Layout.INT5: 5, Layout.INT6: 6}

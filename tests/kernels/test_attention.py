@@ -6,7 +6,8 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
 from appliance.program.caches import KvShape
-from appliance.program.operators import KvWrite, PagedAttention, Span
+from appliance.program.operators import KvWrite, PagedAttention
+from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 
 VOCABULARY = 64

@@ -13,7 +13,8 @@ from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.arena import plan_arena
 from appliance.program.caches import KvShape
-from appliance.program.operators import Embed, Linear, RmsNorm, Span, StepProgram
+from appliance.program.operators import Embed, Linear, RmsNorm, StepProgram
+from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, dense, limits, plain_step, random_weight, whole
 
 

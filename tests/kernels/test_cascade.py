@@ -6,7 +6,8 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
 from appliance.program.caches import KvShape
-from appliance.program.operators import Add, KvWrite, PagedAttention, Span
+from appliance.program.operators import Add, KvWrite, PagedAttention
+from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, bind, limits
 from tests.kernels.test_attention import VOCABULARY, make
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from appliance.kernels.cpu.fusion import gates_of_linears
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.layout import Layout
-from appliance.program.operators import Add, GatedActivation, Linear, Operator, Slot, Span, StepProgram
+from appliance.program.fusion import gates_of_linears
+from appliance.program.operators import Add, GatedActivation, Linear, Operator, StepProgram
+from appliance.program.slots import Slot, Span
 from tests.kernels.harness import Graph, limits, plain_step, random_sub_groups, random_weight, whole
 
 MIN_ROWS = 25  # kernels/cpu/linear.h

@@ -9,7 +9,8 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.program.operators import Linear, Slot, Span
+from appliance.program.operators import Linear
+from appliance.program.slots import Slot, Span
 from tests.kernels.harness import (
     GROUP_UNITS,
     Graph,

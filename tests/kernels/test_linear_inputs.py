@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from appliance.kernels.cpu.fusion import inputs_of_linears
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.program.operators import Add, GatedActivation, LayerNorm, Linear, Operator, RmsNorm, Slot, Span
+from appliance.program.fusion import inputs_of_linears
+from appliance.program.operators import Add, GatedActivation, LayerNorm, Linear, Operator, RmsNorm
+from appliance.program.slots import Slot, Span
 from tests.kernels.harness import (
     Graph,
     limits,

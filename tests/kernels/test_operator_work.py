@@ -27,6 +27,7 @@ def test_work_of_a_program(native: CpuKernelSet) -> None:
     assert work["attention"].key_bytes == 2 * KV_HEADS * DIM * 4
     assert work["attention"].visit_operations == 4 * HEADS * DIM
     assert work["rms_norm"] == OperatorWork("rms_norm")
+    assert {one.kernel for one in linears} == {"bf16"}
 
 
 @pytest.mark.parametrize(("quantize", "unit"), [(True, "int8"), (False, "f32")])

@@ -8,7 +8,7 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import KernelSet
 from appliance.program import operators as ops
-from appliance.program.operators import Slot, Span
+from appliance.program.slots import Slot, Span
 from tests.kernels.harness import Graph, dense, limits, plain_step, run_once, whole
 
 ROWS = 7

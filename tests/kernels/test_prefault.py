@@ -11,7 +11,8 @@ from appliance.kernels.cpu import memory as memory_module
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.memory import MADV_POPULATE_WRITE, MappedMemory
 from appliance.program.caches import KvShape
-from appliance.program.operators import KvWrite, PagedAttention, Span
+from appliance.program.operators import KvWrite, PagedAttention
+from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, limits
 
 PAGE = mmap.PAGESIZE

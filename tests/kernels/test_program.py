@@ -8,7 +8,8 @@ from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.layout import Layout
 from appliance.program import operators as ops
 from appliance.program.caches import KvShape
-from appliance.program.operators import Extent, Span, StepProgram
+from appliance.program.operators import StepProgram
+from appliance.program.slots import Extent, Span
 from tests.kernels.harness import Graph, batch_step, bind, dense, limits, random_weight, whole
 
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCABULARY = 128, 4, 2, 32, 224, 96

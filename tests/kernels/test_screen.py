@@ -10,7 +10,8 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Executable, PastTokens
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.program.operators import Extent, GatherRows, Linear, RmsNorm, SoftCap, StepProgram
+from appliance.program.operators import GatherRows, Linear, RmsNorm, SoftCap, StepProgram
+from appliance.program.slots import Extent
 from tests.kernels.harness import Graph, dense, limits, plain_step, random_quantized, random_weight, whole
 
 HIDDEN = 224

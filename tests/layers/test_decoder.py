@@ -10,7 +10,6 @@ from appliance.layers.rope import RopeSpec
 from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 from appliance.program.operators import (
     Embed,
-    Extent,
     GatedActivation,
     GatherRows,
     HeadNorm,
@@ -22,6 +21,7 @@ from appliance.program.operators import (
     Rope,
     SoftCap,
 )
+from appliance.program.slots import Extent
 
 ROPE = RopeSpec(8, 10_000.0)
 ATTENTION = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=8, scale=0.5, rope=ROPE)

@@ -1,41 +1,61 @@
 """What the sizes of a step make of the work of its operators."""
 
-from dataclasses import replace
+from appliance.program.operators import Embed, Linear, PagedAttention
+from appliance.program.slots import Extent, Slot, whole
+from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, windows_of
 
-import numpy as np
-import pytest
-
-from appliance.program.work import OperatorWork, StepCounts
-
-
-def test_counts_of_a_step() -> None:
-    positions = np.array([2, 3, 4, 5, 29])
-    counts = StepCounts(5, 2, np.array([4, 1]), np.array([6, 30]), positions, np.array([[0, 9, 9], [1, 2, 9]]), 16)
-    assert counts.keys(None) == 36
-    assert counts.visits(None) == 3 + 4 + 5 + 6 + 30
-    assert counts.keys(3) == 6 + 3
-    assert counts.visits(3) == 5 * 3
-    assert counts.bytes_of(OperatorWork("a", key_bytes=10, weight_bytes=7, row_bytes=2)) == 7 + 2 * 5 + 360
-    assert counts.operations_of(OperatorWork("a", row_operations=3, visit_operations=2, window=3)) == 15 + 30
+COUNTS = StepCounts(tokens=5, sampled=2, keys={None: 36, 3: 9}, visits={None: 50, 3: 15})
 
 
-@pytest.mark.parametrize(
-    ("window", "keys"),
-    [
-        (None, 35 + 40 + 70 - 2 * 16 - 16),  # blocks 0 and 1 of two of them, block 0 of the third
-        (30, 30 + 30 + 30 - 16),  # the first two see block 1 whole
-        (37, 35 + 37 + 37 - 16),
-    ],
-)
-def test_a_block_that_several_see_counts_once(window: int | None, keys: int) -> None:
-    tables = np.array([[0, 1, 2, 7, 7], [0, 1, 3, 7, 7], [0, 4, 5, 6, 8]])
-    lengths = np.array([35, 40, 70])
-    counts = StepCounts(3, 3, np.ones(3, int), lengths, lengths - 1, tables, 16)
-    assert counts.keys(window) == keys
+def forms(layout: str, kv_dtype: str = "bf16", *, int8_inputs: bool = True) -> Forms:
+    return Forms(lambda name: WeightSize(len(name), layout), kv_dtype, int8_inputs)
 
 
-def test_a_changed_step_is_counted_anew() -> None:
-    lengths = np.array([20])
-    counts = StepCounts(1, 1, np.ones(1, int), lengths, lengths - 1, np.array([[0, 1]]), 16)
-    assert counts.keys(None) == 20
-    assert replace(counts, seq_lens=lengths + 1).keys(None) == 21
+def test_bytes_are_of_weights_rows_and_keys() -> None:
+    assert COUNTS.bytes_of(OperatorWork("a", key_bytes=10, weight_bytes=7, row_bytes=2)) == 7 + 2 * 5 + 360
+
+
+def test_operations_are_of_rows_and_visits() -> None:
+    assert COUNTS.operations_of(OperatorWork("a", row_operations=3, visit_operations=2, window=3)) == 15 + 30
+    assert COUNTS.operations_of(OperatorWork("a", row_operations=3, extent=Extent.SAMPLED)) == 6
+
+
+def test_few_logits_are_screened_in_steps_of_few_rows() -> None:
+    copy = OperatorWork("copy", weight_bytes=1)
+    head = OperatorWork("head", weight_bytes=4, screened=copy, screened_rows=2)
+    assert COUNTS.work_of(head) is head
+    few = StepCounts(tokens=5, sampled=2, keys={}, visits={}, few_logits=True)
+    assert few.work_of(head) is copy
+    assert StepCounts(tokens=5, sampled=3, keys={}, visits={}, few_logits=True).work_of(head) is head
+
+
+def test_windows_are_those_that_something_is_counted_by() -> None:
+    works = (OperatorWork("a", key_bytes=1, window=3), OperatorWork("b", window=7), OperatorWork("c", key_bytes=1))
+    assert windows_of(works) == {None, 3}
+
+
+def test_a_linear_reads_its_weight_once_and_multiplies_every_row() -> None:
+    x, out = Slot(0, Extent.TOKENS, 64), Slot(1, Extent.TOKENS, 32)
+    work = Linear(whole(x), "layers.0.o", whole(out)).work(forms("int4"))
+    assert work == OperatorWork(
+        "linear o", unit="int8", kernel="int4", weight_bytes=len("layers.0.o"), row_operations=2 * 64 * 32
+    )
+
+
+def test_weights_are_bound_by_what_they_meet() -> None:
+    quantized, floats = forms("int4"), forms("int4", int8_inputs=False)
+    assert (quantized.unit("int4"), quantized.kernel("int4")) == ("int8", "int4")
+    assert (floats.unit("int4"), floats.kernel("int4")) == ("f32", "")
+    assert (floats.unit("f16"), floats.kernel("f16")) == ("bf16", "f16")
+
+
+def test_attention_reads_keys_and_values_of_its_cache() -> None:
+    slot = Slot(0, Extent.TOKENS, 64)
+    op = PagedAttention(whole(slot), slot, cache=0, num_heads=4, num_kv_heads=2, head_dim=16, scale=1.0, window=8)
+    work = op.work(forms("f32"))
+    assert (work.key_bytes, work.visit_operations, work.window, work.unit) == (2 * 2 * 16 * 2, 4 * 64, 8, "bf16")
+    assert op.work(forms("f32", kv_dtype="f32")).key_bytes == 2 * 2 * 16 * 4
+
+
+def test_an_embedding_reads_a_row_a_token() -> None:
+    assert Embed("table", Slot(0, Extent.TOKENS, 64)).work(forms("f32")) == OperatorWork("embed", row_bytes=256)

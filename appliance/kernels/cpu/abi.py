@@ -6,6 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 ABI_VERSION = 9
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
+LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 EXTENTS = {"tokens": 0, "sampled": 1}
 ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5}
 
@@ -93,14 +94,14 @@ class Rope(Structure):
 
 
 class KvWrite(Structure):
-    _fields_ = [("k", Span), ("v", Span), ("layer", c_int32), ("reserved", c_int32)]
+    _fields_ = [("k", Span), ("v", Span), ("cache", c_int32), ("reserved", c_int32)]
 
 
 class Attention(Structure):
     _fields_ = [
         ("q", Span),
         ("out", Span),
-        *((name, c_int32) for name in ("layer", "num_heads", "window")),
+        *((name, c_int32) for name in ("cache", "num_heads", "window")),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("reserved", c_int32),
@@ -135,7 +136,7 @@ class Operator(Structure):
     _fields_ = [("kind", c_int32), ("reserved", c_int32), ("arguments", _Arguments)]
 
 
-class KvLayer(Structure):
+class KvCache(Structure):
     _fields_ = [("keys", c_void_p), ("values", c_void_p), ("num_kv_heads", c_int32), ("head_dim", c_int32)]
 
 
@@ -255,7 +256,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_kv_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
     "appl_program_create": (
         c_int32,
-        (c_void_p, POINTER(Operator), c_int32, POINTER(KvLayer), c_int32, POINTER(Limits), POINTER(c_void_p)),
+        (c_void_p, POINTER(Operator), c_int32, POINTER(KvCache), c_int32, POINTER(Limits), POINTER(c_void_p)),
     ),
     "appl_program_destroy": (None, (c_void_p,)),
     "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.fusion import gates_of_linears, inputs_of_linears
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
-from appliance.kernels.cpu.records import encode, matrix_names
+from appliance.kernels.cpu.records import encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import create_screen
 from appliance.kernels.cpu.step import NativeStep
@@ -24,7 +23,10 @@ from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena
 from appliance.program.caches import KvShape
-from appliance.program.work import OperatorWork, program_work
+from appliance.program.fusion import gates_of_linears, inputs_of_linears
+from appliance.program.roofline import program_work
+from appliance.program.slots import Extent, Slot
+from appliance.program.work import Forms, OperatorWork
 
 
 class CpuKernelSet:
@@ -66,11 +68,11 @@ class CpuExecutable:
         self._operator_seconds: np.ndarray | None = None
         self._pool = create_pool(library, resources, limits.num_threads)
         self._sampler = NativeSampler(library, self._pool)
-        self._weights = BoundWeights(library, self._pool, resources, matrix_names(program))
+        self._weights = BoundWeights(library, self._pool, resources, program.matrices())
         self._weights.load(weights, program, limits.num_threads, cache)
         screens = limits.screen_logits
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
-        rows = {ops.Extent.TOKENS: limits.max_num_batched_tokens, ops.Extent.SAMPLED: limits.max_num_sampled}
+        rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
         arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
         self._arena = MappedMemory(arena.size_bytes)
         self._offsets = arena.offsets
@@ -87,7 +89,7 @@ class CpuExecutable:
         """Takes over what was allocated; it is freed by `close`, or with this object."""
         self._finalizer = weakref.finalize(self, resources.close)
 
-    def slot(self, slot: ops.Slot) -> int:
+    def slot(self, slot: Slot) -> int:
         return self._arena.address + self._offsets[slot.index]
 
     def matrix(self, name: str) -> int:
@@ -150,14 +152,8 @@ class CpuExecutable:
         self._library.functions.appl_program_time_operators(self._program, address)
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
-        size_of = self._library.functions.appl_weight_bytes
-        return program_work(
-            self._operators,
-            lambda name: int(size_of(self.matrix(name))),
-            self._limits.kv_dtype,
-            int8_inputs=self._limits.quantize_activations,
-            screen=None if self._screen is None else (self._screen.size_bytes, self._screen.most_rows),
-        )
+        forms = Forms(self._weights.size_of, self._limits.kv_dtype, self._limits.quantize_activations)
+        return program_work(self._operators, forms, None if self._screen is None else self._screen.facts)
 
     @property
     def shared_keys(self) -> int:
@@ -179,11 +175,11 @@ class CpuExecutable:
         self._finalizer()
         self._run = _closed
 
-    def _allocate_cache(self, shapes: Sequence[KvShape]) -> tuple[MappedMemory, "ctypes.Array[abi.KvLayer]"]:
+    def _allocate_cache(self, shapes: Sequence[KvShape]) -> tuple[MappedMemory, "ctypes.Array[abi.KvCache]"]:
         size_of = self._library.functions.appl_kv_bytes
         sizes = [size_of(self._native_limits, shape.num_kv_heads, shape.head_dim) for shape in shapes]
         memory = MappedMemory(2 * sum(sizes))
-        layers = (abi.KvLayer * len(shapes))()
+        layers = (abi.KvCache * len(shapes))()
         start = 0
         for layer, shape, size in zip(layers, shapes, sizes, strict=True):
             layer.keys, layer.values = memory.address + start, memory.address + start + size
@@ -193,7 +189,7 @@ class CpuExecutable:
         return memory, layers
 
     def _create_program(
-        self, program: ops.StepProgram, layers: "ctypes.Array[abi.KvLayer]", resources: contextlib.ExitStack
+        self, program: ops.StepProgram, layers: "ctypes.Array[abi.KvCache]", resources: contextlib.ExitStack
     ) -> ctypes.c_void_p:
         records = (abi.Operator * len(program.operators))(*(encode(op, self) for op in program.operators))
         for position in gates_of_linears(program):

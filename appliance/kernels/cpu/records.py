@@ -7,12 +7,13 @@ import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.program import operators as ops
+from appliance.program.slots import Slot, Span
 
 
 class Addresses(Protocol):
     """Where bound things are in memory."""
 
-    def slot(self, slot: ops.Slot) -> int: ...
+    def slot(self, slot: Slot) -> int: ...
 
     def matrix(self, name: str) -> int: ...
 
@@ -23,10 +24,10 @@ class Addresses(Protocol):
         """An f32 [rows, columns] array that stays alive; raises BindError where it has other columns."""
 
 
-def _span(value: ops.Span | ops.Slot | None, at: Addresses) -> abi.Span:
+def _span(value: Span | Slot | None, at: Addresses) -> abi.Span:
     if value is None:
         return abi.Span()
-    span = ops.Span(value, 0, value.width) if isinstance(value, ops.Slot) else value
+    span = Span(value, 0, value.width) if isinstance(value, Slot) else value
     slot = span.slot
     data = at.slot(slot) + 4 * span.start
     return abi.Span(data=data, stride=slot.width, width=span.width, extent=abi.EXTENTS[slot.extent])
@@ -93,7 +94,7 @@ def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
     return abi.Attention(
         q=_span(op.q, at),
         out=_span(op.out, at),
-        layer=op.cache,
+        cache=op.cache,
         num_heads=op.num_heads,
         window=op.window or 0,
         scale=op.scale,
@@ -109,39 +110,27 @@ def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
     return abi.SoftCap(_span(op.x, at), op.cap)
 
 
-# By operator: appl_operator_kind, the member of the union, and how to fill it.
-_ENCODERS: Mapping[type[Any], tuple[int, str, Callable[[Any, Addresses], Any]]] = {
-    ops.Embed: (0, "embed", _embed),
-    ops.RmsNorm: (1, "norm", _norm),
-    ops.LayerNorm: (2, "norm", _norm),
-    ops.HeadNorm: (3, "head_norm", _head_norm),
-    ops.Linear: (4, "linear", _linear),
-    ops.Activation: (5, "pointwise", _pointwise),
-    ops.GatedActivation: (6, "gated", _gated),
-    ops.Rope: (7, "rope", _rope),
-    ops.KvWrite: (8, "kv_write", _kv_write),
-    ops.PagedAttention: (9, "attention", _attention),
-    ops.Add: (10, "move", _move),
-    ops.GatherRows: (11, "move", _move),
-    ops.SoftCap: (12, "soft_cap", _soft_cap),
+# By operator: the member of the union, and how to fill it.
+_ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
+    ops.Embed: ("embed", _embed),
+    ops.RmsNorm: ("norm", _norm),
+    ops.LayerNorm: ("norm", _norm),
+    ops.HeadNorm: ("head_norm", _head_norm),
+    ops.Linear: ("linear", _linear),
+    ops.Activation: ("pointwise", _pointwise),
+    ops.GatedActivation: ("gated", _gated),
+    ops.Rope: ("rope", _rope),
+    ops.KvWrite: ("kv_write", _kv_write),
+    ops.PagedAttention: ("attention", _attention),
+    ops.Add: ("move", _move),
+    ops.GatherRows: ("move", _move),
+    ops.SoftCap: ("soft_cap", _soft_cap),
 }
 
 
 def encode(op: ops.Operator, at: Addresses) -> abi.Operator:
-    kind, member, fill = _ENCODERS[type(op)]
-    record = abi.Operator(kind=kind)
+    """The record as the library takes it; its number is that of the generated header."""
+    member, fill = _ENCODERS[type(op)]
+    record = abi.Operator(kind=ops.OPERATORS.index(type(op)))
     setattr(record.arguments, member, fill(op, at))
     return record
-
-
-def matrix_names(program: ops.StepProgram) -> frozenset[str]:
-    """Weights that are read as matrices (Linear and Embed); all others are vectors and tables of f32."""
-    names: set[str] = set()
-    for op in program.operators:
-        if isinstance(op, ops.Linear):
-            names.add(op.weight)
-        elif isinstance(op, ops.Embed):
-            names.add(op.table)
-            if op.position_table is not None:
-                names.add(op.position_table)
-    return frozenset(names)

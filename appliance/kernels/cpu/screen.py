@@ -8,23 +8,19 @@ from appliance.catalog.formats import screen_form
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.weights import BoundWeights
-from appliance.program.operators import Extent, Linear, Span, StepProgram
+from appliance.program.head import screened_head
+from appliance.program.operators import StepProgram
+from appliance.program.roofline import Screen
 
 
 @dataclass(frozen=True, slots=True)
 class LogitScreen:
     handle: ctypes.c_void_p
-    size_bytes: int
-    most_rows: int  # of logits, in steps that use it
+    facts: Screen
 
-
-def screened_head(program: StepProgram) -> Linear | None:
-    """The Linear that ends the program and alone makes its logits, with nothing but products: the largest of these can
-    be told before all are computed. None where there is no such."""
-    op, logits = program.operators[-1], program.logits
-    if not isinstance(op, Linear) or op.out != Span(logits, 0, logits.width) or op.x.slot.extent is not Extent.SAMPLED:
-        return None
-    return None if op.bias or op.activation or op.accumulate else op
+    @property
+    def size_bytes(self) -> int:
+        return self.facts.size_bytes
 
 
 def create_screen(
@@ -45,9 +41,10 @@ def create_screen(
         ctypes.c_void_p(),
     )
     functions.appl_weight_form(weight, ctypes.byref(form))
-    layout = next(name for name, value in abi.LAYOUTS.items() if value == form.layout)
-    if screen_form(layout, form.group_size or None, form.columns) is None:
+    copy = screen_form(abi.LAYOUT_NAMES[form.layout], form.group_size or None, form.columns)
+    if copy is None:
         return None
     library.check(functions.appl_screen_create(pool, weight, ctypes.byref(handle)), "the screen of the logits")
     resources.callback(functions.appl_screen_destroy, handle)
-    return LogitScreen(handle, int(functions.appl_screen_bytes(handle)), int(functions.appl_screen_most_rows(handle)))
+    size_bytes, most_rows = functions.appl_screen_bytes(handle), functions.appl_screen_most_rows(handle)
+    return LogitScreen(handle, Screen(int(size_bytes), int(most_rows), copy.layout))

@@ -20,6 +20,7 @@ from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.program.operators import StepProgram
+from appliance.program.work import WeightSize
 
 _log = logger("kernels")
 _MOVE = 8 << 20  # bytes that a thread copies at a time
@@ -47,7 +48,7 @@ class BoundWeights:
         cache: PackedCache | None,
     ) -> None:
         """From the cache where it holds them, else from `weights`, and then the cache gets them. Raises BindError."""
-        wanted = self._matrix_names | _vector_names(program)
+        wanted = self._matrix_names | program.vectors()
         missing = sorted(wanted.difference(weights))  # its names alone: a look-up would translate
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
@@ -74,6 +75,12 @@ class BoundWeights:
 
     def matrix(self, name: str) -> int:
         return self._matrices[name].value or 0
+
+    def size_of(self, name: str) -> WeightSize:
+        """Of a packed matrix."""
+        form, functions = abi.PackedForm(), self._library.functions
+        functions.appl_weight_form(self._matrices[name], ctypes.byref(form))
+        return WeightSize(int(functions.appl_weight_bytes(self._matrices[name])), abi.LAYOUT_NAMES[form.layout])
 
     def vector(self, name: str, size: int) -> int:
         vector = self._vectors[name]
@@ -181,9 +188,3 @@ class BoundWeights:
 
     def _own(self, handle: ctypes.c_void_p) -> None:
         self._resources.callback(self._library.functions.appl_weight_destroy, handle)
-
-
-def _vector_names(program: StepProgram) -> frozenset[str]:
-    fields_of_vectors = ("weight", "bias", "table")
-    names = (getattr(op, field, None) for op in program.operators for field in fields_of_vectors)
-    return frozenset(name for name in names if isinstance(name, str))

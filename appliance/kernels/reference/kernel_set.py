@@ -14,8 +14,10 @@ from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
-from appliance.program.operators import Extent, Slot, Span, StepProgram
-from appliance.program.work import OperatorWork, program_work
+from appliance.program.operators import StepProgram
+from appliance.program.roofline import program_work
+from appliance.program.slots import Extent, Slot, Span
+from appliance.program.work import Forms, OperatorWork, WeightSize
 
 KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -66,7 +68,8 @@ class ReferenceExecutable:
         self._seconds = seconds
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
-        return program_work(self._program, lambda name: self._weights[name].nbytes, "f32", int8_inputs=False)
+        forms = Forms(lambda name: WeightSize(self._weights[name].nbytes, "f32"), "f32", int8_inputs=False)
+        return program_work(self._program, forms)
 
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -9,6 +9,7 @@ from torch.nn import functional
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
+from appliance.program.slots import Slot, Span
 
 
 class Step(Protocol):
@@ -25,9 +26,9 @@ class Step(Protocol):
     block_tables: torch.Tensor
     sampled_rows: torch.Tensor
 
-    def slot(self, slot: ops.Slot) -> torch.Tensor: ...
+    def slot(self, slot: Slot) -> torch.Tensor: ...
 
-    def span(self, span: ops.Span) -> torch.Tensor: ...
+    def span(self, span: Span) -> torch.Tensor: ...
 
 
 def activate(x: torch.Tensor, kind: ops.ActivationKind) -> torch.Tensor:
@@ -51,7 +52,7 @@ def embed(op: ops.Embed, step: Step) -> None:
     step.slot(op.out).copy_(rows)
 
 
-def _residual_sum(x: torch.Tensor, residual: ops.Slot | None, step: Step) -> torch.Tensor:
+def _residual_sum(x: torch.Tensor, residual: Slot | None, step: Step) -> torch.Tensor:
     if residual is None:
         return x
     return step.slot(residual).add_(x)

@@ -1,19 +1,10 @@
-"""Which operators the native sets may do in one."""
+"""Which operators a kernel set may do in one."""
 
 from collections import Counter
 from itertools import pairwise
 
-from appliance.program.arena import slots_of
-from appliance.program.operators import (
-    GatedActivation,
-    LayerNorm,
-    Linear,
-    Operator,
-    RmsNorm,
-    Slot,
-    Span,
-    StepProgram,
-)
+from appliance.program.operators import GatedActivation, LayerNorm, Linear, Operator, RmsNorm, StepProgram
+from appliance.program.slots import Slot, Span
 
 _USES = 3  # of a slot that a Linear writes and a gated activation reads, a half at a time
 
@@ -23,7 +14,7 @@ def gates_of_linears(program: StepProgram) -> list[int]:
     else reads: that Linear may write what they would, and leave its own output alone."""
     found = {at: _between(*pair) for at, pair in enumerate(pairwise(program.operators), 1)}
     pairs = Counter(found.values())
-    uses = Counter(slot for op in program.operators for slot in slots_of(op))
+    uses = Counter(slot for op in program.operators for slot in op.slots())
     uses[program.logits] += 1
     return [at for at, slot in found.items() if slot is not None and uses[slot] == _USES * pairs[slot]]
 
@@ -39,15 +30,15 @@ def _has_one_reader(program: StepProgram, at: int) -> bool:
     if not isinstance(op, RmsNorm | LayerNorm | GatedActivation) or not isinstance(reader, Linear):
         return False
     slot = op.out
-    if not _overwrites(op, slot) or reader.x != Span(slot, 0, slot.width) or slots_of(reader).count(slot) > 1:
+    if not _overwrites(op, slot) or reader.x != Span(slot, 0, slot.width) or reader.slots().count(slot) > 1:
         return False
-    after = next((op for op in program.operators[at + 2 :] if slot in slots_of(op)), None)
+    after = next((op for op in program.operators[at + 2 :] if slot in op.slots()), None)
     return slot != program.logits if after is None else _overwrites(after, slot)
 
 
 def _overwrites(op: Operator, slot: Slot) -> bool:
     """Whether it writes the whole of the slot, and reads nothing of it."""
-    return isinstance(op, RmsNorm | LayerNorm | GatedActivation) and op.out == slot and slots_of(op).count(slot) == 1
+    return isinstance(op, RmsNorm | LayerNorm | GatedActivation) and op.out == slot and op.slots().count(slot) == 1
 
 
 def _between(before: Operator, op: Operator) -> Slot | None:

@@ -1,0 +1,32 @@
+"""The least work of a whole program (Williams et al. 2009, "Roofline")."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from appliance.program.head import screened_head
+from appliance.program.operators import StepProgram
+from appliance.program.work import Forms, OperatorWork
+
+
+class Screen(NamedTuple):
+    """A copy of the output head in fewer bits, and for how many rows of logits at most it is used."""
+
+    size_bytes: int
+    most_rows: int
+    layout: str
+
+
+def program_work(program: StepProgram, forms: Forms, screen: Screen | None = None) -> tuple[OperatorWork, ...]:
+    """The work of each operator, in order. A screen needs a program with a head that can have one."""
+    works = [op.work(forms) for op in program.operators]
+    if screen is not None:
+        head = screened_head(program)
+        assert head is not None, "only a head that is nothing but products has a screen"
+        works[-1] = _screened(works[-1], screen)
+    return tuple(works)
+
+
+def _screened(head: OperatorWork, screen: Screen) -> OperatorWork:
+    label = f"{head.label}, screened"
+    of_copy = replace(head, label=label, unit="int8", kernel=screen.layout, weight_bytes=screen.size_bytes)
+    return replace(head, screened=of_copy, screened_rows=screen.most_rows)

@@ -1,0 +1,34 @@
+"""Activation buffers: what operators read and write."""
+
+import enum
+from dataclasses import dataclass
+
+
+class Extent(enum.StrEnum):
+    """How many rows of a slot are live in a step."""
+
+    TOKENS = "tokens"
+    SAMPLED = "sampled"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An activation buffer [rows(extent), width]. Binding decides which slots share memory (by liveness)."""
+
+    index: int
+    extent: Extent
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Columns [start, start + width) of a slot: how fused projections are read and written in place."""
+
+    slot: Slot
+    start: int
+    width: int
+
+
+def whole(slot: Slot) -> Span:
+    """All columns of a slot."""
+    return Span(slot, 0, slot.width)
