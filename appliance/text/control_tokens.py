@@ -39,8 +39,10 @@ class ControlTokens:
         encode = self._tokenizer.encode
         if not cut or cut not in text:
             return encode(text, add_special_tokens=add_special_tokens)
-        pieces = [encode(piece, add_special_tokens=False) for piece in text.split(cut)]
-        token_ids = [token for piece in pieces for token in piece]
+        first, *others = text.split(cut)
+        token_ids = encode(first, add_special_tokens=False)
+        for piece in others:
+            token_ids += self._tokenizer.encode_continuation(piece)
         if not add_special_tokens:
             return token_ids
         sample, around = encode("a", add_special_tokens=False), encode("a", add_special_tokens=True)

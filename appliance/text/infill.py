@@ -51,6 +51,8 @@ def encode_infill(
 
 
 def _part(tokenizer: Tokenizer, part: str, texts: dict[str, str]) -> Sequence[int]:
+    if part == "{suffix}":
+        return tokenizer.encode_continuation(texts[part])
     if part in texts:
         return tokenizer.encode(texts[part], add_special_tokens=False)
     mark = tokenizer.token_id(part)

@@ -21,7 +21,7 @@ from appliance.base.hashing import sha256_json
 from appliance.base.log import fields, logger
 from appliance.text.tokenizer import TokenizerIdentity
 
-VERSION = 2  # raised when a conversion, or the form that is kept, changes
+VERSION = 3  # raised when a conversion, or the form that is kept, changes
 _JOINT = "\0"
 _DIGEST_BYTES = 32
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import open_gguf
-from appliance.text import gguf, huggingface
+from appliance.text import gguf, gguf_fields, huggingface
 from appliance.text.errors import TokenizerError
 from appliance.text.kept import Loaded, kept_tokenizer
 from appliance.text.tokenizer import Tokenizer, TokenizerIdentity
@@ -29,7 +29,7 @@ def _from_folder(folder: Path) -> Loaded:
 def _from_gguf(path: Path) -> Loaded:
     try:
         with open_gguf(path) as file:
-            identity = TokenizerIdentity(gguf.special_tokens(file), gguf.chat_templates(file))
+            identity = TokenizerIdentity(gguf_fields.special_tokens(file), gguf_fields.chat_templates(file))
             return gguf.build_tokenizer(file), identity
     except CheckpointError as error:
         raise TokenizerError(str(error)) from error

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from appliance.text.byte_alphabet import spelled_bytes
+from appliance.text.continuation import continuing_backend
 
 _SPACE = "\u2581"
 _BYTE_TOKEN_LENGTH = len("<0x00>")
@@ -41,6 +43,24 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """The ids of a text that goes on with what stands before it: no space is put in front, and no special token.
+
+        Behind an added token in the text, it is tokenized as `encode` does it.
+        """
+        encoding = self._continuing.encode(text, add_special_tokens=False)
+        ids = encoding.ids
+        if self._continuing is self.backend:
+            return ids
+        place = next((place for place, token_id in enumerate(ids) if token_id in self.added_tokens), None)
+        if place is None:
+            return ids
+        return ids[:place] + self.encode(text[encoding.offsets[place][0] :], add_special_tokens=False)
+
+    @cached_property
+    def _continuing(self) -> Backend:
+        return continuing_backend(self.backend)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)

@@ -114,7 +114,7 @@ class SamplingRules:
                 allowed = f"a word of 1 to {_MAX_BAD_WORD_CHARACTERS} characters"
                 raise invalid(f"bad_words[{place}]", f"bad_words[{place}] must be {allowed}", "invalid_value")
             for spelling in (word.lstrip(), " " + word.lstrip()):
-                found[tuple(self._tokenizer.encode(spelling, add_special_tokens=False))] = None
+                found[tuple(self._tokenizer.encode_continuation(spelling))] = None
         return tuple(found)
 
 
