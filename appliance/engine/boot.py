@@ -13,6 +13,7 @@ from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
 from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate
+from appliance.engine.grammar.sandbox.client import Sandbox
 from appliance.engine.loop import EngineLoop
 from appliance.engine.messages import BootPhase
 from appliance.engine.runner import Runner
@@ -47,7 +48,8 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
     )
     limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
-    grammars = GrammarGate(GrammarCompiler(backend_loader(DEFAULT_BACKEND, backend.vocab_size)))
+    load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)
+    grammars = GrammarGate(GrammarCompiler(load, trials))
     return EngineLoop(
         scheduler,
         runner,

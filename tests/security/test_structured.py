@@ -71,6 +71,13 @@ HOSTILE_TEXT = [
 ]
 
 
+GRAMMARS = {
+    "Lark chain": "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(3000)) + '\nr3000: "a"\n',
+    "GBNF chain": "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1}" for n in range(2000)) + '\nr2000 ::= "a"\n',
+    "the least integer": 'start: %json {"const": -9223372036854775808}\n',
+}  # fmt: skip
+
+
 def ask(http: httpx.Client, path: str, **fields: Any) -> httpx.Response:
     body = {**GENERATION[path].body("greet"), GENERATION[path].max_tokens: 30, "temperature": 0, **fields}
     return http.post(path, json=body)
@@ -94,6 +101,14 @@ def test_30_hostile_regexes(http: httpx.Client, path: str, backend: str) -> None
         assert answer.status_code in (200, 400), (name, answer.text[:200])
         if answer.status_code == 400:
             error_of(answer)
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_30_hostile_grammars(http: httpx.Client, name: str) -> None:
+    """Each of these ends the process in which the library compiles it."""
+    answer = ask(http, "/v1/chat/completions", guided_grammar=GRAMMARS[name])
+    assert answer.status_code == 400, answer.text[:200]
+    assert error_of(answer)["param"] == "guided_grammar"
 
 
 @pytest.mark.parametrize("path", CONSTRAINED)

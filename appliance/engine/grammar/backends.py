@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from appliance.engine.grammar.compiler import Backend
-from appliance.engine.grammar.interface import GrammarError
+from appliance.engine.grammar.interface import Backend, GrammarError
 from appliance.engine.messages import Vocabulary
 
 DEFAULT_BACKEND = "guidance"  # whether constraints are taken at all is live, and the front ends' to say

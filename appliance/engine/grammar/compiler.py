@@ -1,45 +1,61 @@
-"""Compiles constraints beside the loop, within budgets of number, size and time, and keeps what was compiled."""
+"""Tries and compiles constraints beside the loop, within budgets of number, size and time; keeps what was compiled."""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from appliance.base.hashing import sha256_hex
 from appliance.base.log import fields, logger
-from appliance.engine.grammar.interface import Grammar, GrammarError
+from appliance.engine.grammar.interface import Backend, Grammar, GrammarError, UntriedError
+from appliance.engine.grammar.sandbox.client import Trials, Untried
+from appliance.engine.grammar.threads import deep_stacks
 from appliance.engine.messages import Constraint, Vocabulary
 
 _log = logger("engine")
 
 MAX_KEPT = 128  # compiled grammars and failures
-MAX_KEPT_BYTES = 8 << 20  # of their sources
+MAX_KEPT_BYTES = 128 << 20  # of their sources, and of their memory as their trials measured it
+MAX_LIVE_BYTES = 1 << 30  # of all that requests use or that is kept; past it more requests are told to come back
 MAX_PENDING = 1024  # compilations asked for and not done; more requests are told to come back
 MAX_PENDING_BYTES = 32 << 20  # of their sources
-NUM_THREADS = 2
+NUM_THREADS = 4  # most of their time they wait for trials: one that hangs must not hold up the others
 BUDGET_S = 10.0  # from when a request comes to when its grammar must be there
 
-Outcome = Grammar | GrammarError
+Outcome = Grammar | GrammarError | UntriedError
 
 
-class Backend(Protocol):
-    def compile(self, constraint: Constraint) -> Grammar:
-        """Raises GrammarError."""
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """An outcome, and the bytes that it takes."""
+
+    outcome: Outcome
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    running: Future[Compiled]
+    size: int  # of its source
 
 
 class GrammarCompiler:
-    """For one thread, the loop's; its workers only compile. A compilation that outlives its budget goes on, holding
-    one worker, until the back-end's own limits end it."""
+    """For one thread, the loop's; its workers try and compile. A compilation that outlives its budget goes on, holding
+    one worker; it takes about as long as its trial, which has a limit."""
 
-    def __init__(self, load: Callable[[Vocabulary], Backend]) -> None:
-        """`load` makes the back-end when a vocabulary has come; it may raise GrammarError."""
+    def __init__(self, load: Callable[[Vocabulary], Backend], trials: Trials | None = None) -> None:
+        """`load` makes the back-end when a vocabulary has come; it may raise GrammarError. No constraint reaches the
+        back-end that did not pass `trials`; None lets all through."""
         self._load = load
+        self._trials = trials if trials is not None else Untried()
         self._backend: Future[Backend] | None = None
         self._workers: ThreadPoolExecutor | None = None
-        self._kept: OrderedDict[str, tuple[Outcome, int]] = OrderedDict()
+        self._kept: OrderedDict[str, Compiled] = OrderedDict()
         self._kept_bytes = 0
-        self._pending: dict[str, Future[Outcome]] = {}
+        self._live: WeakKeyDictionary[Grammar, int] = WeakKeyDictionary()
+        self._pending: dict[str, _Pending] = {}
         self._pending_bytes = 0
 
     @property
@@ -48,7 +64,10 @@ class GrammarCompiler:
 
     @property
     def is_full(self) -> bool:
-        return len(self._pending) >= MAX_PENDING or self._pending_bytes >= MAX_PENDING_BYTES
+        """Whether what is compiled, or what waits for it, takes all that it may."""
+        if self._is_busy:
+            self._collect_all()
+        return self._is_busy or sum(self._live.values()) >= MAX_LIVE_BYTES
 
     @property
     def num_kept(self) -> int:
@@ -58,7 +77,9 @@ class GrammarCompiler:
         """The first vocabulary holds: every client of an engine speaks of the same model."""
         if self._backend is None:
             self._workers = ThreadPoolExecutor(NUM_THREADS, "engine-grammars")
-            self._backend = self._workers.submit(self._load, vocabulary)
+            with deep_stacks():
+                self._workers.submit(_start, self._trials, vocabulary)
+                self._backend = self._workers.submit(self._load, vocabulary)
 
     def key(self, constraint: Constraint) -> str:
         """Names a constraint by what it says; the field to blame does not matter."""
@@ -70,51 +91,83 @@ class GrammarCompiler:
         if (found := self._kept.get(key)) is None:
             return None
         self._kept.move_to_end(key)
-        return found[0]
+        return found.outcome
 
-    def begin(self, key: str, constraint: Constraint) -> Future[Outcome]:
-        """Compiles in a worker, once for all that ask meanwhile. Needs a vocabulary."""
-        if (running := self._pending.get(key)) is not None:
-            return running
+    def begin(self, key: str, constraint: Constraint) -> Future[Compiled]:
+        """Tries and compiles in a worker, once for all that ask meanwhile. Needs a vocabulary."""
+        if (pending := self._pending.get(key)) is not None:
+            return pending.running
         assert self._workers is not None
         assert self._backend is not None
-        self._pending_bytes += len(constraint.source)
-        self._pending[key] = self._workers.submit(_compile, self._backend, constraint)
-        return self._pending[key]
+        size = len(constraint.source)
+        self._pending_bytes += size
+        with deep_stacks():
+            running = self._workers.submit(_compile, self._backend, self._trials, constraint)
+        self._pending[key] = _Pending(running, size)
+        return running
 
-    def collect(self, key: str, constraint: Constraint) -> Outcome | None:
+    def collect(self, key: str) -> Outcome | None:
         """What `begin` led to; None while it runs. The first to collect puts it among what is kept."""
-        running = self._pending.get(key)
-        if running is None:
+        pending = self._pending.get(key)
+        if pending is None:
             return self.kept(key)
-        if not running.done():
+        if not pending.running.done():
             return None
         del self._pending[key]
-        self._pending_bytes -= len(constraint.source)
-        outcome = running.result()
-        self._keep(key, outcome, len(constraint.source))
-        return outcome
+        self._pending_bytes -= pending.size
+        compiled = pending.running.result()
+        if not isinstance(compiled.outcome, UntriedError):
+            self._keep(key, compiled)
+        return compiled.outcome
 
     def close(self) -> None:
+        self._trials.close()
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def _keep(self, key: str, outcome: Outcome, size: int) -> None:
-        self._kept[key] = (outcome, size)
-        self._kept_bytes += size
+    @property
+    def _is_busy(self) -> bool:
+        return len(self._pending) >= MAX_PENDING or self._pending_bytes >= MAX_PENDING_BYTES
+
+    def _collect_all(self) -> None:
+        """Of requests that went away nobody else would."""
+        for key in list(self._pending):
+            self.collect(key)
+
+    def _keep(self, key: str, compiled: Compiled) -> None:
+        if not isinstance(compiled.outcome, GrammarError | UntriedError):
+            self._live[compiled.outcome] = compiled.size
+        self._kept[key] = compiled
+        self._kept_bytes += compiled.size
         while len(self._kept) > MAX_KEPT or (self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1):
-            _, (_, freed) = self._kept.popitem(last=False)
-            self._kept_bytes -= freed
+            _, dropped = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped.size
 
 
-def _compile(backend: "Future[Backend]", constraint: Constraint) -> Outcome:
+def _start(trials: Trials, vocabulary: Vocabulary) -> None:
+    try:
+        trials.start(vocabulary)
+    except OSError as error:  # each trial tries to start it again, and says so to its request
+        _log.warning("the sandbox of grammars could not start", extra=fields(error=str(error)))
+
+
+def _compile(backend: "Future[Backend]", trials: Trials, constraint: Constraint) -> Compiled:
+    size = len(constraint.source)
+    try:
+        made = backend.result()
+        passed = trials.try_out(constraint)
+        size += passed.grown_bytes
+        return Compiled(_timed(made, constraint, passed.text), size)
+    except (GrammarError, UntriedError) as error:
+        return Compiled(error, size)
+    except BaseException:  # noqa: BLE001 - a panic of the library derives from it; the request alone fails
+        _log.exception("a grammar could not be compiled", extra=fields(kind=constraint.kind))
+        return Compiled(GrammarError("it cannot be compiled"), size)
+
+
+def _timed(backend: Backend, constraint: Constraint, text: str | None) -> Grammar:
     started = time.monotonic()
     try:
-        return backend.result().compile(constraint)
-    except GrammarError as error:
-        return error
-    except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it; the request alone fails
-        _log.exception("a grammar could not be compiled", extra=fields(kind=constraint.kind))
-        return GrammarError(f"it cannot be compiled ({type(error).__name__})")
+        return backend.compile(constraint) if text is None else backend.compile(constraint, text)
     finally:
         _log.debug("grammar", extra=fields(kind=constraint.kind, seconds=round(time.monotonic() - started, 3)))

@@ -6,8 +6,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
 from appliance.engine.grammar.backends import backend_loader
-from appliance.engine.grammar.compiler import BUDGET_S, GrammarCompiler, Outcome
-from appliance.engine.grammar.interface import Grammar, GrammarError
+from appliance.engine.grammar.compiler import BUDGET_S, Compiled, GrammarCompiler, Outcome
+from appliance.engine.grammar.interface import Grammar, GrammarError, UntriedError
 from appliance.engine.messages import Constraint, ErrorKind, GenerateRequest
 from appliance.engine.refusal import Refusal, RequestKey
 
@@ -21,7 +21,7 @@ class _Waiting:
     message: GenerateRequest
     constraint: Constraint
     grammar_key: str
-    running: Future[Outcome]
+    running: Future[Compiled]
     deadline: float
 
 
@@ -57,9 +57,9 @@ class GrammarGate:
         """Requests whose grammar is there, or will not be; they wait here no longer."""
         done: list[Settled] = []
         for key, waiting in list(self._waiting.items()):
-            outcome = self.compiler.collect(waiting.grammar_key, waiting.constraint)
+            outcome = self.compiler.collect(waiting.grammar_key)
             if outcome is None and waiting.running.done():
-                outcome = waiting.running.result()
+                outcome = waiting.running.result().outcome
             if outcome is None and self._clock() < waiting.deadline:
                 continue
             del self._waiting[key]
@@ -102,4 +102,6 @@ def _grammar(outcome: Outcome, constraint: Constraint) -> Grammar:
     if isinstance(outcome, GrammarError):
         field = constraint.field + outcome.path
         raise Refusal(ErrorKind.INVALID, field, f"{field}: {outcome}")
+    if isinstance(outcome, UntriedError):
+        raise Refusal(ErrorKind.OVERLOADED, None, str(outcome))
     return outcome

@@ -4,20 +4,23 @@ Imported when the first constraint arrives, so that an engine without constraint
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llguidance
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from appliance.engine.grammar.calls import CallsOrAnswer, calls_as_lark
 from appliance.engine.grammar.gbnf import gbnf_as_lark
 from appliance.engine.grammar.interface import GrammarError, MatcherError
 from appliance.engine.grammar.locate import locate
 from appliance.engine.grammar.options import json_options, with_options
+from appliance.engine.grammar.rehearsal import rehearse
 from appliance.engine.grammar.tags import TagRules, quoted, tags_as_lark
 from appliance.engine.messages import Constraint, Vocabulary
+
+if TYPE_CHECKING:  # the sandbox does without numpy
+    import numpy as np
+    import numpy.typing as npt
 
 # A grammar or a step that needs more is refused: it costs milliseconds and some megabytes at most.
 LIMITS = llguidance.LLParserLimits(
@@ -44,16 +47,16 @@ class GuidanceBackend:
         except ValueError as error:
             raise GrammarError(f"the vocabulary of this model cannot be constrained: {_short(str(error))}") from error
 
-    def compile(self, constraint: Constraint) -> "GuidanceGrammar":
-        """Raises GrammarError. Works until the first mask is known, so that a grammar too heavy to start fails here."""
+    def prepare(self, constraint: Constraint) -> str:
         try:
-            return self._compile(constraint)
+            prelude = None if constraint.after is None else self._prelude(constraint.after)
+            return grammar_text(constraint, prelude, self._literal)
         except RecursionError as error:
             raise GrammarError("it is nested too deeply") from error
 
-    def _compile(self, constraint: Constraint) -> "GuidanceGrammar":
-        prelude = None if constraint.after is None else self._prelude(constraint.after)
-        matcher = self._matcher(grammar_text(constraint, prelude, self._literal))
+    def compile(self, constraint: Constraint, text: str | None = None) -> "GuidanceGrammar":
+        """Works until the first mask is known, so that a grammar too heavy to start fails here."""
+        matcher = self._matcher(self.prepare(constraint) if text is None else text)
         if matcher.is_error():
             path = ""
             if constraint.kind == "json_schema":
@@ -103,6 +106,9 @@ class GuidanceGrammar:
     def start(self) -> "GuidanceMatcher":
         return GuidanceMatcher(self._prototype.deep_copy())
 
+    def rehearse(self) -> None:
+        rehearse(self._prototype)
+
 
 class GuidanceMatcher:
     """See interface.Matcher. An llguidance matcher raises nothing; once in error, it stays there."""
@@ -112,7 +118,7 @@ class GuidanceMatcher:
     def __init__(self, matcher: llguidance.LLMatcher) -> None:
         self._matcher = matcher
 
-    def fill(self, row: npt.NDArray[np.uint32]) -> None:
+    def fill(self, row: "npt.NDArray[np.uint32]") -> None:
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         self._check()
 

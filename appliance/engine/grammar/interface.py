@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from appliance.engine.messages import Constraint
+
 if TYPE_CHECKING:  # front ends import this for its errors, and do without numpy
     import numpy as np
     import numpy.typing as npt
@@ -14,6 +16,10 @@ class GrammarError(Exception):
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.path = path
+
+
+class UntriedError(Exception):
+    """A constraint could not be tried just now. It may be well: whoever asked may ask again."""
 
 
 class MatcherError(Exception):
@@ -46,3 +52,15 @@ class Grammar(Protocol):
 
     def start(self) -> Matcher:
         """A matcher at the beginning."""
+
+    def rehearse(self) -> None:
+        """Takes a few short random walks through matchers: what a library puts off until masks are asked for is done
+        now. A walk that comes to no end is no error: a model may take another."""
+
+
+class Backend(Protocol):
+    def prepare(self, constraint: Constraint) -> str:
+        """The constraint in the library's own notation. Raises GrammarError."""
+
+    def compile(self, constraint: Constraint, text: str | None = None) -> Grammar:
+        """text: what `prepare` made of the constraint, in another process maybe. Raises GrammarError."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from appliance.engine.grammar.interface import Matcher, MatcherError
+from appliance.engine.grammar.threads import deep_stacks
 from appliance.engine.messages import ErrorKind
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import NewRow, RowError
@@ -87,7 +88,8 @@ class GrammarMasks:
         states = [(row, self._by_row[row]) for row in rows if row in self._by_row]
         if states:
             self._thread = self._thread or ThreadPoolExecutor(1, "engine-masks")
-            self._filling = self._thread.submit(self._fill, states)
+            with deep_stacks():
+                self._filling = self._thread.submit(self._fill, states)
 
     def finish(self) -> None:
         """Waits for the masks that `begin` asked for."""

@@ -90,7 +90,7 @@ def compiled(made: GrammarCompiler, source: str) -> Any:
     key = made.key(wish)
     running = made.begin(key, wish)
     running.result()
-    return made.collect(key, wish)
+    return made.collect(key)
 
 
 def test_ten_thousand_schemas_leave_memory_bounded() -> None:
@@ -111,7 +111,7 @@ def test_one_constraint_is_compiled_once_and_failures_are_kept() -> None:
     key = made.key(wish)
     assert made.begin(key, wish) is made.begin(key, wish)
     made.begin(key, wish).result()
-    outcome = made.collect(key, wish)
+    outcome = made.collect(key)
     assert isinstance(outcome, GrammarError)
     assert made.kept(key) is outcome
     assert made.key(constraint("regex", "((")) == key != made.key(constraint("lark", "(("))

@@ -145,16 +145,16 @@ def test_a_grammar_that_takes_too_long_is_refused(slow: SlowBackend) -> None:
     now = [0.0]
     gate = GrammarGate(GrammarCompiler(lambda vocabulary: slow), lambda: now[0], budget_s=5.0)
     gate.compiler.use(VOCABULARY)
-    names = ["late", "late too", "not begun"]  # there are two workers
+    names = [*(f"late {number}" for number in range(compilers.NUM_THREADS)), "not begun"]
     for name in names:
         assert gate.admit(b"c", ask(name, f"{name}*")) is None
-    wait_until(slow.num_begun, 2)
+    wait_until(slow.num_begun, compilers.NUM_THREADS)
     assert gate.settled() == []
     now[0] = 6.0
     settled = gate.settled()
     assert [message.request_id for _, message, _ in settled] == names
     kinds = [outcome.kind for _, _, outcome in settled if isinstance(outcome, Refusal)]
-    assert kinds == [ErrorKind.INVALID, ErrorKind.INVALID, ErrorKind.OVERLOADED]
+    assert kinds == [*[ErrorKind.INVALID] * compilers.NUM_THREADS, ErrorKind.OVERLOADED]
     assert len(gate) == 0
 
 
@@ -184,6 +184,7 @@ def test_a_vocabulary_that_is_not_understood_is_said(tmp_path: Path) -> None:
     loop.handle(b"c", VOCABULARY)
     loop.handle(b"c", ask("any"))
     (refused,) = rest(loop)
+    loop.close()
     assert "vocabulary" in (refused.error or "")
     assert refused.error_kind is ErrorKind.INVALID
 

@@ -17,9 +17,13 @@ from .vocabulary import EOS, FIRST_BYTE, VOCAB, byte_tokenizer, spelled, token_b
 CLOSERS = frozenset((EOS, *(FIRST_BYTE + byte for byte in b'"}],:.0a')))  # so that walks come to an end
 
 
+def vocabulary() -> Vocabulary:
+    return Vocabulary(tokenizer=byte_tokenizer().to_str(), eos_token_ids=(EOS,))
+
+
 @cache
 def backend() -> GuidanceBackend:
-    return GuidanceBackend(Vocabulary(tokenizer=byte_tokenizer().to_str(), eos_token_ids=(EOS,)), VOCAB)
+    return GuidanceBackend(vocabulary(), VOCAB)
 
 
 def constraint(kind: Any, source: str, **options: Any) -> Constraint:

@@ -1,0 +1,34 @@
+"""Random walks through a grammar of llguidance, as a model would take them, and without a model."""
+
+import random
+import time
+
+import llguidance
+
+_NUM_WALKS = 3
+_MOST_TOKENS = 16  # of a walk
+_MOST_S = 0.2  # for all walks: masks of some grammars take long, and the engine bounds those by itself
+
+
+def rehearse(prototype: llguidance.LLMatcher) -> None:
+    """Walks from the beginning. A copy that gets into an error, or to an end, has been walked."""
+    choose, deadline = random.Random(0), time.monotonic() + _MOST_S
+    for number in range(_NUM_WALKS):
+        matcher = prototype.deep_copy()
+        for _ in range(_MOST_TOKENS):
+            if matcher.is_stopped() or time.monotonic() > deadline:
+                break
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little")  # 0 in an error
+            if not allowed or not matcher.consume_token(_lowest(allowed) if number == 0 else _any(allowed, choose)):
+                break
+            matcher.consume_tokens(matcher.compute_ff_tokens())
+
+
+def _any(allowed: int, choose: random.Random) -> int:
+    """A set bit; those after gaps are likelier."""
+    from_here = choose.randrange(allowed.bit_length())
+    return from_here + _lowest(allowed >> from_here)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1

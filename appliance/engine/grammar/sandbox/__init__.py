@@ -1,0 +1,1 @@
+"""Where constraints are tried before the engine's own process compiles them."""
