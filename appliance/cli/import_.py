@@ -2,34 +2,40 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
-from appliance.deploy.importing import llama_swap, modelfile, vllm
-from appliance.deploy.importing.draft import CannotImportError, Imported
+from appliance.deploy.importing.command import import_command, import_config
+from appliance.deploy.importing.compose import import_services
+from appliance.deploy.importing.draft import CannotImportError, Imported, ImportedFile, Unplaced
+from appliance.deploy.importing.llama_swap import import_models
+from appliance.deploy.importing.modelfile import import_modelfile
 from appliance.deploy.render.documents import dump
 
 STDIN: Final = "-"
 
 
-def _single(read: Callable[[str], Imported]) -> Callable[[str], dict[str, Imported]]:
-    def many(text: str) -> dict[str, Imported]:
+def _single(read: Callable[[str], Imported]) -> Callable[[str], ImportedFile]:
+    def one(text: str) -> ImportedFile:
         found = read(text)
-        return {found.document["name"]: found}
+        return ImportedFile({found.document["name"]: found})
 
-    return many
+    return one
 
 
-READERS: Final[dict[str, Callable[[str], dict[str, Imported]]]] = {
-    "vllm": _single(vllm.import_command),
-    "vllm-config": _single(vllm.import_config),
-    "llama-swap": llama_swap.import_models,
-    "modelfile": _single(modelfile.import_modelfile),
+READERS: Final[dict[str, Callable[[str], ImportedFile]]] = {
+    "vllm": _single(import_command),
+    "llama-server": _single(import_command),
+    "vllm-config": _single(import_config),
+    "compose": import_services,
+    "llama-swap": import_models,
+    "modelfile": _single(import_modelfile),
 }
+OF_COMMAND_LINES: Final = ("vllm", "llama-server")
 
 
 def run(kind: str, words: list[str], folder: str | None, strict: bool, as_json: bool) -> int:
@@ -39,28 +45,40 @@ def run(kind: str, words: list[str], folder: str | None, strict: bool, as_json: 
         raise CannotImportError(f"nothing is imported from {kind!r}", hint=f"known: {', '.join(READERS)}")
     found = reader(_text(kind, words))
     if as_json:
-        print(json.dumps({name: msgspec.to_builtins(each) for name, each in found.items()}))
+        specs = {name: msgspec.to_builtins(each) for name, each in found.specs.items()}
+        print(json.dumps({"specs": specs, "unplaced": msgspec.to_builtins(found.unplaced)}))
     elif folder is None:
-        print("---\n".join(text_of(each) for each in found.values()), end="")
+        print("---\n".join(texts_of(found)), end="")
     else:
         _write(found, Path(folder))
-    has_unplaced = any(each.unplaced for each in found.values())
+    has_unplaced = bool(found.unplaced) or any(each.unplaced for each in found.specs.values())
     return int(ExitCode.INVALID if strict and has_unplaced else ExitCode.OK)
+
+
+def texts_of(found: ImportedFile) -> list[str]:
+    """A text a spec; what is in none of them stands above the first."""
+    head = "".join(f"# {line}\n" for line in "\n".join(_lines(found.unplaced)).splitlines())
+    first, *others = (text_of(each) for each in found.specs.values())
+    return [head + first, *others]
 
 
 def text_of(imported: Imported) -> str:
     """The spec as YAML, under comments that say what it does not hold."""
     lines = [f"note: {note}" for note in imported.notes]
-    lines += [f"no equivalent: {each.origin}\n  {each.reason}" for each in imported.unplaced]
+    lines += _lines(imported.unplaced)
     document: dict[str, Any] = imported.document
     return dump([document], "\n".join(lines))
+
+
+def _lines(unplaced: Sequence[Unplaced]) -> list[str]:
+    return [f"no equivalent: {each.origin}\n  {each.reason}" for each in unplaced]
 
 
 def _text(kind: str, words: list[str]) -> str:
     """A command line as it stands, or the contents of a file; `-` is standard input."""
     if words == [STDIN]:
         return sys.stdin.read()
-    if kind == "vllm":
+    if kind in OF_COMMAND_LINES:
         return words[0] if len(words) == 1 else " ".join(_quoted(word) for word in words)
     if len(words) != 1:
         raise CannotImportError(f"import {kind} takes one file")
@@ -75,13 +93,13 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("'", "'\\''") + "'"
 
 
-def _write(found: dict[str, Imported], folder: Path) -> None:
+def _write(found: ImportedFile, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for each in found.values():
+    for each, text in zip(found.specs.values(), texts_of(found), strict=True):
         path = folder / f"{each.document['name']}.yaml"
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(text_of(each))
+                file.write(text)
         except FileExistsError:
             raise ApplianceError(f"{path} is there already", hint="name another folder") from None
         print(path)

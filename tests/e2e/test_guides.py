@@ -32,6 +32,7 @@ FILES = {
     "requests.jsonl": REQUEST % "a" + REQUEST % "b",
     "vllm.yaml": "model: Qwen/Qwen3-8B\nmax-model-len: 4096\n",
     "config.yaml": "models:\n  small:\n    cmd: llama-server --port ${PORT} -m small.gguf\n",
+    "compose.yaml": "services:\n  a: {image: vllm/vllm-openai, command: --model Qwen/Qwen3-8B}\n",
     "Modelfile": "FROM ./small.gguf\nPARAMETER temperature 0.5\n",
 }
 

@@ -90,7 +90,10 @@ def _add_render(app: typer.Typer) -> None:
 def _add_import(app: typer.Typer) -> None:
     @verb(app, "import", "appliance import vllm 'vllm serve Qwen/Qwen3-8B -tp 2 --max-model-len 32k' > deployment.yaml")
     def import_(
-        kind: Annotated[str, typer.Argument(metavar="KIND", help="vllm, vllm-config, llama-swap or modelfile.")],
+        kind: Annotated[
+            str,
+            typer.Argument(metavar="KIND", help="vllm, llama-server, vllm-config, compose, llama-swap or modelfile."),
+        ],
         words: Annotated[
             list[str], typer.Argument(metavar="SOURCE...", help="A command line, a file, or - for stdin.")
         ],

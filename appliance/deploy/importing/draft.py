@@ -11,7 +11,7 @@ from appliance.base.errors import ApplianceError, ExitCode, SpecError
 from appliance.spec.loader import load_text
 
 _HEAD: Final = {"api_version": "appliance/v1", "kind": "Deployment"}
-_UNFILLED: Final = "interpolation/"  # a variable that is not set where the import runs is no fault of the spec
+_UNFILLED: Final = ("interpolation/env", "interpolation/file")  # what is not set here is no fault of the spec
 _MAX_NAME: Final = 63
 
 
@@ -37,8 +37,18 @@ class Imported:
     notes: tuple[str, ...]  # where the spec says something else than the original, knowingly
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedFile:
+    """specs: name in the file -> spec; not empty. unplaced: what of the file is in none of them."""
+
+    specs: dict[str, Imported]
+    unplaced: tuple[Unplaced, ...] = ()
+
+
 @dataclass(slots=True)
 class Draft:
+    """The values so far, each with the words it came from."""
+
     document: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)  # path -> the words it came from
     unplaced: list[Unplaced] = field(default_factory=list)
@@ -51,6 +61,25 @@ class Draft:
         for name in parents:
             section = section.setdefault(name, {})
         section[last] = value
+        self.origins[path] = origin
+
+    def get(self, path: str) -> Any:
+        """The value at a dotted path; None where there is none."""
+        found: Any = self.document
+        for name in path.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def put_member(self, path: str, key: str, value: Any, origin: str) -> None:
+        """Sets one member of a free mapping. A key with a dot has no path of its own: that of the mapping is taken."""
+        if "." not in key:
+            self.put(f"{path}.{key}", value, origin)
+            return
+        *parents, last = path.split(".")
+        section = self.document
+        for name in parents:
+            section = section.setdefault(name, {})
+        section.setdefault(last, {})[key] = value
         self.origins[path] = origin
 
     def add(self, path: str, items: Iterable[Any], origin: str) -> None:
@@ -81,7 +110,12 @@ class Draft:
         path = max((each for each in self.origins if _touches(each, plain)), key=len, default=None)
         if path is None:
             raise CannotImportError(f"the spec would be invalid: {found.path}: {found.message}", hint=found.hint)
-        self.leave(self.origins.pop(path), found.message)
+        self.leave(self.origins[path], found.message)
+        self.remove(path)
+
+    def remove(self, path: str) -> None:
+        """Takes out a value that was put, and the sections that it leaves empty."""
+        del self.origins[path]
         _remove(self.document, path.split("."))
 
 
@@ -109,7 +143,8 @@ def _remove(section: dict[str, Any], parts: list[str]) -> None:
 
 def deployment_name(source: str) -> str:
     """A deployment's name from the last part of a path or a hub id."""
-    last = source.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf").lower()
+    plain = re.sub(r"\$\{env:(\w+)[^}]*\}", r"\1", source)
+    last = plain.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf").lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:_MAX_NAME].strip("-") or "model"
 
 

@@ -1,42 +1,51 @@
-"""llama-swap configuration files: one spec a model, from llama-server's flags."""
+"""llama-swap configuration files: one spec a model whose command starts a server that we know."""
 
 import re
 from typing import Any, Final
 
 import yaml
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, Imported, deployment_name, with_variables
-from appliance.deploy.importing.words import Option, read_command, split_words
+from appliance.deploy.importing.command import place_launch, read_here
+from appliance.deploy.importing.draft import (
+    CannotImportError,
+    Draft,
+    Imported,
+    ImportedFile,
+    Unplaced,
+    deployment_name,
+)
+from appliance.deploy.importing.keys import place_keys
+from appliance.deploy.importing.launch import read_launch
+from appliance.deploy.importing.variables import place_variable, read_variable, with_defaults
 
-_ALIASES: Final = {
-    "-m": "--model",
-    "-c": "--ctx-size",
-    "-np": "--parallel",
-    "-t": "--threads",
-    "-b": "--batch-size",
-    "-a": "--alias",
-    "-ctk": "--cache-type-k",
-    "-ctv": "--cache-type-v",
-    "-hf": "--hf-repo",
-    "-hfr": "--hf-repo",
-    "-fa": "--flash-attn",
-    "-ngl": "--n-gpu-layers",
-}
-_SWITCHES: Final = frozenset({"jinja", "no_webui", "no_mmap", "mlock", "cont_batching", "embeddings", "metrics"})
-_PATHS: Final = {
-    "host": "endpoints.http.host",
-    "threads": "hardware.num_threads",
-    "parallel": "scheduler.max_num_seqs",
-    "batch_size": "scheduler.max_num_batched_tokens",
-    "chat_template_file": "model.chat_template",
-    "seed": "model.seed",
-}
-_CACHE_TYPES: Final = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-_MACRO: Final = re.compile(r"\$\{([A-Za-z_][\w-]*)\}")
+_ENVIRONMENT: Final = re.compile(r"\$\{env\.([A-Za-z_]\w*)\}")
+_MACRO: Final = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
+_MAX_ROUNDS: Final = 10  # macros may name macros that stand before them
+_READ: Final = ("models", "macros", "apiKeys")
+_SWAPPING: Final = "swapping of models is not in the spec; each model is a deployment of its own"
 
 
-def import_models(text: str) -> dict[str, Imported]:
-    """Model name -> spec. Raises CannotImportError when the file is not llama-swap's."""
+def import_models(text: str) -> ImportedFile:
+    """A spec for each model that can be one; the others are listed with the reason.
+
+    Raises CannotImportError when the file is not llama-swap's, or none of its models can be imported.
+    """
+    given = _read(text)
+    macros = _macros(given.get("macros"))
+    specs: dict[str, Imported] = {}
+    unplaced = [Unplaced(f"{key}: {_shown(given[key])}", _SWAPPING) for key in given if key not in _READ]
+    for name, model in given["models"].items():
+        try:
+            specs[str(name)] = _imported(str(name), model, macros, given.get("apiKeys"))
+        except CannotImportError as error:
+            unplaced.append(Unplaced(f"the model {name}", str(error)))
+    if not specs:
+        told = "; ".join(f"{each.origin}: {each.reason}" for each in unplaced if each.origin.startswith("the model "))
+        raise CannotImportError(f"no model of the file can be imported: {told}")
+    return ImportedFile(specs, tuple(unplaced))
+
+
+def _read(text: str) -> dict[str, Any]:
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -44,58 +53,63 @@ def import_models(text: str) -> dict[str, Imported]:
     models = given.get("models") if isinstance(given, dict) else None
     if not isinstance(models, dict) or not models:
         raise CannotImportError("the file has no models", hint="llama-swap's configuration has a mapping `models`")
-    macros = {str(name): str(value) for name, value in (given.get("macros") or {}).items()}
-    return {str(name): _imported(str(name), model, macros) for name, model in models.items()}
+    return dict(given)
 
 
-def _imported(name: str, model: Any, macros: dict[str, str]) -> Imported:
+def _imported(name: str, model: Any, macros: dict[str, str], api_keys: Any) -> Imported:
     if not isinstance(model, dict) or not isinstance(model.get("cmd"), str):
-        raise CannotImportError(f"the model {name} has no cmd")
-    draft = Draft()
-    command = _MACRO.sub(lambda found: macros.get(found[1], found[0]), model["cmd"])
-    line = read_command(split_words(command), 1, _SWITCHES, _ALIASES)
-    if not line.program or "llama-server" not in line.program[0]:
-        raise CannotImportError(f"the model {name} does not run llama-server: {' '.join(line.program)}")
-    for option in line.options:
-        _place(draft, option)
-    if "model" not in draft.document:
-        raise CannotImportError(f"the model {name} names no file: -m, --model or -hf")
-    draft.put("model.served_names", [name, *map(str, model.get("aliases") or [])], "the model's name and aliases")
-    for key in sorted(set(model) - {"cmd", "aliases"}):
-        draft.leave(f"{key}: {model[key]}", "swapping of models is not in the spec")
+        raise CannotImportError("it has no cmd")
+    own = {**macros, **_macros(model.get("macros")), "MODEL_ID": name}
+    command = _without_comments(_filled(_without_comments(model["cmd"]), own))
+    command, notes = with_defaults(command.replace("\n", " "))
+    draft = Draft(notes=notes)
+    place_launch(draft, read_launch(command), read_here)
+    _leave_port_to_the_spec(draft)
+    names = [name, *(_alias(each) for each in model.get("aliases") or [])]
+    draft.put("model.served_names", names, "the model's name and aliases")
+    for text in model.get("env") or []:
+        place_variable(draft, read_variable(_filled(str(text), own), "env:"))
+    if isinstance(api_keys, list):
+        place_keys(draft, [_filled(str(key), own) for key in api_keys], "apiKeys:")
+    for key in sorted(set(model) - {"cmd", "aliases", "env", "macros"}):
+        draft.leave(f"{key}: {_shown(model[key])}", _SWAPPING)
     return draft.finished(deployment_name(name))
 
 
-def _place(draft: Draft, option: Option) -> None:
-    value = with_variables(" ".join(option.words))
-    if option.name == "model":
-        draft.put("model.source", value, option.origin)
-    elif option.name == "hf_repo":
-        draft.put("model.source", f"hf://{value.partition(':')[0]}", option.origin)
-        if ":" in value:
-            draft.leave(option.origin, "name the file: hf://owner/name/FILE.gguf")
-    elif option.name == "port":
-        _put_port(draft, option, value)
-    elif option.name == "ctx_size":
-        draft.put("model.max_model_len", _number(value) or "auto", option.origin)
-        draft.notes.append(
-            f"{option.origin}: llama-server shares it among its slots; here it is the length of one sequence"
-        )
-    elif option.name in ("cache_type_k", "cache_type_v"):
-        draft.put("cache.dtype", _CACHE_TYPES.get(value, value), option.origin)
-    elif option.name in _PATHS:
-        draft.put(_PATHS[option.name], _number(value), option.origin)
-    else:
-        draft.leave(option.origin, "the spec has no such field")
+def _leave_port_to_the_spec(draft: Draft) -> None:
+    """`${PORT}` is llama-swap's own macro, and no variable of the environment."""
+    path = "endpoints.http.port"
+    if draft.get(path) == "${env:PORT}":
+        draft.notes.append(f"{draft.origins[path]}: llama-swap chooses the port; this spec has the default")
+        draft.remove(path)
 
 
-def _put_port(draft: Draft, option: Option, value: str) -> None:
-    number = _number(value)
-    if isinstance(number, int):
-        draft.put("endpoints.http.port", number, option.origin)
-    else:
-        draft.notes.append(f"{option.origin}: llama-swap chose the port; this spec has the default")
+def _without_comments(command: str) -> str:
+    """Before macros are filled in, which may have lines of their own."""
+    return "\n".join(line for line in command.splitlines() if not line.lstrip().startswith("#"))
 
 
-def _number(text: str) -> Any:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+def _macros(given: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in given.items()} if isinstance(given, dict) else {}
+
+
+def _filled(text: str, macros: dict[str, str]) -> str:
+    """With macros filled in; `${env.NAME}` becomes the shell's `${NAME}`, and what is no macro stays."""
+    for _ in range(_MAX_ROUNDS):
+        filled = _MACRO.sub(lambda found: macros.get(found[1], found[0]), text)
+        if filled == text:
+            break
+        text = filled
+    return _ENVIRONMENT.sub(r"${\1}", text)
+
+
+def _alias(given: Any) -> str:
+    """A name, or an object with an id."""
+    return str(given.get("id")) if isinstance(given, dict) else str(given)
+
+
+def _shown(value: Any) -> str:
+    """One line of a value; sections are told by their names alone."""
+    if isinstance(value, dict):
+        return ", ".join(map(str, value))
+    return str(value).strip().partition("\n")[0]

@@ -1,6 +1,5 @@
 """`vllm serve` command lines and vLLM's YAML configuration files."""
 
-import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -8,43 +7,46 @@ from typing import Any, Final
 
 import yaml
 
-from appliance.deploy.importing.draft import CannotImportError, Draft, Imported, deployment_name, with_variables
-from appliance.deploy.importing.vllm_fields import RENAMED, SHORT, field_value, fields, members, switches
-from appliance.deploy.importing.words import CommandLine, Option, read_command, split_words
+from appliance.deploy.importing.draft import CannotImportError, Draft, with_variables
+from appliance.deploy.importing.keys import place_keys
+from appliance.deploy.importing.sources import hub_source
+from appliance.deploy.importing.variables import place_token
+from appliance.deploy.importing.vllm_fields import RENAMED, SHORT, arity, field_value, fields, members
+from appliance.deploy.importing.words import Arguments, Option, read_arguments
 
-_PROGRAMS: Final = (
-    re.compile(r"^vllm serve\b"),
-    re.compile(r"^python[\d.]* -m vllm\.entrypoints\.(openai\.)?api_server\b"),
-)
-_NUM_WORDS: Final = (2, 3)
-_PUBLIC: Final = ("0.0.0.0", "::")
-
-
-def import_command(text: str) -> Imported:
-    """From a command line. Raises CannotImportError when it is not vLLM's, or names no model."""
-    words = split_words(text.strip().removeprefix("$ "))
-    start = next((index for index, word in enumerate(words) if word == "vllm" or word.startswith("python")), None)
-    if start is None:
-        raise CannotImportError("this is no vLLM command line", hint="it begins: vllm serve MODEL, after variables")
-    joined = " ".join(words[start:])
-    program = next((size for form, size in zip(_PROGRAMS, _NUM_WORDS, strict=True) if form.match(joined)), None)
-    if program is None:
-        raise CannotImportError(f"only `vllm serve` can be imported, not: {joined[:60]}")
-    found = read_command(words[start:], program, switches(), SHORT)
-    found.environment |= dict(word.split("=", 1) for word in words[:start] if re.match(r"^[A-Za-z_]\w*=", word))
-    return _imported(found)
+DEFAULT_PORT: Final = 8000
+ReadFile = Callable[[str], str | None]  # the text of a file of this machine; None where there is none
+_QUANTIZED: Final = re.compile(r"^[\w.-]+/[\w.-]+:[A-Za-z0-9][\w.-]*$")
 
 
-def import_config(text: str) -> Imported:
-    """From a YAML file of `--config`: argument names, with dashes or underscores, and values."""
+def place_words(draft: Draft, words: list[str], read_file: ReadFile) -> None:
+    """Of a command line, from behind the program's name. Raises CannotImportError when it names no model."""
+    found = read_arguments(words, arity, SHORT)
+    options = [option for option in found.options if option.name != "config"]
+    for option in found.options:
+        if option.name == "config":
+            options = [*_of_file(draft, option, read_file), *options]  # the command line has the last word
+    place_arguments(draft, Arguments(found.positional, options))
+
+
+def read_config(text: str) -> list[Option]:
+    """From a YAML file of `--config`: argument names, with dashes or underscores. Raises CannotImportError."""
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise CannotImportError(f"the file is not YAML: {error}") from error
     if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
         raise CannotImportError("the file is not a mapping of vLLM's arguments")
-    options = [Option(f"{key}:", key.replace("-", "_"), _words(value)) for key, value in given.items()]
-    return _imported(CommandLine(options=options))
+    return [Option(f"{key}:", key.replace("-", "_"), _words(value)) for key, value in given.items()]
+
+
+def _of_file(draft: Draft, option: Option, read_file: ReadFile) -> list[Option]:
+    text = read_file(option.words[0]) if option.words else None
+    if text is None:
+        draft.leave(option.origin, "the file cannot be read here; what it says is missing")
+        return []
+    draft.notes.append(f"{option.origin}: what the file says is in this spec")
+    return read_config(text)
 
 
 def _words(value: Any) -> tuple[str, ...]:
@@ -53,24 +55,35 @@ def _words(value: Any) -> tuple[str, ...]:
     return (value if isinstance(value, str) else json.dumps(value),)
 
 
-def _imported(line: CommandLine) -> Imported:
-    draft = Draft()
-    model = (
-        line.positional[:1] or [word for option in line.options if option.name == "model" for word in option.words][:1]
-    )
-    if not model:
-        raise CannotImportError("the command line names no model", hint="vllm serve MODEL ...")
-    draft.put("model.source", with_variables(model[0]), model[0])
-    for word in line.positional[1:]:
-        draft.leave(word, "a second model or a stray word")
-    for name, value in line.environment.items():
-        draft.leave(
-            f"{name}={value}", "a variable of the environment; set it where the appliance runs, if it means anything"
-        )
-    for option in line.options:
+def place_arguments(draft: Draft, found: Arguments) -> None:
+    """Everything but the address. Raises CannotImportError when no argument names a model."""
+    model = _model(draft, found)
+    draft.put("model.source", hub_source(model) if _QUANTIZED.match(model) else with_variables(model), model)
+    for option in found.options:
         _place(draft, option)
-    _settle_address(draft)
-    return draft.finished(deployment_name(model[0]))
+
+
+def _model(draft: Draft, found: Arguments) -> str:
+    """The first word without a flag, else --model's, else the last word of a flag that nobody knows."""
+    for word in found.positional[1:]:
+        draft.leave(word, "a second model or a stray word")
+    if found.positional:
+        return found.positional[0]
+    named = [word for option in found.options if option.name == "model" for word in option.words]
+    if named:
+        return named[-1]
+    for index, option in reversed(list(enumerate(found.options))):
+        if option.words and not _is_known(option.name):
+            *others, model = option.words
+            found.options[index] = Option(option.flag, option.name, tuple(others))
+            draft.notes.append(f"{option.flag} is not known; the word after it, {model}, is taken as the model")
+            return model
+    raise CannotImportError("the command line names no model", hint="vllm serve MODEL ...")
+
+
+def _is_known(name: str) -> bool:
+    name = RENAMED.get(name.partition(".")[0], name.partition(".")[0])
+    return name in _SPECIAL or name in fields() or name.removeprefix("no_") in fields()
 
 
 def _place(draft: Draft, option: Option) -> None:
@@ -89,19 +102,6 @@ def _place(draft: Draft, option: Option) -> None:
     draft.put(found.path, field_value(positive if name not in fields() else name, found, words), option.origin)
 
 
-def _settle_address(draft: Draft) -> None:
-    """vLLM listens everywhere and open; that has to be said here."""
-    endpoints = draft.document.get("endpoints", {})
-    host = endpoints.get("http", {}).get("host")
-    if host is None:
-        draft.notes.append("vLLM listens on all addresses by default; this spec on 127.0.0.1 (endpoints.http.host)")
-    elif host in _PUBLIC and not endpoints.get("auth", {}).get("keys"):
-        draft.put("endpoints.auth.allow_public_without_keys", True, f"--host {host}")
-        draft.notes.append(
-            "the address is public and there are no keys, so endpoints.auth.allow_public_without_keys is set"
-        )
-
-
 def _ignore(draft: Draft, option: Option, member: str) -> None:
     """`--model`, read before; `--enable-lora`, said by the lora section."""
     if option.name == "enable_lora":
@@ -117,17 +117,11 @@ def _always(reason: str) -> "Callable[[Draft, Option, str], None]":
 
 
 def _keys(draft: Draft, option: Option, member: str) -> None:
-    keys = [
-        {"name": f"imported-{number}", "hash": "sha256:" + hashlib.sha256(word.encode()).hexdigest()}
-        for number, word in enumerate(option.words, 1)
-        if not word.startswith("$")
-    ]
-    for word in option.words:
-        if word.startswith("$"):
-            draft.leave(f"{option.flag} {word}", "a variable; `appliance keys new` makes the digest of a key")
-    if keys:
-        draft.add("endpoints.auth.keys", keys, f"{option.flag} ...")
-        draft.notes.append("API keys are kept as digests")
+    place_keys(draft, option.words, option.flag)
+
+
+def _token(draft: Draft, option: Option, member: str) -> None:
+    place_token(draft, option.words[0] if option.words else None, option.origin)
 
 
 def _adapters(draft: Draft, option: Option, member: str) -> None:
@@ -177,14 +171,16 @@ def _as_object(option: Option, member: str) -> dict[str, Any] | None:
 
 
 def _mapping(path: str) -> "Callable[[Draft, Option, str], None]":
-    """An argument that is a free JSON object."""
+    """An argument that is a free JSON object: each member has its own place, so that one of them can be refused."""
 
     def place(draft: Draft, option: Option, member: str) -> None:
         given = _as_object(option, member)
         if given is None:
             draft.leave(option.origin, "not a JSON object")
-        else:
-            draft.put(path, given, option.origin)
+            return
+        for key, value in given.items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            draft.put_member(path, str(key), value, f"{option.flag} {key}={shown}")
 
     return place
 
@@ -196,6 +192,7 @@ _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "disable_log_requests": _always("requests are not logged unless observability.logs.enable_log_requests says so"),
     "use_v2_block_manager": _always("there is one block manager"),
     "api_key": _keys,
+    "hf_token": _token,
     "lora_modules": _adapters,
     "speculative_config": _object("speculative"),
     "speculative_model": lambda draft, option, member: draft.put("speculative.model", option.words[0], option.origin),

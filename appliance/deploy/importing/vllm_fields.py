@@ -7,6 +7,7 @@ import yaml
 
 from appliance.base.units import DURATION_FORM, SIZE_FORM, size_text
 from appliance.deploy.importing.draft import with_variables
+from appliance.deploy.importing.words import Arity
 from appliance.spec.tree import Field, walk
 
 # Sections whose fields are arguments of `vllm serve` (others belong to its batch runner and benchmarks).
@@ -26,6 +27,14 @@ _OLD_SWITCHES: Final = frozenset({
     "enable_lora", "enable_prompt_adapter", "disable_log_requests", "enable_reasoning", "use_v2_block_manager",
     "enable_log_deltas", "engine_use_ray", "worker_use_ray",
 })  # fmt: skip
+# Lists of ours that vLLM takes as one word of JSON, or as one word each time the flag stands.
+_ONE_WORD: Final = frozenset({"allowed_origins", "allowed_methods", "allowed_headers", "middleware"})
+_MANY_WORDS: Final = frozenset({"api_key", "lora_modules", "prompt_adapters", "allowed_media_domains"})
+_OBJECTS: Final = frozenset({
+    "speculative_config", "compilation_config", "structured_outputs_config", "kv_transfer_config", "kv_events_config",
+    "attention_config", "profiler_config",
+})  # fmt: skip
+_SWITCH_WORDS: Final = ("enable_", "disable_", "no_", "use_", "skip_")  # how vLLM names arguments without a value
 _IN_GIBIBYTES: Final = ("swap_space", "cpu_offload_gb", "mm_processor_cache_gb")
 
 RENAMED: Final = {
@@ -77,6 +86,19 @@ def switches() -> frozenset[str]:
     """Arguments without a value, in both forms of each."""
     plain = {name for name, found in fields().items() if _is_switch(found)}
     return frozenset(plain | {f"no_{name}" for name in plain} | _OLD_SWITCHES)
+
+
+def arity(name: str) -> Arity:
+    """How many words vLLM's argument takes; all that follow for one that we do not know."""
+    name = RENAMED.get(name.partition(".")[0], name.partition(".")[0])
+    found = fields().get(name)
+    if name in switches() or (found is None and name.startswith(_SWITCH_WORDS)):
+        return Arity.NONE
+    if name in _ONE_WORD or name in _OBJECTS or name in ("model", "config"):
+        return Arity.ONE
+    if found is None or found.is_list or name in _MANY_WORDS:
+        return Arity.MANY
+    return Arity.ONE
 
 
 def field_value(name: str, found: Field, words: tuple[str, ...]) -> Any:

@@ -1,16 +1,29 @@
-"""A command line as flags and their words, before anyone knows what the flags mean."""
+"""A command line as words, flags and their values, before anyone knows what the flags mean."""
 
+import enum
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from appliance.deploy.importing.draft import CannotImportError
 
-_ASSIGNMENT: Final = re.compile(r"^[A-Za-z_]\w*=")
-_SHELL: Final = re.compile(r"^(\||\|\||&&?|;|\d?>+.*|<)$")  # where the command ends and the shell's own words begin
+_CONTINUED: Final = re.compile(r"[\\`^][ \t]*\r?\n")  # of sh, PowerShell and cmd
+_PROMPT: Final = re.compile(r"^[ \t]*[$>][ \t]+", re.MULTILINE)
+_REDIRECTION: Final = re.compile(r"^(?:\d?>>?|<|&>)(&?[^>]*)$")
+_OPERATOR: Final = re.compile(r"^(\||\|\||&&?|;)$")
 _NUMBER: Final = re.compile(r"^-\d+(\.\d+)?$")
+_SECRET: Final = re.compile(r"(^|[_-])(api[_-]?key|key|token|secret|password|passwd)s?$", re.IGNORECASE)
+MASK: Final = "***"
+
+
+class Arity(enum.Enum):
+    """How many words a flag takes."""
+
+    NONE = enum.auto()
+    ONE = enum.auto()
+    MANY = enum.auto()  # all up to the next flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,50 +34,91 @@ class Option:
 
     @property
     def origin(self) -> str:
-        return " ".join([self.flag, *self.words])
+        """As the user wrote it; the value of a secret is masked, for origins are printed into files."""
+        words = (MASK,) if is_secret(self.name) and self.words else self.words
+        return " ".join([self.flag, *words])
 
 
 @dataclass(slots=True)
-class CommandLine:
-    environment: dict[str, str] = field(default_factory=dict)
-    program: list[str] = field(default_factory=list)
+class Arguments:
+    """What follows the program's name."""
+
     positional: list[str] = field(default_factory=list)
     options: list[Option] = field(default_factory=list)
 
 
-def split_words(text: str) -> list[str]:
-    """The words of the first command. Raises CannotImportError for open quotes."""
-    joined = re.sub(r"\\\s*\n", " ", text)
-    try:
-        words = shlex.split(joined, comments=True)
-    except ValueError as error:
-        raise CannotImportError(f"the command line cannot be read: {error}") from error
-    end = next((index for index, word in enumerate(words) if _SHELL.match(word)), len(words))
-    return words[:end]
+def is_secret(name: str) -> bool:
+    """Whether a flag or a variable of this name holds a secret."""
+    return _SECRET.search(name) is not None
 
 
-def read_command(
-    words: list[str], num_program: int, switches: Collection[str], aliases: Mapping[str, str]
-) -> CommandLine:
-    """`num_program` words name the program; `switches` take no word; `aliases` are short flags by what they mean."""
-    found = CommandLine()
+def is_reference(word: str) -> bool:
+    """Whether a word is filled in by the shell, so that it can be shown."""
+    return word.startswith("$")
+
+
+def split_commands(text: str) -> list[list[str]]:
+    """The words of each command, without redirections. A line that begins with a flag belongs to the line before.
+
+    Raises CannotImportError for a quote that is not closed.
+    """
+    lines: list[list[str]] = []
+    open_text = ""
+    for line in _CONTINUED.sub(" ", _PROMPT.sub("", text)).splitlines():
+        open_text += line + "\n"
+        try:
+            words = shlex.split(open_text, comments=True)
+        except ValueError:
+            continue  # a quote reaches into the next line
+        open_text = ""
+        if words and lines and is_flag(words[0]):
+            lines[-1] += words
+        else:
+            lines.append(words)
+    if open_text:
+        raise CannotImportError("the command line cannot be read: a quote is not closed")
+    return [command for words in lines for command in _commands_of(words)]
+
+
+def _commands_of(words: list[str]) -> list[list[str]]:
+    """Divided at the shell's operators; a word that ends in a semicolon ends its command."""
+    found: list[list[str]] = [[]]
     rest = list(words)
-    while rest and _ASSIGNMENT.match(rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        found.environment[name] = value
-    found.program, rest = rest[:num_program], rest[num_program:]
     while rest:
         word = rest.pop(0)
-        if not _is_flag(word):
+        if _OPERATOR.match(word):
+            found.append([])
+        elif redirection := _REDIRECTION.match(word):
+            del rest[: not redirection[1]]  # a file that stands apart
+        elif word.endswith(";"):
+            found[-1].append(word[:-1])
+            found.append([])
+        else:
+            found[-1].append(word)
+    return [each for each in found if each]
+
+
+def read_arguments(words: list[str], arity: Callable[[str], Arity], aliases: Mapping[str, str]) -> Arguments:
+    """`arity` is asked by name ("max_model_len"); `aliases` are short flags by what they mean."""
+    found, rest = Arguments(), list(words)
+    while rest:
+        word = rest.pop(0)
+        if not is_flag(word):
             found.positional.append(word)
             continue
         flag, equals, given = _parted(word, aliases)
         name = aliases.get(flag, flag).lstrip("-").replace("-", "_")
-        values = [given] if equals else []
-        while not equals and name not in switches and rest and not _is_flag(rest[0]):
-            values.append(rest.pop(0))
+        values = [given] if equals else _values(rest, arity(name))
         found.options.append(Option(flag, name, tuple(values)))
     return found
+
+
+def _values(rest: list[str], arity: Arity) -> list[str]:
+    """Takes the words of a flag off `rest`."""
+    values: list[str] = []
+    while rest and not is_flag(rest[0]) and (arity is Arity.MANY or (arity is Arity.ONE and not values)):
+        values.append(rest.pop(0))
+    return values
 
 
 def _parted(word: str, aliases: Mapping[str, str]) -> tuple[str, str, str]:
@@ -74,5 +128,5 @@ def _parted(word: str, aliases: Mapping[str, str]) -> tuple[str, str, str]:
     return word.partition("=")
 
 
-def _is_flag(word: str) -> bool:
+def is_flag(word: str) -> bool:
     return len(word) > 1 and word.startswith("-") and not _NUMBER.match(word)

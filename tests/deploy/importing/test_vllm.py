@@ -7,29 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from appliance.base.errors import SpecError
 from appliance.cli.app import main
+from appliance.deploy.importing.command import import_command, import_config
 from appliance.deploy.importing.draft import CannotImportError, Imported
-from appliance.deploy.importing.vllm import import_command, import_config
-from appliance.deploy.importing.vllm_fields import SHORT, switches
-from appliance.deploy.importing.words import read_command, split_words
-from appliance.spec.loader import load_text
+from appliance.deploy.importing.launch import read_launch
+from appliance.deploy.importing.vllm_fields import SHORT, arity
+from appliance.deploy.importing.words import read_arguments, split_commands
+from tests.deploy.importing.imports import at, errors_of
 
 COMMANDS = (Path(__file__).parent / "commands.txt").read_text().strip().split("\n\n")
-
-
-def at(document: dict[str, Any], path: str) -> Any:
-    for part in path.split("."):
-        document = document[part]
-    return document
-
-
-def errors_of(document: dict[str, Any]) -> list[str]:
-    try:
-        load_text(json.dumps(document), environ={"MODEL": "some/model", "HOME": "/home/someone"})
-    except SpecError as error:
-        return [f"{found.path}: {found.message}" for found in error.diagnostics]
-    return []
 
 
 def test_there_are_enough_commands() -> None:
@@ -45,9 +31,9 @@ def test_a_command_of_the_documentation_becomes_a_valid_spec(command: str) -> No
 def test_no_argument_is_dropped(command: str) -> None:
     found = import_command(command)
     told = [*found.placed.values(), *found.notes, *(each.origin for each in found.unplaced)]
-    words = split_words(command)
+    words = split_commands(command)[0]
     start = next(index for index, word in enumerate(words) if word == "vllm" or word.startswith("python"))
-    for option in read_command(words[start:], 2 if words[start] == "vllm" else 3, switches(), SHORT).options:
+    for option in read_arguments(read_launch(command).arguments, arity, SHORT).options:
         if option.name != "model":
             assert any(text.startswith(option.flag) for text in told), option
     for word in words[:start]:
@@ -109,6 +95,56 @@ def test_a_configuration_file_is_the_same_as_its_command() -> None:
     command = imported("--port 12312 --uvicorn-log-level info --served-model-name a b")
     assert found.document == command.document
     assert [each.origin for each in found.unplaced] == ["made-up: 1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--port 8000 org/model",
+        "--tensor-parallel-size=2 --host 127.0.0.1 org/model",
+        "--enable-prefix-caching org/model",
+        "--no-enable-chunked-prefill --made-up-limit=3 org/model",
+        "--disable-something-new org/model",
+        '--speculative-config \'{"method": "ngram"}\' -tp 2 org/model',
+        "--middleware a.b --allowed-origins '[\"*\"]' org/model",
+        "-O3 --rope-scaling '{\n  \"factor\": 2}' org/model",
+        "--model org/model --served-model-name a b",
+        "--made-up-limit org/model --max-num-seqs 4",
+    ],
+)
+def test_the_model_is_found_wherever_it_stands(arguments: str) -> None:
+    assert at(import_command(f"vllm serve {arguments}").document, "model.source") == "org/model"
+
+
+def test_a_guessed_model_is_told() -> None:
+    found = import_command("vllm serve --made-up-limit 3 org/model")
+    assert at(found.document, "model.source") == "org/model"
+    assert "--made-up-limit is not known; the word after it, org/model, is taken as the model" in found.notes
+    assert [each.origin for each in found.unplaced] == ["--made-up-limit 3"]
+
+
+def test_a_list_before_the_model_takes_it_as_vllm_does() -> None:
+    with pytest.raises(CannotImportError, match="names no model"):
+        import_command("vllm serve --served-model-name a org/model")
+
+
+def test_one_wrong_member_of_an_object_is_left_alone() -> None:
+    found = imported('--override-generation-config \'{"temperature": 0.5, "top_p": 7}\'')
+    assert at(found.document, "decoding.override_generation_config") == {"temperature": 0.5}
+    assert [each.origin for each in found.unplaced] == ["--override-generation-config top_p=7"]
+
+
+def test_the_file_of_an_argument_is_read_and_the_line_has_the_last_word(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("model: owner/name\nport: 12312\nmax-model-len: 4096\nmade-up: 1\n")
+    found = import_command(f"vllm serve --config {file} --port 9000")
+    assert found.document["model"] == {"source": "owner/name", "max_model_len": 4096}
+    assert at(found.document, "endpoints.http.port") == 9000
+    assert [each.origin for each in found.unplaced] == ["made-up: 1"]
+    lost = import_command("vllm serve owner/name --config nowhere.yaml")
+    assert [(each.origin, "cannot be read" in each.reason) for each in lost.unplaced] == [
+        ("--config nowhere.yaml", True)
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "ls -l", "vllm bench serve", "vllm serve", "vllm serve 'x", "python server.py"])
