@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from appliance import __version__
 from appliance.base import environ
+from appliance.base.errors import ExitCode
+from appliance.cli.other_words import hint_for
 
 COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `appliance completion` ask; typer reads it
 
@@ -13,9 +15,14 @@ COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `applianc
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and answers its exit code (`appliance.base.errors.ExitCode`)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in (["--version"], ["-V"]):
+    if given in (["--version"], ["-V"], ["version"]):
         print(f"appliance {__version__}")
         return 0
+    if given[:1] == ["help"]:
+        given = [*given[1:], "--help"]
+    if (hint := hint_for(given[0] if given else "")) is not None:
+        print(f"error: no command {given[0]!r}\n  hint: {hint}", file=sys.stderr)
+        return int(ExitCode.INVALID)
     gc.set_threshold(50_000, 20, 20)  # a short verb makes many lasting objects; looking through them costs a tenth
     environ.set_default("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search every installed package for them
     from appliance.cli.commands import build

@@ -24,6 +24,22 @@ def find_deployment(wanted: str) -> DeploymentState:
     raise ApplianceError("which deployment?", hint=f"name one of {', '.join(names)}")
 
 
+def spec_file(wanted: str) -> str:
+    """The file of a spec that is named by its path, or by the deployment that was applied from it.
+
+    What is neither is given back as it is, so that reading it says what is wrong. Raises ApplianceError where a
+    deployment's file has gone.
+    """
+    if Path(wanted).suffix in _SPEC_SUFFIXES or Path(wanted).exists() or wanted not in deployment_names(state_dir()):
+        return wanted
+    current = DeploymentState(state_dir(), wanted).current()
+    if current is None:
+        raise ApplianceError(f"{wanted} does not run", hint="name its file: deployment.yaml")
+    if not Path(current.spec_file).is_file():
+        raise ApplianceError(f"the spec of {wanted} is no longer at {current.spec_file}", hint="name its file")
+    return current.spec_file
+
+
 def running(wanted: str) -> CurrentState:
     """The record of a deployment that was started and not taken down. Raises ApplianceError."""
     state = find_deployment(wanted)

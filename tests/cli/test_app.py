@@ -15,6 +15,7 @@ from appliance.base.errors import ApplianceError, ApplyError, ExitCode
 from appliance.cli.app import main
 from appliance.cli.commands import build
 from appliance.cli.commands.verb import guarded
+from appliance.cli.other_words import hint_for
 
 GROUPS = {
     "bench": ("latency", "throughput", "serve", "compare", "report"),
@@ -138,6 +139,29 @@ def test_a_wrong_command_line_is_invalid(wrong: list[str], capsys: pytest.Captur
 def test_a_mistyped_verb_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["vaildate"])
     assert "Did you mean 'validate'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [("serve", "apply"), ("run", "apply"), ("stop", "down"), ("rm", "down"), ("ps", "status"), ("restart", "down")],
+)
+def test_words_of_other_tools_name_our_verb(word: str, ours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word, "x"]) == ExitCode.INVALID
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: no command '{word}'\n  hint: `appliance {ours}")
+
+
+def test_no_hint_hides_a_verb() -> None:
+    assert not [each for each in (*VERBS, *GROUPS) if hint_for(each) is not None]
+
+
+def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "chat"]) == 0
+    assert "Usage: appliance chat" in capsys.readouterr().out
+    assert main(["help"]) == 0
+    assert "Usage: appliance" in capsys.readouterr().out
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out.startswith("appliance ")
 
 
 def raising(error: BaseException) -> int:

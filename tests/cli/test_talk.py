@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.base.errors import ExitCode
 from appliance.cli.app import main
 from appliance.engine.scripted import Script
 from appliance.plan.types import ParsersPlan
 from tests.server.harness import Server, continues, running, says
 
-REPLIES = [says("greet", "hello world"), continues("Say: ", "hello world")]
+REPLIES = [says("greet", "hello world"), says("greet me", "hello world"), continues("Say: ", "hello world")]
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_one_question(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "--url", server.url, "-q", "greet"]) == 0
     assert capsys.readouterr().out == "hello world\n"
+
+
+def test_the_question_may_stand_alone(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "greet me", "--url", server.url]) == 0
+    assert main(["chat", "any-name", "greet", "--url", server.url]) == 0
+    assert capsys.readouterr().out == "hello world\n" * 2
+    assert main(["chat", "any-name", "greet", "-q", "greet", "--url", server.url]) == ExitCode.INVALID
+    assert "given twice" in capsys.readouterr().err
 
 
 def test_the_curl_line_asks_the_same(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from appliance.cli.commands.options import ApiKey, AsJson, ModelName, Overrides, ServerUrl, SpecPath
+from appliance.cli.commands.options import ApiKey, AsJson, ModelName, Overrides, ServerUrl, SpecPath, spec_file
 from appliance.cli.commands.verb import group, verb
 
-Spec = Annotated[str, typer.Argument(metavar="[SPEC]", help="A deployment's YAML file.", show_default=False)]
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="[SPEC]",
+        help="A deployment's YAML file, or its name once applied.",
+        parser=spec_file,
+        show_default=False,
+    ),
+]
 Named = Annotated[str, typer.Option("--scenario", help="A scenario of the spec; default: all of this kind.")]
 Preset = Annotated[str, typer.Option("--preset", help="single, offline64, online16 or shared-prefix.")]
 Changes = Annotated[

@@ -9,7 +9,7 @@ from appliance.cli.commands.verb import verb
 
 
 def add(app: typer.Typer) -> None:
-    @verb(app, "apply", "appliance apply deployment.yaml")
+    @verb(app, "apply", "appliance apply deployment.yaml", changes_things=True)
     def apply(
         spec: SpecPath,
         overrides: Overrides = None,
@@ -62,7 +62,7 @@ def _add_running(app: typer.Typer) -> None:
 
         return logs.run(name, follow, lines, generation)
 
-    @verb(app, "down", "appliance down quickstart")
+    @verb(app, "down", "appliance down quickstart", changes_things=True)
     def down(name: Deployment = "") -> int:
         """Drain and end a deployment."""
         from appliance.cli import down
@@ -92,7 +92,7 @@ def _add_generations(app: typer.Typer) -> None:
 
         return history.run(name, as_json)
 
-    @verb(app, "rollback", "appliance rollback quickstart 3")
+    @verb(app, "rollback", "appliance rollback quickstart 3", changes_things=True)
     def rollback(
         name: Annotated[str, typer.Argument(metavar="NAME", help="A deployment, or its spec.")],
         generation: Annotated[

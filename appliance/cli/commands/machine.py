@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli.commands.options import AsJson, Overrides
+from appliance.cli.commands.options import AsJson, Overrides, spec_file
 from appliance.cli.commands.verb import UsageError, group, verb
 
 Hardware = Annotated[
@@ -44,7 +44,13 @@ def _add_plan(app: typer.Typer) -> None:
     @verb(app, "plan", "appliance plan deployment.yaml --hardware nvidia-h100-sxm-80g --explain")
     def plan(
         spec: Annotated[
-            str, typer.Argument(metavar="[SPEC]", help="A deployment's YAML file.", show_default=False)
+            str,
+            typer.Argument(
+                metavar="[SPEC]",
+                help="A deployment's YAML file, or its name once applied.",
+                parser=spec_file,
+                show_default=False,
+            ),
         ] = "",
         overrides: Overrides = None,
         hardware: Hardware = "",
@@ -102,7 +108,7 @@ def _add_profile(app: typer.Typer) -> None:
 
 
 def _add_pull(app: typer.Typer) -> None:
-    @verb(app, "pull", "appliance pull deployment.yaml")
+    @verb(app, "pull", "appliance pull deployment.yaml", changes_things=True)
     def pull(
         target: Annotated[str, typer.Argument(metavar="SPEC|SOURCE", help="A spec, or hf://..., a path, a hub id.")],
         mirrors: Annotated[

@@ -4,7 +4,19 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-SpecPath: TypeAlias = Annotated[str, typer.Argument(metavar="SPEC", help="A deployment's YAML file.")]
+
+def spec_file(given: str) -> str:
+    """A path as it is; the name of a deployment as the file that it was applied from."""
+    if not given or given == "-" or "." in given or "/" in given:
+        return given
+    from appliance.deploy import naming
+
+    return naming.spec_file(given)
+
+
+SpecPath: TypeAlias = Annotated[
+    str, typer.Argument(metavar="SPEC", help="A deployment's YAML file, or its name once applied.", parser=spec_file)
+]
 Overrides: TypeAlias = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the spec; repeatable.")
 ]

@@ -93,7 +93,7 @@ def _add_gates(app: typer.Typer) -> None:
             as_json=as_json,
         )
 
-    @verb(app, "lock", "appliance lock deployment.yaml --check")
+    @verb(app, "lock", "appliance lock deployment.yaml --check", changes_things=True)
     def lock(
         spec: SpecPath,
         overrides: Overrides = None,

@@ -5,12 +5,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import ParamSpec
 
 import typer
 
 from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.cli.pipes import outliving_readers
 
 P = ParamSpec("P")
 
@@ -29,13 +31,19 @@ def group(name: str, doc: str) -> typer.Typer:
     return typer.Typer(name=name, help=doc, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
-def verb(app: typer.Typer, name: str, example: str) -> Callable[[Callable[P, int]], Callable[P, None]]:
-    """Adds a function to `app`. Its docstring is the help, its answer the exit code."""
+def verb(
+    app: typer.Typer, name: str, example: str, *, changes_things: bool = False
+) -> Callable[[Callable[P, int]], Callable[P, None]]:
+    """Adds a function to `app`. Its docstring is the help, its answer the exit code.
+
+    A verb that changes things finishes even when the reader of its output has gone; others end with their reader.
+    """
 
     def add(function: Callable[P, int]) -> Callable[P, None]:
         @functools.wraps(function)
         def command(*args: P.args, **kwargs: P.kwargs) -> None:
-            raise typer.Exit(guarded(lambda: function(*args, **kwargs)))
+            with outliving_readers() if changes_things else nullcontext():
+                raise typer.Exit(guarded(lambda: function(*args, **kwargs)))
 
         del command.__annotations__["return"]
         app.command(name, epilog=f"Example: {example}")(command)

@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from appliance.cli.commands.options import ApiKey, AsJson, Deployment, ModelName, Overrides, ServerUrl, SpecPath
-from appliance.cli.commands.verb import verb
+from appliance.cli.commands.verb import UsageError, verb
 
 Quick = Annotated[str, typer.Option("--quick", "-q", metavar="TEXT", help="Ask this, print the answer, and end.")]
+Question = Annotated[
+    str, typer.Argument(metavar="[TEXT]", help="Ask this, print the answer, and end.", show_default=False)
+]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens of an answer; 0 leaves it to the server.")]
 Temperature = Annotated[float | None, typer.Option(help="Default: the model's.", show_default=False)]
 Curl = Annotated[bool, typer.Option("--curl", help="Print the curl line that asks the same.")]
@@ -28,7 +31,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _add_batch(app: typer.Typer) -> None:
-    @verb(app, "batch", "appliance batch deployment.yaml -i requests.jsonl -o answers.jsonl")
+    @verb(app, "batch", "appliance batch deployment.yaml -i requests.jsonl -o answers.jsonl", changes_things=True)
     def batch(
         spec: SpecPath,
         input_file: Annotated[str, typer.Option("--input", "-i", metavar="FILE", help="Requests, one a line.")] = "",
@@ -66,6 +69,7 @@ def _add_chat(app: typer.Typer) -> None:
     @verb(app, "chat", 'appliance chat quickstart -q "What is a hash chain?"')
     def chat(
         name: Deployment = "",
+        question: Question = "",
         quick: Quick = "",
         system_prompt: Annotated[str, typer.Option(help="Said before the conversation.")] = "",
         max_tokens: MaxTokens = 0,
@@ -78,15 +82,17 @@ def _add_chat(app: typer.Typer) -> None:
         """Talk to a running deployment, or to any OpenAI server."""
         from appliance.cli import talk
 
+        name, question = _named(name, question)
         target = talk.find_target(name, url, model, api_key)
         options = talk.TalkOptions(max_tokens=max_tokens or None, temperature=temperature, show_curl=curl)
-        return talk.run_chat(target, options, quick, system_prompt)
+        return talk.run_chat(target, options, _asked(question, quick), system_prompt)
 
 
 def _add_complete(app: typer.Typer) -> None:
     @verb(app, "complete", 'appliance complete quickstart -q "def fibonacci(n):" --max-tokens 64')
     def complete(
         name: Deployment = "",
+        text: Question = "",
         quick: Quick = "",
         max_tokens: MaxTokens = 0,
         temperature: Temperature = None,
@@ -98,6 +104,18 @@ def _add_complete(app: typer.Typer) -> None:
         """Let a running deployment, or any OpenAI server, go on with a text."""
         from appliance.cli import talk
 
+        name, text = _named(name, text)
         target = talk.find_target(name, url, model, api_key)
         options = talk.TalkOptions(max_tokens=max_tokens or None, temperature=temperature, show_curl=curl)
-        return talk.run_complete(target, options, quick)
+        return talk.run_complete(target, options, _asked(text, quick))
+
+
+def _named(name: str, text: str) -> tuple[str, str]:
+    """The deployment and the text; a single argument with a blank in it is a text, as no name has one."""
+    return ("", name) if not text and " " in name else (name, text)
+
+
+def _asked(positional: str, quick: str) -> str:
+    if positional and quick:
+        raise UsageError("the text was given twice: after the name, and as --quick")
+    return positional or quick

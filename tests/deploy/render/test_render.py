@@ -181,3 +181,13 @@ def test_the_verb_writes_files_and_replaces_none(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "answers.yaml")
     with pytest.raises(Exception, match="is there already"):
         run(str(tmp_path / "answers.yaml"), "kubernetes", (), RenderOptions(), **given)
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "helm", "kserve"])
+def test_a_name_that_no_service_may_have_is_refused(target: str, tmp_path: Path) -> None:
+    plan = prepared(tmp_path)
+    named = plan._replace(plan=msgspec.structs.replace(plan.plan, name="7b-chat"))
+    with pytest.raises(RenderError, match="'7b-chat' cannot name a Kubernetes Service") as refused:
+        render_target(target, named, (), RenderOptions())
+    assert refused.value.hint == "--set name=model-7b-chat"
+    assert render_target("compose", named, (), RenderOptions())

@@ -1,0 +1,27 @@
+"""Words that people type because another tool has them, and our verb for each."""
+
+_VERBS = {
+    "apply": ("serve", "run", "start", "up", "deploy", "launch", "create"),
+    "down": ("stop", "rm", "remove", "delete", "kill", "destroy", "undeploy"),
+    "status": ("ps", "ls", "list", "show", "get", "info"),
+    "validate": ("check", "lint", "verify", "test"),
+    "complete": ("generate", "completion-request", "infer"),
+    "chat": ("ask", "talk"),
+    "bench": ("benchmark", "perf"),
+    "pull": ("download", "fetch"),
+    "import": ("convert", "migrate-from"),
+    "plan": ("compile", "estimate"),
+}
+_OURS = {word: verb for verb, words in _VERBS.items() for word in words}
+_HINTS = {
+    "restart": "`appliance down NAME && appliance apply SPEC`; an apply of a changed spec restarts what must restart",
+    "reload": "`appliance apply SPEC` changes what runs without ending a stream where it can",
+    "upgrade": "install the new version, then `appliance apply SPEC`",
+}
+
+
+def hint_for(word: str) -> str | None:
+    """What to type in place of `word`, or None for a word that this table does not know."""
+    if word in _OURS:
+        return f"`appliance {_OURS[word]}`"
+    return _HINTS.get(word)

@@ -1,0 +1,42 @@
+"""Output whose reader has gone, for instance `| head -1`: verbs that change something go on without it."""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+class _Unbroken(io.FileIO):
+    """A file descriptor that takes what is written after its reader has gone, and drops it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(memoryview(data).cast("B"))
+
+
+@contextmanager
+def outliving_readers() -> Iterator[None]:
+    """Within it, writing to standard output and standard error never raises BrokenPipeError.
+
+    Streams that are not the process's own, as those of a test that captures output, are left as they are.
+    """
+    kept = sys.stdout, sys.stderr
+    own = (sys.__stdout__, sys.__stderr__)
+    sys.stdout, sys.stderr = (_unbroken(each) if each in own else each for each in kept)
+    try:
+        yield
+    finally:
+        for each in (sys.stdout, sys.stderr):
+            each.flush()
+        sys.stdout, sys.stderr = kept
+
+
+def _unbroken(stream: TextIO) -> TextIO:
+    stream.flush()
+    raw = _Unbroken(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True)
