@@ -26,8 +26,7 @@ def outliving_readers() -> Iterator[None]:
     Streams that are not the process's own, as those of a test that captures output, are left as they are.
     """
     kept = sys.stdout, sys.stderr
-    own = (sys.__stdout__, sys.__stderr__)
-    sys.stdout, sys.stderr = (_unbroken(each) if each in own else each for each in kept)
+    sys.stdout, sys.stderr = map(_unbroken, kept)
     try:
         yield
     finally:
@@ -37,6 +36,8 @@ def outliving_readers() -> Iterator[None]:
 
 
 def _unbroken(stream: TextIO) -> TextIO:
+    if stream not in (sys.__stdout__, sys.__stderr__):
+        return stream
     stream.flush()
     raw = _Unbroken(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True)
