@@ -22,7 +22,14 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 class MessageAnswer:
     """One message. Blocks follow each other: a delta of another kind ends the block before it."""
 
-    def __init__(self, state: ServerState, fields: MessagesFields, turn: ChatTurn) -> None:
+    def __init__(
+        self, state: ServerState, fields: MessagesFields, turn: ChatTurn, applied_edits: list[dict[str, Any]]
+    ) -> None:
+        """applied_edits: of the context; they are told where the request has `context_management`."""
+        self._edits = {}
+        if fields.context_management is not None:
+            self._edits = {"context_management": {"applied_edits": applied_edits}}
+        self._diagnostics = _diagnostics(fields)
         self.tally = Tally(len(turn.request.prompt_token_ids), state.plan.serving.prompt_tokens_details)
         self._id = f"msg_{turn.request.request_id}"
         self._model = state.model_name
@@ -47,7 +54,7 @@ class MessageAnswer:
         return _encoded(events)
 
     def ending(self) -> bytes:
-        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage()}
+        delta = {"type": "message_delta", "delta": self._stop(), "usage": self._usage(), **self._edits}
         return _encoded([*self._close(), delta, {"type": "message_stop"}])
 
     def failure(self, error: ApiError) -> bytes:
@@ -58,7 +65,8 @@ class MessageAnswer:
 
     def body(self) -> bytes:
         self._close()
-        return orjson.dumps({**self._head(), "content": self._blocks, **self._stop(), "usage": self._usage()})
+        told = {"content": self._blocks, **self._stop(), "usage": self._usage(), **self._edits}
+        return orjson.dumps({**self._head(), **told})
 
     def _take(self, output: TextOutput) -> list[dict[str, Any]]:
         """The events of one output; the blocks hold their sum."""
@@ -115,7 +123,8 @@ class MessageAnswer:
         return {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": delta}
 
     def _head(self) -> dict[str, Any]:
-        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        return {**head, **self._diagnostics}
 
     def _stop(self) -> dict[str, Any]:
         end = self._end
@@ -137,6 +146,14 @@ class MessageAnswer:
             "cache_read_input_tokens": cached,
             "output_tokens": tally.num_completion_tokens if num_output_tokens is None else num_output_tokens,
         }
+
+
+def _diagnostics(fields: MessagesFields) -> dict[str, Any]:
+    """Why a cached prefix was not hit is not known here, which Anthropic has a word for."""
+    if fields.diagnostics is None:
+        return {}
+    asked = fields.diagnostics.previous_message_id
+    return {"diagnostics": None if asked is None else {"cache_miss_reason": {"type": "unavailable"}}}
 
 
 def _stopped(reason: str | None, sequence: str | None) -> dict[str, Any]:

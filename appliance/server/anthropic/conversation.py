@@ -5,10 +5,12 @@ from typing import Any
 
 import orjson
 
-from appliance.server.anthropic.fields import ContentBlock, InputMessage, PromptFields, ToolChoice
+from appliance.server.anthropic.fields import ContentBlock, InputMessage, PromptFields, ToolChoice, ToolDefinition
+from appliance.server.anthropic.kinds import BLOCKS, TOOLS
 from appliance.server.http.errors import invalid, not_in_this_version
 from appliance.server.requests.fields import ChatFields, ChatMessage
 from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
+from appliance.server.requests.tools import with_note
 
 _REDACTED = "redacted_thinking"
 
@@ -52,8 +54,12 @@ def _system(fields: PromptFields) -> Iterator[ChatMessage]:
 def _joined(given: list[InputMessage]) -> list[ChatMessage]:
     """Neighbours of one role are one turn, as Anthropic reads them."""
     messages: list[ChatMessage] = []
+    last_user = max((place for place, message in enumerate(given) if message.role == "user"), default=-1)
     for place, message in enumerate(given):
-        for part in _parts(message, f"messages[{place}].content"):
+        parts = list(_parts(message, f"messages[{place}].content"))
+        if message.role == "system" and message.clear_at == "next_user_message" and place < last_user:
+            continue
+        for part in parts:
             last = messages[-1] if messages else None
             if last is not None and last.role == part.role and part.role in ("user", "assistant"):
                 _extend(last, part)
@@ -95,8 +101,9 @@ def _parts(message: InputMessage, where: str) -> Iterator[ChatMessage]:
 
 
 def _text(block: ContentBlock, where: str) -> str:
+    BLOCKS.check(block.type, where)
     if block.type != "text":
-        raise not_in_this_version(f"{where}.type", f"content of type {block.type[:40]!r}")
+        raise invalid(f"{where}.type", f"{where}: content of type {block.type!r} does not belong here", "invalid_value")
     if block.citations:
         raise not_in_this_version(f"{where}.citations", "citations")
     text = _needed(block, "text", where)
@@ -133,24 +140,21 @@ def _add_tools(chat: ChatFields, fields: PromptFields) -> None:
         if fields.tool_choice is not None and fields.tool_choice.type in ("any", "tool"):
             raise invalid("tool_choice", "tool_choice needs tools", "invalid_value")
         return
-    tools: list[dict[str, Any]] = []
-    for place, tool in enumerate(fields.tools):
-        if tool.type not in (None, "custom"):
-            raise not_in_this_version(f"tools[{place}].type", f"tools of type {tool.type[:40]!r}")
-        if tool.input_schema is None:
-            where = f"tools[{place}].input_schema"
-            raise invalid(where, f"the field {where!r} is missing", "missing_required_parameter")
-        function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
-        if tool.description is not None:
-            function["description"] = tool.description
-        if tool.strict is not None:
-            function["strict"] = tool.strict
-        tools.append({"type": "function", "function": function})
-    chat.tools = tools
+    chat.tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(fields.tools)]
     if fields.tool_choice is not None:
         chat.tool_choice = _chosen(fields.tool_choice)
         if fields.tool_choice.disable_parallel_tool_use:
             chat.parallel_tool_calls = False
+
+
+def _tool(tool: ToolDefinition, where: str) -> dict[str, Any]:
+    TOOLS.check(tool.type, where)
+    for name in ("name", "input_schema"):
+        if getattr(tool, name) is None:
+            raise invalid(f"{where}.{name}", f"the field '{where}.{name}' is missing", "missing_required_parameter")
+    description = with_note(tool.description, "Examples of its input", tool.input_examples)
+    function = {"name": tool.name, "parameters": tool.input_schema, "description": description, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
 def _chosen(choice: ToolChoice) -> Any:

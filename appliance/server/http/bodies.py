@@ -10,6 +10,7 @@ from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
 from appliance.server.http import degraded
 from appliance.server.http.errors import ApiError, invalid
+from appliance.server.http.kinds import steps_of, unserved_kind
 from appliance.server.state import ServerState
 
 _log = logger("server")
@@ -19,7 +20,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
-_STEP = re.compile(r"[^.\[\]]+|(?<=\[)\.\.\.(?=\])")
 _SHOWN_NAME = 100
 UNKNOWN_FIELD = "unknown_parameter"  # the code of the error
 IGNORED_FIELDS = "appliance.ignored_fields"  # in a request's scope: names that were left out
@@ -58,7 +58,7 @@ def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
+        raise _wrong_body(error, body, decoder.type) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(None, f"the body is not JSON: {error}", "invalid_json") from error
     except RecursionError as error:
@@ -89,11 +89,11 @@ def _without_unknown(body: bytes, decoder: "msgspec.json.Decoder[T]") -> tuple[T
         try:
             return msgspec.convert(value, decoder.type, strict=True), ignored
         except msgspec.ValidationError as error:
-            wrong = wrong_field(str(error))
+            wrong = wrong_value(error, value, decoder.type)
             found, place = _UNKNOWN.search(_PLACE.sub("", str(error))), _PLACE.search(str(error))
-            if found is None or len(ignored) >= MAX_IGNORED:
+            if found is None or wrong.code != UNKNOWN_FIELD or len(ignored) >= MAX_IGNORED:
                 raise wrong from error
-            _remove(value, _STEP.findall(place["path"]) if place else [], found["name"])
+            _remove(value, steps_of(place["path"]) if place else [], found["name"])
             ignored.append(wrong.param or "")
 
 
@@ -109,8 +109,23 @@ def _remove(value: Any, path: list[str], name: str) -> None:
         value.pop(name, None)
 
 
-def wrong_field(message: str) -> ApiError:
-    """The error of a msgspec.ValidationError's message."""
+def _wrong_body(error: msgspec.ValidationError, body: bytes, expected: Any) -> ApiError:
+    """As wrong_value. What follows the first error may be no JSON at all."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _wrong_field(str(error))
+    return wrong_value(error, value, expected)
+
+
+def wrong_value(error: msgspec.ValidationError, value: Any, expected: Any) -> ApiError:
+    """400 that names what is wrong with `value`, which is not of the type `expected`: a kind that is not served, else
+    the field."""
+    place = _PLACE.search(str(error))
+    return unserved_kind(value, expected, place["path"] if place else "") or _wrong_field(str(error))
+
+
+def _wrong_field(message: str) -> ApiError:
     place = _PLACE.search(message)
     path = place["path"] if place else ""
     what = message[: place.start()] if place else message

@@ -3,11 +3,12 @@
 Types are strict: no text where a number belongs. None always means "as if absent".
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from appliance.server.http.errors import not_in_this_version
+from appliance.server.requests.kinds import CHAT_PARTS
 from appliance.server.requests.structured_fields import ResponseFormat, StructuredOutputs
 
 
@@ -15,6 +16,20 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None  # OpenAI's padding against traffic analysis: not sent, as allowed
+
+
+class PromptCacheOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Prefixes are cached by themselves, until something newer needs their blocks."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: str | None = None
+    prewarm: bool | None = None
+    comparison_response_id: str | None = None
+
+    def refuse_unbuilt(self) -> None:
+        for name in ("prewarm", "comparison_response_id"):
+            if getattr(self, name):
+                raise not_in_this_version(f"prompt_cache_options.{name}")
 
 
 class LogitsProcessor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +87,7 @@ class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True)
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
 
     # What the answer must look like; see server.structured.
     response_format: ResponseFormat | None = None
@@ -106,11 +122,16 @@ class CompletionFields(GenerationFields, kw_only=True, forbid_unknown_fields=Tru
     prompt_embeds: Any = None
 
 
-class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
-    """One part of a message. Only text is built; the names of others are needed to refuse them."""
+class ContentPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One part of a message."""
+
+    kinds: ClassVar = CHAT_PARTS
 
     type: str
     text: str | None = None
+    refusal: str | None = None
+    prompt_cache_breakpoint: Any = None  # prefixes are cached by themselves
+    cache_control: Any = None  # Anthropic's word for it, which routers send here as well
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +151,7 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def text_of(message: ChatMessage) -> str:
     content = message.content
-    return content if isinstance(content, str) else "".join(part.text or "" for part in content or [])
+    return content if isinstance(content, str) else "".join(part.text or part.refusal or "" for part in content or [])
 
 
 class ChatFields(GenerationFields, kw_only=True, forbid_unknown_fields=True):
@@ -175,7 +196,7 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
     "modalities": (None, ["text"]),
     "audio": (None,),
     "prediction": (None,),
-    "verbosity": (None,),
+    "verbosity": (None, "medium"),
     "web_search_options": (None,),
     "moderation": (None,),
     "mm_processor_kwargs": _NOTHING,
@@ -189,6 +210,8 @@ def refuse_unbuilt(fields: GenerationFields) -> None:
     for name, neutral in UNBUILT.items():
         if getattr(fields, name, None) not in neutral:
             raise not_in_this_version(name)
+    if fields.prompt_cache_options is not None:
+        fields.prompt_cache_options.refuse_unbuilt()
 
 
 def refuse_unbuilt_message(message: ChatMessage, place: int) -> None:

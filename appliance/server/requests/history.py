@@ -6,8 +6,9 @@ from typing import Any
 
 import orjson
 
-from appliance.server.http.errors import ApiError, invalid, not_in_this_version
-from appliance.server.requests.fields import ChatMessage, refuse_unbuilt_message
+from appliance.server.http.errors import ApiError, invalid
+from appliance.server.requests.fields import ChatMessage, ContentPart, refuse_unbuilt_message
+from appliance.server.requests.kinds import CHAT_CALLS, CHAT_PARTS
 from appliance.text.tool_style import OPENAI_STYLE, ToolStyle
 
 MAX_MESSAGES = 10_000
@@ -78,14 +79,16 @@ def _texts(message: ChatMessage, where: str) -> list[str]:
         raise invalid(where, f"{where} is missing", "missing_required_parameter")
     if not message.content:
         raise invalid(where, f"{where} is an empty list", "invalid_value")
-    texts: list[str] = []
-    for number, part in enumerate(message.content):
-        if part.type not in ("text", "input_text"):
-            raise not_in_this_version(f"{where}[{number}].type", f"content of type {part.type[:40]!r}")
-        if part.text is None:
-            raise invalid(f"{where}[{number}].text", f"{where}[{number}] has no text", "missing_required_parameter")
-        texts.append(part.text)
-    return texts
+    return [_part_text(part, f"{where}[{number}]") for number, part in enumerate(message.content)]
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    CHAT_PARTS.check(part.type, where)
+    name = "refusal" if part.type == "refusal" else "text"
+    text: str | None = getattr(part, name)
+    if text is None:
+        raise invalid(f"{where}.{name}", f"{where} has no {name}", "missing_required_parameter")
+    return text
 
 
 def _reasoning(message: ChatMessage, where: str) -> dict[str, str]:
@@ -113,8 +116,7 @@ def _calls(message: ChatMessage, where: str, style: HistoryStyle, names: dict[st
 def _call(given: Any, where: str, style: HistoryStyle, names: dict[str, str]) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise _wrong_type(where, "an object")
-    if (kind := given.get("type", "function")) != "function":
-        raise not_in_this_version(f"{where}.type", f"a tool call of type {str(kind)[:40]!r}")
+    CHAT_CALLS.check(str(given.get("type", "function")), where)
     function = given.get("function")
     if not isinstance(function, dict):
         raise _wrong_type(f"{where}.function", "an object")

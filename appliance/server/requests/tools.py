@@ -3,15 +3,16 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from appliance.engine.messages import Constraint
 from appliance.plan.types import ParsersPlan, StructuredPlan
-from appliance.server.http.bodies import wrong_field
+from appliance.server.http.bodies import wrong_value
 from appliance.server.http.errors import invalid
 from appliance.server.requests.fields import ChatFields
+from appliance.server.requests.kinds import CHAT_CHOICES, CHAT_TOOLS
 from appliance.server.requests.structured import JsonStyle, json_constraint
 from appliance.text.tools.forced import REQUIRED_CALLS, named_call, named_schema, required_schema
 from appliance.text.tools.format import ToolContext, ToolFormat
@@ -31,6 +32,8 @@ class FunctionFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ToolFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    kinds: ClassVar = CHAT_TOOLS
+
     type: Literal["function"]
     function: FunctionFields
 
@@ -40,6 +43,8 @@ class NameFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NamedChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="function"):
+    kinds: ClassVar = CHAT_CHOICES
+
     function: NameFields
 
 
@@ -148,6 +153,14 @@ def _known(choice: NamedChoice, tools: Mapping[str, object], where: str) -> str:
     return name
 
 
+def with_note(description: str | None, title: str, value: object) -> str | None:
+    """The description of a tool, and beneath it what templates have no place for. None and empty values add nothing."""
+    if not value:
+        return description
+    note = f"{title}: {msgspec.json.encode(value).decode()}"
+    return f"{description}\n\n{note}" if description else note
+
+
 def shown_tools(fields: ChatFields) -> list[dict[str, Any]] | None:
     """The tools as the chat template gets them, whether or not the model may call them. Raises ApiError 400."""
     return [_shown(tool) for tool in _tools(fields)] or None
@@ -156,10 +169,11 @@ def shown_tools(fields: ChatFields) -> list[dict[str, Any]] | None:
 def _tools(fields: ChatFields) -> list[ToolFields]:
     if fields.tools is None:
         return []
+    frame = {"tools": fields.tools}
     try:
-        given = msgspec.convert({"tools": fields.tools}, _Tools, strict=True).tools
+        given = msgspec.convert(frame, _Tools, strict=True).tools
     except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
+        raise wrong_value(error, frame, _Tools) from error
     if len(given) > MAX_TOOLS:
         raise invalid("tools", f"tools has {len(given)} tools; {MAX_TOOLS} are allowed", "invalid_value")
     for place, tool in enumerate(given):
@@ -172,10 +186,11 @@ def _tools(fields: ChatFields) -> list[ToolFields]:
 def _choice(fields: ChatFields, has_tools: bool) -> Choice:
     if fields.tool_choice is None:
         return "auto" if has_tools else "none"
+    frame = {"tool_choice": fields.tool_choice}
     try:
-        choice = msgspec.convert({"tool_choice": fields.tool_choice}, _Choice, strict=True).tool_choice
+        choice = msgspec.convert(frame, _Choice, strict=True).tool_choice
     except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
+        raise wrong_value(error, frame, _Choice) from error
     if not has_tools and choice not in ("none", "auto"):
         raise invalid("tool_choice", "tool_choice needs tools", "invalid_value")
     return choice

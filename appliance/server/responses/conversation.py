@@ -8,9 +8,18 @@ import msgspec
 from appliance.server.http.errors import invalid, not_in_this_version
 from appliance.server.requests.fields import ChatFields, ChatMessage
 from appliance.server.requests.structured_fields import JsonSchemaFormat, ResponseFormat
-from appliance.server.responses.fields import COPIED, LOGPROBS, InputItem, InputPart, ResponsesFields, TextFormat
-
-_TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+from appliance.server.requests.tools import with_note
+from appliance.server.responses import kinds
+from appliance.server.responses.fields import (
+    COPIED,
+    LOGPROBS,
+    FunctionTool,
+    InputItem,
+    InputPart,
+    ResponsesFields,
+    TextFormat,
+    ToolChoice,
+)
 
 
 def chat_fields(fields: ResponsesFields, items: Sequence[InputItem], *, num_earlier: int) -> ChatFields:
@@ -39,14 +48,19 @@ def input_items(fields: ResponsesFields) -> list[InputItem]:
 
 def _messages(fields: ResponsesFields, items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]:
     messages = [ChatMessage(role="system", content=fields.instructions)] if fields.instructions else []
+    users = [place for place, item in enumerate(items) if item.role == "user"]
+    forgets = fields.reasoning is not None and fields.reasoning.context == "current_turn"
     for place, item in enumerate(items):
+        if forgets and item.type == "reasoning" and users and place < users[-1]:
+            continue
         _add(messages, item, f"input[{place - num_earlier}]" if place >= num_earlier else "previous_response_id")
     return messages
 
 
 def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
     """Items of the assistant that follow each other are one message: its reasoning, its text and its calls."""
-    kind = item.type or "message"
+    kind = item.type or ("message" if item.role or not item.id else "item_reference")
+    kinds.ITEMS.check(kind, where)
     last = messages[-1] if messages and messages[-1].role == "assistant" else None
     if kind == "message":
         text = _text(_needed(item, "content", where), f"{where}.content")
@@ -67,12 +81,10 @@ def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
     elif kind == "function_call_output":
         text = _text(_needed(item, "output", where), f"{where}.output")
         messages.append(ChatMessage(role="tool", tool_call_id=_needed(item, "call_id", where), content=text))
-    elif kind == "reasoning":
+    else:  # reasoning
         content = item.content or item.summary or []
         if text := _text(content, f"{where}.content"):
             messages.append(ChatMessage(role="assistant", content="", reasoning_content=text))
-    else:
-        raise not_in_this_version(f"{where}.type", f"an item of type {kind[:40]!r}")
 
 
 def _needed(item: InputItem, name: str, where: str) -> Any:
@@ -87,9 +99,8 @@ def _text(content: str | list[InputPart], where: str) -> str:
         return content
     texts: list[str] = []
     for place, part in enumerate(content):
+        kinds.PARTS.check(part.type, f"{where}[{place}]")
         text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in (*_TEXTS, "refusal"):
-            raise not_in_this_version(f"{where}[{place}].type", f"content of type {part.type[:40]!r}")
         if text is None:
             raise invalid(f"{where}[{place}].text", f"{where}[{place}] has no text", "missing_required_parameter")
         texts.append(text)
@@ -111,22 +122,31 @@ def _add_tools(chat: ChatFields, fields: ResponsesFields) -> None:
         if fields.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice", "tool_choice needs tools", "invalid_value")
         return
-    tools: list[dict[str, Any]] = []
-    for place, tool in enumerate(fields.tools):
-        if tool.type != "function":
-            raise not_in_this_version(f"tools[{place}].type", f"tools of type {tool.type[:40]!r}")
-        function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        function["strict"] = tool.strict
-        given = {name: value for name, value in function.items() if value is not None}
-        tools.append({"type": "function", "function": given})
-    chat.tools = tools
+    chat.tools = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(fields.tools)]
     choice = fields.tool_choice
-    if isinstance(choice, str) or choice is None:
-        chat.tool_choice = choice
-    elif choice.type != "function":
-        raise not_in_this_version("tool_choice.type", f"tool_choice of type {choice.type[:40]!r}")
-    else:
-        chat.tool_choice = {"type": "function", "function": {"name": choice.name}}
+    chat.tool_choice = choice if isinstance(choice, str) or choice is None else _chosen(choice)
+
+
+def _tool(tool: FunctionTool, where: str) -> dict[str, Any]:
+    kinds.TOOLS.check(tool.type, where)
+    if tool.is_async:
+        raise not_in_this_version(f"{where}.async", "a call that the model does not wait for")
+    if "direct" not in (tool.allowed_callers or ["direct"]):
+        raise not_in_this_version(f"{where}.allowed_callers", "a tool that the model may not call itself")
+    description = with_note(tool.description, "It answers with JSON of this schema", tool.output_schema)
+    function = {"name": tool.name, "description": description, "parameters": tool.parameters, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
+
+
+def _chosen(choice: ToolChoice) -> dict[str, Any]:
+    kinds.CHOICES.check(choice.type, "tool_choice")
+    if choice.type == "function":
+        return {"type": "function", "function": {"name": choice.name}}
+    tools = choice.tools or []
+    for place, tool in enumerate(tools):
+        kinds.TOOLS.check(tool.type, f"tool_choice.tools[{place}]")
+    named = [{"type": "function", "function": {"name": tool.name}} for tool in tools]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode or "auto", "tools": named}}
 
 
 ITEMS = msgspec.json.Decoder(list[InputItem])

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.responses.fields import ResponsesFields
+from appliance.server.responses.fields import FunctionTool, ResponsesFields
 
 
 def echoed(fields: ResponsesFields, response_id: str, model: str) -> dict[str, Any]:
@@ -42,12 +42,14 @@ def echoed(fields: ResponsesFields, response_id: str, model: str) -> dict[str, A
 
 def _tool_choice(fields: ResponsesFields) -> Any:
     choice = fields.tool_choice
-    return choice or "auto" if choice is None or isinstance(choice, str) else msgspec.to_builtins(choice)
+    if choice is None or isinstance(choice, str):
+        return choice or "auto"
+    return _without_none(msgspec.to_builtins(choice))
 
 
-def _tool(tool: Any) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(tool)
-    return told
+def _tool(tool: FunctionTool) -> dict[str, Any]:
+    always = {"description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+    return {**always, **_without_none(msgspec.to_builtins(tool))}
 
 
 def _without_none(told: dict[str, Any]) -> dict[str, Any]:

@@ -1,32 +1,31 @@
-"""The body of POST /v1/responses, field by field, as in server.fields."""
+"""The body of POST /v1/responses, field by field, as in server.requests.fields."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from appliance.server.http.errors import invalid, not_in_this_version
+from appliance.server.requests.fields import PromptCacheOptions
+from appliance.server.responses import kinds
 
 
 class InputPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One part of a message's content, or of a reasoning item."""
+
+    kinds: ClassVar = kinds.PARTS
 
     type: str
     text: str | None = None
     refusal: str | None = None
     annotations: Any = None
     logprobs: Any = None
-    image_url: Any = None
-    file_id: Any = None
-    file_url: Any = None
-    file_data: Any = None
-    filename: Any = None
-    detail: Any = None
-    input_audio: Any = None
     prompt_cache_breakpoint: Any = None
 
 
 class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One item of a conversation; `type` says which fields it has. Without one it is a message."""
+
+    kinds: ClassVar = kinds.ITEMS
 
     type: str | None = None
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -42,21 +41,41 @@ class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     encrypted_content: str | None = None
     namespace: str | None = None
     caller: Any = None
+    is_async: bool | None = msgspec.field(default=None, name="async")
 
 
-class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
-    """A tool. Of types other than function only the name is needed, to refuse them."""
+class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """defer_loading: there is no search among tools here, so all are shown at once."""
+
+    kinds: ClassVar = kinds.TOOLS
 
     type: str
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    output_schema: dict[str, Any] | None = None  # told to the model with the description
+    allowed_callers: list[str] | None = None
+    defer_loading: bool | None = None
+    is_async: bool | None = msgspec.field(default=None, name="async")
 
 
-class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    kinds: ClassVar = kinds.TOOLS
+
     type: str
     name: str | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One function by name, or some of them with a mode."""
+
+    kinds: ClassVar = kinds.CHOICES
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: list[AllowedTool] | None = None
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -73,10 +92,13 @@ class TextFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ReasoningFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """context: which earlier reasoning the model is shown; what its template does with it is the template's."""
+
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
-    context: str | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -123,7 +145,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: Any = None
+    prompt_cache_options: PromptCacheOptions | None = None
     max_tool_calls: int | None = None  # counts calls of built-in tools, of which there are none
 
     # Known, and refused while they are not built; see UNBUILT.
@@ -133,6 +155,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     moderation: Any = None
     access_programs: Any = None
     image: Any = None
+    personality: str | None = None
 
 
 COPIED = (
@@ -150,6 +173,7 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
     "moderation": (None,),
     "access_programs": (None, {}),
     "image": (None,),
+    "personality": (None,),
     "truncation": (None, "disabled"),
 }
 
@@ -159,6 +183,10 @@ def check_fields(fields: ResponsesFields) -> None:
     for name, neutral in UNBUILT.items():
         if getattr(fields, name) not in neutral:
             raise not_in_this_version(name)
+    if fields.prompt_cache_options is not None:
+        fields.prompt_cache_options.refuse_unbuilt()
+    if fields.reasoning is not None and fields.reasoning.mode not in (None, "standard"):
+        raise not_in_this_version("reasoning.mode")
     for place, wanted in enumerate(fields.include or []):
         if wanted not in _INCLUDED:
             raise not_in_this_version(f"include[{place}]", f"including {wanted[:60]!r}")
