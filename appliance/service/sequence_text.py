@@ -95,10 +95,11 @@ class SequenceText:
         shown.stop_reason = matched
 
     def _hides_last(self, output: SequenceOutput) -> bool:
-        """The end of a sequence is not text, even where a vocabulary forgets to mark it special."""
-        is_end = output.finish_reason is FinishReason.STOP and output.stop_token_id in self._eos_token_ids
-        options = self._options
-        return is_end and options.skip_special_tokens and not options.include_stop_str_in_output
+        """The token that ends a sequence is not text, as in vLLM, even where a vocabulary does not mark it special."""
+        if output.finish_reason is not FinishReason.STOP or self._options.include_stop_str_in_output:
+            return False
+        last = output.token_ids[-1] if output.token_ids else None  # of a complete constraint it is text
+        return last is not None and (last == output.stop_token_id or last in self._eos_token_ids)
 
     def _stop_token(self, output: SequenceOutput) -> int | None:
         token_id = output.stop_token_id

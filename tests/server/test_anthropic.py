@@ -7,7 +7,8 @@ import anthropic
 import httpx
 import pytest
 
-from appliance.server.anthropic.fields import UNBUILT
+from appliance.server.anthropic.conversation import chat_fields
+from appliance.server.anthropic.fields import UNBUILT, InputMessage, PromptFields, ToolDefinition
 from tests.server.harness import Server, encode
 
 GREET: list[Any] = [{"role": "user", "content": "greet"}]
@@ -131,6 +132,40 @@ def test_neighbours_of_one_role_are_one_turn(messages: Any) -> None:
 def test_a_last_message_of_the_assistant_is_continued(messages: Any) -> None:
     message = ask(messages, [*GREET, {"role": "assistant", "content": "hello"}])
     assert message.content[0].text == " world"
+
+
+def test_a_system_message_may_end_with_its_turn(messages: Any) -> None:
+    given: list[Any] = [
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": "be brief", "clear_at": "next_user_message"},
+        {"role": "assistant", "content": "b"},
+        *GREET,
+    ]
+    counted = messages.count_tokens(model="scripted", messages=given)
+    assert counted.input_tokens == len(encode("<user>a</><assistant>b</><user>greet</><assistant>"))
+    counted = messages.count_tokens(model="scripted", messages=given[:2])
+    assert counted.input_tokens == len(encode("<user>a</><system>be brief</><assistant>"))
+
+
+def test_thinking_may_be_left_to_a_model_without_it(messages: Any) -> None:
+    assert ask(messages, thinking={"type": "adaptive"}).content[0].text == "hello world"
+
+
+def test_notes_on_tools_are_told_with_their_description() -> None:
+    tool = ToolDefinition(name="f", input_schema={"type": "object"}, description="Adds.", input_examples=[{"a": 1}])
+    prompt = PromptFields(model="m", messages=[InputMessage(role="user", content="x")], tools=[tool])
+    (shown,) = chat_fields(prompt).tools
+    assert shown["function"]["description"] == 'Adds.\n\nExamples of its input: [{"a":1}]'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_why_a_cache_was_missed_is_not_known(http: httpx.Client, stream: bool) -> None:
+    body = {"model": "scripted", "max_tokens": 9, "messages": GREET, "stream": stream}
+    told = {name: http.post("/v1/messages", json={**body, "diagnostics": {"previous_message_id": name}}).text
+            for name in (None, "msg_1")}  # fmt: skip
+    assert '"diagnostics":null' in told[None]
+    assert '"diagnostics":{"cache_miss_reason":{"type":"unavailable"}}' in told["msg_1"]
+    assert "diagnostics" not in http.post("/v1/messages", json=body).text
 
 
 def test_sampling_and_metadata_are_taken(messages: Any) -> None:

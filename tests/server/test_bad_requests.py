@@ -128,6 +128,14 @@ def test_what_is_not_built_is_refused_by_name(http: httpx.Client, field: str) ->
     assert seen
 
 
+@pytest.mark.parametrize("path", [*GENERATING, "/v1/responses", "/inference/v1/generate"])
+def test_options_of_a_stream_need_one(http: httpx.Client, path: str) -> None:
+    options = {"stream_options": {"include_obfuscation": False}}
+    error = is_error(http.post(path, json={**BODIES[path], **options}))
+    assert error["param"] == "stream_options"
+    assert http.post(path, json={**BODIES[path], **options, "stream": True}).status_code == 200
+
+
 def test_prompt_beyond_the_context_says_both_numbers(http: httpx.Client) -> None:
     error = is_error(http.post("/v1/completions", json={**COMPLETION, "prompt": "x" * 600}))
     assert "600" in error["message"]

@@ -69,8 +69,13 @@ def test_stop_string_in_output(client: openai.OpenAI) -> None:
 def test_stop_token(client: openai.OpenAI) -> None:
     space = 2 + ord(" ")
     answer = ask(client, "count", extra_body={"stop_token_ids": [space]})
-    assert answer.choices[0].message.content == "1 "  # a stop token that is not special stays
+    assert answer.choices[0].message.content == "1"
     assert answer.choices[0].stop_reason == space
+    shown = ask(client, "count", extra_body={"stop_token_ids": [space], "include_stop_str_in_output": True})
+    assert shown.choices[0].message.content == "1 "
+    assert shown.usage.completion_tokens == answer.usage.completion_tokens == 2
+    streamed = ask(client, "count", stream=True, extra_body={"stop_token_ids": [space]})
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == "1"
 
 
 def test_several_answers(client: openai.OpenAI) -> None:

@@ -96,7 +96,12 @@ def test_usage_of_a_stream(lenient: openai.OpenAI) -> None:
 
 
 def test_special_tokens_can_be_shown(client: openai.OpenAI) -> None:
-    assert complete(client, PROMPT, extra_body={"skip_special_tokens": False}).choices[0].text == "hello world<|end|>"
+    shown: dict[str, Any] = {"skip_special_tokens": False}
+    begun = complete(client, PROMPT, max_tokens=1, extra_body={**shown, "logit_bias": {"1": 100}})
+    assert begun.choices[0].text == "<|begin|>"
+    assert complete(client, PROMPT, extra_body=shown).choices[0].text == "hello world"
+    whole = complete(client, PROMPT, extra_body={**shown, "include_stop_str_in_output": True})
+    assert whole.choices[0].text == "hello world<|end|>"
 
 
 def test_prompt_is_truncated_from_the_left(client: openai.OpenAI) -> None:

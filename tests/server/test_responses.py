@@ -11,11 +11,23 @@ import pytest
 
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
-from appliance.server.responses.fields import UNBUILT
+from appliance.server.responses.conversation import chat_fields, input_items
+from appliance.server.responses.fields import (
+    UNBUILT,
+    AllowedTool,
+    FunctionTool,
+    InputItem,
+    InputPart,
+    ReasoningFields,
+    ResponsesFields,
+    ToolChoice,
+)
 from tests.server.harness import Server, encode, running, says, wait_until
 
 GREET = "greet"
 PROMPT_TOKENS = len("<user>greet</><assistant>")
+TOOL = {"type": "function", "name": "f"}
+CUSTOM_CALL = {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "x"}
 
 
 @pytest.fixture
@@ -204,6 +216,10 @@ def test_what_is_not_built_is_refused_by_name(http: httpx.Client, field: str) ->
         ("stream", {"background": True, "stream": True}), ("background", {"background": True, "store": False}),
         ("input[0].type", {"input": [{"type": "item_reference", "id": "x"}]}),
         ("input[0].content[0].type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input[0].type", {"input": [{"id": "x"}]}), ("tools[0].async", {"tools": [{**TOOL, "async": True}]}),
+        ("input[1].type", {"input": [{"role": "user", "content": "x"}, CUSTOM_CALL]}),
+        ("tool_choice.type", {"tools": [TOOL], "tool_choice": {"type": "custom", "name": "f"}}),
+        ("prompt_cache_options.prewarm", {"prompt_cache_options": {"prewarm": True}}),
         ("no_such", {"no_such": 1}), ("model", {"model": "no-such"}),
     ],
 )  # fmt: skip
@@ -211,6 +227,32 @@ def test_wrong_requests_name_their_field(http: httpx.Client, param: str, change:
     refused = http.post("/v1/responses", json={"input": GREET, **change})
     assert refused.status_code == (404 if param == "model" else 400), refused.text
     assert refused.json()["error"]["param"] == param
+
+
+def test_some_of_the_tools_may_be_chosen_from() -> None:
+    tools = [FunctionTool(type="function", name=name, output_schema={"type": "string"}) for name in "fg"]
+    allowed = ToolChoice(type="allowed_tools", mode="required", tools=[AllowedTool(type="function", name="g")])
+    fields = ResponsesFields(input="x", tools=tools, tool_choice=allowed)
+    chat = chat_fields(fields, input_items(fields), num_earlier=0)
+    named = [{"type": "function", "function": {"name": "g"}}]
+    assert chat.tool_choice == {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    assert [tool["function"]["name"] for tool in chat.tools] == ["f", "g"]
+    assert chat.tools[0]["function"]["description"] == 'It answers with JSON of this schema: {"type":"string"}'
+
+
+@pytest.mark.parametrize(
+    ("context", "seen"), [("current_turn", ["new"]), ("all_turns", ["old", "new"]), (None, ["old", "new"])]
+)
+def test_reasoning_of_earlier_turns(context: Any, seen: list[str]) -> None:
+    def thought(text: str) -> InputItem:
+        return InputItem(type="reasoning", content=[InputPart(type="reasoning_text", text=text)])
+
+    user = InputItem(role="user", content="x")
+    call = InputItem(type="function_call", call_id="c", name="f", arguments="{}")
+    items = [user, thought("old"), call, user, thought("new"), call]
+    fields = ResponsesFields(input=items, reasoning=ReasoningFields(context=context))
+    messages = chat_fields(fields, items, num_earlier=0).messages
+    assert [message.reasoning_content for message in messages if message.reasoning_content] == seen
 
 
 def test_a_failing_engine_fails_the_stream(tmp_path: Path) -> None:

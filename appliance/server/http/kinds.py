@@ -19,8 +19,8 @@ _STEP = re.compile(r"[^.\[\]]+|(?<=\[)\.\.\.(?=\])")
 class Kinds:
     """The kinds of one struct, which has them as its class variable `kinds`.
 
-    noun: with its article. served: None in it is an object without `type`. reasons: why a kind is not served, by a pattern of its whole name;
-    the first pattern that matches counts.
+    noun: with its article. served: None in it is an object without `type`. reasons: why a kind is not served, by a
+    pattern of its whole name; the first pattern that matches counts.
     """
 
     noun: str

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from appliance.server.http.errors import not_in_this_version
+from appliance.server.http.errors import invalid, not_in_this_version
 from appliance.server.requests.kinds import CHAT_PARTS
 from appliance.server.requests.structured_fields import ResponseFormat, StructuredOutputs
 
@@ -205,8 +205,16 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
 _UNBUILT_OF_MESSAGES = ("audio", "function_call")
 
 
+def check_stream_options(options: object, *, is_streamed: bool | None) -> None:
+    """Raises ApiError 400 for options of a stream that was not asked for."""
+    if options is not None and not is_streamed:
+        raise invalid("stream_options", "stream_options needs stream: true", "invalid_value")
+
+
 def refuse_unbuilt(fields: GenerationFields) -> None:
-    """Raises ApiError for the first field that asks for something this version does not have."""
+    """Raises ApiError for the first field that asks for something this version does not have, or that has no meaning
+    without another."""
+    check_stream_options(fields.stream_options, is_streamed=fields.stream)
     for name, neutral in UNBUILT.items():
         if getattr(fields, name, None) not in neutral:
             raise not_in_this_version(name)

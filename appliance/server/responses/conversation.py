@@ -51,7 +51,7 @@ def _messages(fields: ResponsesFields, items: Sequence[InputItem], num_earlier: 
     users = [place for place, item in enumerate(items) if item.role == "user"]
     forgets = fields.reasoning is not None and fields.reasoning.context == "current_turn"
     for place, item in enumerate(items):
-        if forgets and item.type == "reasoning" and users and place < users[-1]:
+        if forgets and item.kind == "reasoning" and users and place < users[-1]:
             continue
         _add(messages, item, f"input[{place - num_earlier}]" if place >= num_earlier else "previous_response_id")
     return messages
@@ -59,7 +59,7 @@ def _messages(fields: ResponsesFields, items: Sequence[InputItem], num_earlier: 
 
 def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
     """Items of the assistant that follow each other are one message: its reasoning, its text and its calls."""
-    kind = item.type or ("message" if item.role or not item.id else "item_reference")
+    kind = item.kind
     kinds.ITEMS.check(kind, where)
     last = messages[-1] if messages and messages[-1].role == "assistant" else None
     if kind == "message":

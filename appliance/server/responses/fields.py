@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from appliance.server.http.errors import invalid, not_in_this_version
-from appliance.server.requests.fields import PromptCacheOptions
+from appliance.server.requests.fields import PromptCacheOptions, check_stream_options
 from appliance.server.responses import kinds
 
 
@@ -23,7 +23,7 @@ class InputPart(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One item of a conversation; `type` says which fields it has. Without one it is a message."""
+    """One item of a conversation; `type` says which fields it has. See `kind` for one without it."""
 
     kinds: ClassVar = kinds.ITEMS
 
@@ -42,6 +42,11 @@ class InputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     namespace: str | None = None
     caller: Any = None
     is_async: bool | None = msgspec.field(default=None, name="async")
+
+    @property
+    def kind(self) -> str:
+        """The type that is said or meant: a bare id refers to an item elsewhere."""
+        return self.type or ("message" if self.role is not None or self.id is None else "item_reference")
 
 
 class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -180,6 +185,7 @@ UNBUILT: dict[str, tuple[Any, ...]] = {
 
 def check_fields(fields: ResponsesFields) -> None:
     """Raises ApiError for the first field that asks for something this version does not have."""
+    check_stream_options(fields.stream_options, is_streamed=fields.stream)
     for name, neutral in UNBUILT.items():
         if getattr(fields, name) not in neutral:
             raise not_in_this_version(name)

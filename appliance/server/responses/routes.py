@@ -113,7 +113,7 @@ def _earlier(state: ServerState, fields: ResponsesFields) -> list[InputItem]:
 def _with_ids(items: list[InputItem], response_id: str) -> list[InputItem]:
     """Items that came without an id get one, as input_items shows them."""
     for place, item in enumerate(items):
-        item.type = item.type or "message"
+        item.type = item.kind
         if item.id is None:
             item.id = f"item_{response_id.removeprefix('resp_')}_{place}"
     return items

@@ -12,7 +12,7 @@ from appliance.server.http.errors import ApiError, not_in_this_version
 from appliance.server.output.answers import DONE, Tally, UsageRule, openai_failure
 from appliance.server.output.generation import request_id_of, respond
 from appliance.server.output.logprobs import LogprobFormatter
-from appliance.server.requests.fields import CompletionFields
+from appliance.server.requests.fields import CompletionFields, check_stream_options
 from appliance.server.requests.sampling import LengthWish, text_options
 from appliance.server.state import ServerState
 from appliance.server.tokens.fields import SAMPLING_NAMES, UNBUILT, GenerateFields
@@ -29,6 +29,7 @@ async def generate(state: ServerState, request: Request) -> Response:
     for name, neutral in UNBUILT.items():
         if getattr(fields, name) not in neutral:
             raise not_in_this_version(name)
+    check_stream_options(fields.stream_options, is_streamed=fields.stream)
     completion = _completion(fields)
     try:
         text_request = await _text_request(state, request, fields, completion)
