@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from appliance.engine.decodes import SPARE_BLOCKS, Decodes, is_decoding
+from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import Chunk, StepPlan
 from appliance.kernels.interface import PastTokens, StepInputs
@@ -37,7 +37,7 @@ class InputBuilder:
         self._query_start = np.zeros(max_num_seqs + 1, np.int32)
         self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
         self._last: tuple[StepInputs, LogitRows]
-        self._decodes: Decodes | None = None  # what goes on with them
+        self._decodes: MovingInputs | None = None  # what goes on with them
 
     def go_on(self, plan: StepPlan) -> tuple[StepInputs, LogitRows] | None:
         """The same objects as before, where the same rows decode on; None where the step needs others."""
@@ -54,7 +54,7 @@ class InputBuilder:
         self._decodes = None
         self._last = inputs, wanted = self._build(plan)
         if is_decoding(plan) and not self._rows.prompt_logprobs:
-            self._decodes = Decodes(self._rows, self._block_size, plan, inputs, wanted.rows)
+            self._decodes = MovingInputs(self._rows, self._block_size, plan, inputs, wanted.rows)
         return self._last
 
     def _build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:

@@ -11,7 +11,8 @@ from dataclasses import replace
 import msgspec
 
 from appliance.base.log import set_level
-from appliance.engine.core.scheduler import Outputs, Scheduler
+from appliance.engine.core.results import Outputs, ended_output
+from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.messages import (
     AbortRequest,
@@ -31,6 +32,7 @@ from appliance.engine.messages import (
 from appliance.engine.processors import ProcessorError, make_processor
 from appliance.engine.refusal import Refusal, RequestKey
 from appliance.engine.runner import Runner
+from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
 
@@ -157,15 +159,11 @@ class EngineLoop:
             self._draining = []
 
     def fail_all(self, reason: str, kind: ErrorKind) -> Events:
-        """Fails every open sequence with the same reason, and clears the books."""
-        events = self._abort(self._open_requests())
-        for _, event in events:
-            assert isinstance(event, OutputBatch)
-            event.outputs[:] = [
-                msgspec.structs.replace(output, finish_reason=FinishReason.ERROR, error=reason, error_kind=kind)
-                for output in event.outputs
-            ]
-        return events
+        """Fails every open request with the same reason, and clears the books."""
+        outputs = self._scheduler.end_all(reason, kind)
+        self._end_waiting(self._grammars.keys(), outputs, RowError(kind, reason))
+        self._rest_if_idle()
+        return self._events(outputs)
 
     def refuse(self, client: bytes, message: EngineMessage, kind: ErrorKind, reason: str) -> Events:
         """The answer to a message that came too late to be handled."""
@@ -213,14 +211,16 @@ class EngineLoop:
     def _abort(self, keys: list[RequestKey], index: int | None = None) -> Events:
         """Ends requests, or one sequence of each; a request that waits for its grammar has no sequences yet."""
         outputs = self._scheduler.abort(keys, index)
-        for client, message in self._grammars.remove(keys) if index is None else ():
-            aborted = [
-                SequenceOutput(request_id=message.request_id, index=place, finish_reason=FinishReason.ABORT)
-                for place in range(message.sampling.n)
-            ]
-            outputs.setdefault(client, []).extend(aborted)
+        if index is None:
+            self._end_waiting(keys, outputs)
         self._rest_if_idle()
         return self._events(outputs)
+
+    def _end_waiting(self, keys: list[RequestKey], outputs: Outputs, error: RowError | None = None) -> None:
+        """Ends those of the requests that wait for their grammar; adds what their clients are told to `outputs`."""
+        for client, message in self._grammars.remove(keys):
+            ended = [ended_output(message.request_id, index, error) for index in range(message.sampling.n)]
+            outputs.setdefault(client, []).extend(ended)
 
     def _rest_if_idle(self) -> None:
         """A step that began early is of no use when nothing is open."""

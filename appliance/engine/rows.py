@@ -10,7 +10,6 @@ from appliance.engine.step import NewRow
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
 
 Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 _MOST_TOP_K = 128  # beyond, candidates are so many that a screen of the logits gains little
 _LEAST_TEMPERATURE = 0.001  # below, what is less may not stay less when divided by it (StepInputs.num_largest)

@@ -5,7 +5,16 @@ import random
 import pytest
 
 from appliance.engine.core.gaps import WINDOW, LateGaps
-from appliance.engine.core.pace import ALONE_S, FIRST_TOKENS, MIN_TOKENS, PAUSE_S, PAUSE_STEP, Backlog, Decodes, Pace
+from appliance.engine.core.pace import (
+    ALONE_S,
+    FIRST_TOKENS,
+    MIN_TOKENS,
+    PAUSE_S,
+    PAUSE_STEP,
+    Backlog,
+    DecodeCount,
+    Pace,
+)
 
 
 def machine(decodes: int, prompt_tokens: int) -> float:
@@ -13,8 +22,8 @@ def machine(decodes: int, prompt_tokens: int) -> float:
     return 0.020 + 0.001 * decodes + 0.004 * prompt_tokens
 
 
-def read(count: int) -> Decodes:
-    return Decodes(count, count)
+def read(count: int) -> DecodeCount:
+    return DecodeCount(count, count)
 
 
 EIGHT = read(8)
@@ -94,28 +103,30 @@ def test_decodes_are_known_by_their_number_and_on_lines_between() -> None:
 
 def test_a_step_that_nobody_reads_may_be_longer_and_one_reader_ends_that() -> None:
     pace = known(Pace(0.2, 0.04))
-    unread, one = pace.prompt_tokens(Decodes(8, 0)), pace.prompt_tokens(Decodes(8, 1))
+    unread, one = pace.prompt_tokens(DecodeCount(8, 0)), pace.prompt_tokens(DecodeCount(8, 1))
     assert machine(8, unread or 0) == pytest.approx(0.8, rel=0.05)
     assert one == pace.prompt_tokens(read(8))
 
 
 def test_a_prompt_alone_runs_in_few_even_pieces() -> None:
-    pace, alone = known(Pace(0.2, 0.04)), Decodes(0, 0)
+    pace, alone = known(Pace(0.2, 0.04)), DecodeCount(0, 0)
     most = pace.prompt_tokens(alone, 625)
     assert most == 625, "to its end, as that is less than ALONE_S away"
     assert machine(0, most) == pytest.approx(ALONE_S, rel=0.05)
     assert pace.prompt_tokens(alone, 700) == 350
     assert pace.prompt_tokens(alone, 2000) == 500
     assert pace.prompt_tokens(alone, 10) == pace.prompt_tokens(alone), "other prompts fill the step"
-    assert pace.prompt_tokens(Decodes(1, 0), 2000) == pace.prompt_tokens(Decodes(1, 0)), "that one waits for its next"
+    assert pace.prompt_tokens(DecodeCount(1, 0), 2000) == pace.prompt_tokens(DecodeCount(1, 0)), (
+        "that one waits for its next"
+    )
     assert Pace(0.2).prompt_tokens(alone, 2000) == FIRST_TOKENS, "nothing is known"
 
 
 def test_steps_that_nobody_reads_use_up_no_late_gaps() -> None:
     pace = known(Pace(0.2, 0.04))
     for _ in range(1000):
-        pace.learn(Decodes(8, 0), 0, machine(8, 0))
-        pace.learn(Decodes(8, 0), 190, 5.0)  # late, if somebody read it
+        pace.learn(DecodeCount(8, 0), 0, machine(8, 0))
+        pace.learn(DecodeCount(8, 0), 190, 5.0)  # late, if somebody read it
     assert pace.pause(read(8), Backlog(9, 9000, 100)) is not None
 
 
@@ -154,7 +165,7 @@ def test_decodes_wait_for_prompts_that_are_many() -> None:
     in_time = known(Pace(0.2, 0.04)).prompt_tokens(read(8))
     assert in_time is not None
 
-    def first_pause(backlog: Backlog, decodes: Decodes = EIGHT, share: float = 0.04) -> int | None:
+    def first_pause(backlog: Backlog, decodes: DecodeCount = EIGHT, share: float = 0.04) -> int | None:
         return known(Pace(0.2, share)).pause(decodes, backlog)
 
     token_s = machine(0, 101) - machine(0, 100)
@@ -164,7 +175,7 @@ def test_decodes_wait_for_prompts_that_are_many() -> None:
     assert first_pause(Backlog(1, 2 * in_time, in_time)) is None, "little is left to do"
     assert first_pause(Backlog(4, 9000, 1000), read(64)) is None, "many readers, few prompts"
     assert first_pause(Backlog(0, 9000, 1000)) is None, "nobody awaits what they begin with"
-    assert first_pause(Backlog(4, 9000, 1000), Decodes(8, 0)) is None, "nobody would be held up"
+    assert first_pause(Backlog(4, 9000, 1000), DecodeCount(8, 0)) is None, "nobody would be held up"
     assert first_pause(Backlog(4, 9000, 1000), share=0.0) is None, "nothing may be late"
     assert Pace(0.2, 0.04).pause(read(8), Backlog(4, 9000, 1000)) is None, "nothing is known"
     assert Pace(None).pause(read(8), Backlog(4, 9000, 1000)) is None
@@ -174,7 +185,7 @@ def test_a_pause_ends_with_the_prompts_and_in_time() -> None:
     pace, paused_s = known(Pace(0.2, 0.04)), 0.0
     while (tokens := pace.pause(read(8), Backlog(9, 9000, 100))) is not None:
         paused_s += machine(0, tokens)
-        pace.learn(Decodes(0, 0), tokens, machine(0, tokens))
+        pace.learn(DecodeCount(0, 0), tokens, machine(0, tokens))
     assert PAUSE_S - 0.4 <= paused_s + machine(8, 0) <= 1.1 * PAUSE_S
     assert pace.pause(read(8), Backlog(9, 9000, 100)) is None, "the decodes come first"
     pace.learn(read(8), 0, machine(8, 0))
@@ -194,7 +205,7 @@ def test_pauses_end_when_their_share_is_used_up() -> None:
             gaps.append(paused_s + seconds)
             paused_s = 0.0
         else:
-            pace.learn(Decodes(0, 0), tokens, machine(0, tokens))
+            pace.learn(DecodeCount(0, 0), tokens, machine(0, tokens))
             paused_s += machine(0, tokens)
     num_late = sum(seconds > 0.25 for seconds in gaps)
     assert 0.04 * WINDOW / 8 - 1 <= num_late <= 0.04 * (WINDOW + 1600) / 8 + 1

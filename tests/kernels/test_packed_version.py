@@ -78,7 +78,7 @@ def digest(library: Library, weight: CanonicalWeight) -> str:
     name = graph.weight(weight)
     graph.add(Linear(whole(x), name, whole(out)))
     executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, limits())
-    handle = executable.matrix(name)
+    handle = executable._weights.matrix(name)
     form = abi.PackedForm()
     library.functions.appl_weight_form(handle, ctypes.byref(form))
     panels = ctypes.string_at(library.functions.appl_weight_panels(handle), form.bytes)

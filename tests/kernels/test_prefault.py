@@ -61,7 +61,7 @@ def with_layers(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> CpuExecu
 def test_a_block_becomes_resident_in_every_layer(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> None:
     """Keys of a layer, its values, then the next layer's: each a whole number of blocks."""
     executable = with_layers(native, shape, kv_dtype)
-    memory = in_small_pages(executable._kv_cache)
+    memory = in_small_pages(executable._kv_cache.memory)
     assert resident(memory) == set()
     part = executable.memory_bytes["kv_cache"] // (2 * NUM_LAYERS)
     block_bytes = part // NUM_BLOCKS
@@ -84,7 +84,7 @@ def test_a_step_finds_its_memory_there_and_what_was_written_stays(native: CpuKer
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     bounds = limits(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
     executable = native.bind(graph.program(out, [KvShape(1, dim)]), graph.weights, bounds)
-    memory = in_small_pages(executable._kv_cache)
+    memory = in_small_pages(executable._kv_cache.memory)
     for block in (3, 40):
         executable.prefault(block)
     before = resident(memory)

@@ -1,7 +1,7 @@
 """Which waiting sequences start to run, and on which blocks."""
 
 from appliance.engine.core.books import Books
-from appliance.engine.core.draft import StepDraft
+from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 
@@ -24,7 +24,7 @@ class Admission:
         self.prefix_queries = 0  # tokens
         self.prefix_hits = 0  # tokens
 
-    def admit(self, step: StepDraft, prefills: list[Sequence]) -> None:
+    def admit(self, step: StepBuilder, prefills: list[Sequence]) -> None:
         """`prefills` are the prompts that run already: blocks that they still need are not given away."""
         books = self._books
         if not books.num_waiting:
@@ -73,7 +73,7 @@ class Admission:
         """Whether a running prompt computes what comes next: who waits for it needs not compute it as well."""
         return sequence.prompt_logprobs_left is None and self._kv.is_coming(sequence, len(hits), prefills)
 
-    def _start(self, sequence: Sequence, hits: list[int], step: StepDraft, reserved: int) -> bool:
+    def _start(self, sequence: Sequence, hits: list[int], step: StepBuilder, reserved: int) -> bool:
         """Admits the head on its longest cached prefix. False when it has to wait, and with it all behind it."""
         num_stored = len(hits) * self._kv.block_size
         num_computed = min(num_stored, len(sequence.tokens) - 1)
@@ -92,7 +92,7 @@ class Admission:
         self._launch(sequence, length, num_stored, step)
         return True
 
-    def _fork(self, sequence: Sequence, step: StepDraft, reserved: int) -> bool:
+    def _fork(self, sequence: Sequence, step: StepBuilder, reserved: int) -> bool:
         """Admits the head on its leader's prompt blocks: only the last prompt token runs, for its logits."""
         if self._kv.pool.num_free < 1 + reserved:
             return False
@@ -104,7 +104,7 @@ class Admission:
         self._launch(sequence, 1, sequence.num_prompt, step)
         return True
 
-    def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepDraft) -> None:
+    def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepBuilder) -> None:
         step.append_row(sequence)
         step.append(sequence, length, tuple(sequence.block_table), num_stored)
         self._rules.count(sequence, step)
@@ -113,7 +113,7 @@ class Admission:
     def _can_fork(self, sequence: Sequence) -> bool:
         """The leader's prompt must be stored, not only scheduled: blocks are copied before a step runs."""
         leader = sequence.leader
-        ready = leader is not sequence and leader.is_stored and not sequence.has_output
+        ready = leader is not sequence and leader.has_run_prompt and not sequence.has_output
         return ready and self._kv.can_fork(leader, sequence)
 
     def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:

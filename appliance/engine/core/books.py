@@ -112,4 +112,4 @@ class Books:
         self._freed_rows.append(sequence.row)
         self.running.remove(sequence)
         sequence.row = -1
-        sequence.is_stored = False
+        sequence.has_run_prompt = False

@@ -26,7 +26,7 @@ READERS_A_PROMPT = 8  # a pause has at least one awaited prompt for so many read
 SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a pause
 
 
-class Decodes(NamedTuple):
+class DecodeCount(NamedTuple):
     """Sequences that decode, and how many of them somebody reads as they come."""
 
     num: int
@@ -54,7 +54,7 @@ class Pace:
         self._is_pausing = False
         self._paused_s = 0.0  # since the last step with decodes
 
-    def learn(self, decodes: Decodes, num_prompt_tokens: int, seconds: float) -> None:
+    def learn(self, decodes: DecodeCount, num_prompt_tokens: int, seconds: float) -> None:
         """Takes in how long a step took."""
         if num_prompt_tokens == 0:
             size = decodes.num.bit_length()
@@ -71,7 +71,7 @@ class Pace:
             self._late_gaps.count(decodes.num_read, late=self._paused_s + seconds > LATE * should_s)
         self._paused_s = 0.0
 
-    def prompt_tokens(self, decodes: Decodes, num_first: int = 0) -> int | None:
+    def prompt_tokens(self, decodes: DecodeCount, num_first: int = 0) -> int | None:
         """What a step with these decodes may take of prompts; None when that is not bounded.
 
         `num_first`: tokens left of the first prompt, where nothing that comes in would run before its end; 0 elsewhere.
@@ -82,7 +82,7 @@ class Pace:
         in_time = self._tokens_in(self._prompt_seconds(decodes))
         return in_time if decodes.num else max(in_time, self._even_piece(num_first))
 
-    def pause(self, decodes: Decodes, backlog: Backlog) -> int | None:
+    def pause(self, decodes: DecodeCount, backlog: Backlog) -> int | None:
         """How many prompt tokens the next step takes when it leaves these decodes out; None when it should not."""
         self._is_pausing = self._may_go_on(decodes, backlog) if self._is_pausing else self._may_pause(decodes, backlog)
         if not self._is_pausing:
@@ -95,7 +95,7 @@ class Pace:
         """No prompt can run: whoever waits for the pause's end waits no longer."""
         self._is_pausing = False
 
-    def prompt_rate(self, decodes: Decodes, most: int) -> float:
+    def prompt_rate(self, decodes: DecodeCount, most: int) -> float:
         """Prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 when nothing is known."""
         if self._token_s is None:
             return 0.0
@@ -113,7 +113,7 @@ class Pace:
             below_count, below_s = count, seconds
         return below_s
 
-    def _prompt_seconds(self, decodes: Decodes) -> float:
+    def _prompt_seconds(self, decodes: DecodeCount) -> float:
         """For prompts in a step that is in time."""
         assert self._target_s is not None
         decode_s = self.decode_seconds(decodes.num)
@@ -130,7 +130,7 @@ class Pace:
         count = ceil(num_tokens / self._tokens_in(ALONE_S))
         return ceil(num_tokens / max(1, count))
 
-    def _may_pause(self, decodes: Decodes, backlog: Backlog) -> bool:
+    def _may_pause(self, decodes: DecodeCount, backlog: Backlog) -> bool:
         """Whether readers should wait for others' first tokens: these are many beside them, and a gap may be late."""
         if not 0 < decodes.num_read <= READERS_A_PROMPT * backlog.num_awaited:
             return False
@@ -139,12 +139,12 @@ class Pace:
         in_time = self._tokens_in(self._prompt_seconds(decodes))
         return backlog.num_tokens > SHORT_STEPS * in_time and self._late_gaps.allow(decodes.num_read)
 
-    def _may_go_on(self, decodes: Decodes, backlog: Backlog) -> bool:
+    def _may_go_on(self, decodes: DecodeCount, backlog: Backlog) -> bool:
         """Until no first token is awaited, or another step would not leave the decodes time to end within PAUSE_S."""
         assert self._target_s is not None
         return backlog.num_awaited > 0 and self._left_s(decodes) >= PAUSE_STEP * self._target_s / 2
 
-    def _left_s(self, decodes: Decodes) -> float:
+    def _left_s(self, decodes: DecodeCount) -> float:
         """Of the pause, before the step that ends it."""
         return max(0.0, PAUSE_S - self._paused_s - self.decode_seconds(decodes.num))
 

@@ -1,7 +1,7 @@
 """How much of a prompt runs in a step: the token budget and the limits on partial prefills, in one place."""
 
+from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.draft import StepDraft
 from appliance.engine.core.sequence import Sequence
 
 
@@ -32,7 +32,7 @@ class PrefillRules:
     def is_long(self, sequence: Sequence) -> bool:
         return 0 < self._config.long_prefill_token_threshold < sequence.num_prompt
 
-    def length(self, sequence: Sequence, num_computed: int, step: StepDraft) -> int:
+    def length(self, sequence: Sequence, num_computed: int, step: StepBuilder) -> int:
         """Tokens to compute in this step; 0 when none can be."""
         remaining = len(sequence.tokens) - num_computed
         if not self._config.chunked_prefill and remaining > step.budget:
@@ -49,14 +49,14 @@ class PrefillRules:
             length = 0
         return length
 
-    def may_stay_partial(self, sequence: Sequence, end: int, step: StepDraft) -> bool:
+    def may_stay_partial(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         return end == len(sequence.tokens) or step.num_partials < self._config.max_num_partial_prefills
 
-    def must_let_pass(self, sequence: Sequence, step: StepDraft) -> bool:
+    def must_let_pass(self, sequence: Sequence, step: StepBuilder) -> bool:
         """Whether a long prompt has to wait while shorter ones behind it go first."""
         return self.is_long(sequence) and step.num_long_partials >= self._config.max_long_partial_prefills
 
-    def count(self, sequence: Sequence, step: StepDraft) -> None:
+    def count(self, sequence: Sequence, step: StepBuilder) -> None:
         """Counts a prompt that was looked at in this step."""
         step.shares = max(0, step.shares - 1)
         if sequence.num_computed < len(sequence.tokens):

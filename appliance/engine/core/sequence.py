@@ -50,8 +50,8 @@ class Sequence:
     __slots__ = (
         "block_hashes",
         "block_table",
+        "has_run_prompt",
         "index",
-        "is_stored",
         "key",
         "min_tokens",
         "num_cached_tokens",
@@ -86,7 +86,7 @@ class Sequence:
         self.status = Status.WAITING
         self.row = -1
         self.num_computed = 0
-        self.is_stored = False  # the prompt is in the cache, by steps that have run
+        self.has_run_prompt = False  # the prompt is in the cache, by steps that have run
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.num_dropped = 0  # leading blocks of the table that were given back

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
-from appliance.kernels.cpu.records import encode
+from appliance.kernels.cpu.records import Addresses, encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import create_screen
 from appliance.kernels.cpu.step import NativeStep
@@ -22,10 +23,9 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena
-from appliance.program.caches import KvShape
 from appliance.program.fusion import gates_of_linears, inputs_of_linears
 from appliance.program.roofline import program_work
-from appliance.program.slots import Extent, Slot
+from appliance.program.slots import Extent
 from appliance.program.work import Forms, OperatorWork
 
 
@@ -72,34 +72,19 @@ class CpuExecutable:
         self._weights.load(weights, program, limits.num_threads, cache)
         screens = limits.screen_logits
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
-        rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-        arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
-        self._arena = MappedMemory(arena.size_bytes)
-        self._offsets = arena.offsets
-        self._native_limits = _native_limits(limits)
-        self._cache_parts: list[tuple[int, int]] = []  # where the keys or values of a layer begin; bytes of a block
-        self._kv_cache, layers = self._allocate_cache(program.caches)
-        self._program = self._create_program(program, layers, resources)
+        native_limits = _native_limits(limits)
+        self._kv_cache = KvMemory(library, native_limits, program.caches)
+        self._at = _place(program, limits, self._weights)
+        self._program = self._create_program(native_limits, resources)
         shape = (limits.max_num_sampled, program.logits.width)
-        self._logits = self._arena.floats(arena.offsets[program.logits.index], shape[0] * shape[1]).reshape(shape)
+        start = self._at.offsets[program.logits.index]
+        self._logits = self._at.arena.floats(start, shape[0] * shape[1]).reshape(shape)
         self._last_logits = self._logits
         self._step = NativeStep()
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over what was allocated; it is freed by `close`, or with this object."""
         self._finalizer = weakref.finalize(self, resources.close)
-
-    def slot(self, slot: Slot) -> int:
-        return self._arena.address + self._offsets[slot.index]
-
-    def matrix(self, name: str) -> int:
-        return self._weights.matrix(name)
-
-    def vector(self, name: str, size: int) -> int:
-        return self._weights.vector(name, size)
-
-    def table(self, name: str, columns: int) -> np.ndarray:
-        return self._weights.table(name, columns)
 
     def run(self, inputs: StepInputs) -> np.ndarray:
         """Raises StepError where an input is out of bounds; nothing has run then."""
@@ -143,8 +128,7 @@ class CpuExecutable:
             raise StepError(self._library.last_error())
 
     def prefault(self, block: int) -> None:
-        for start, block_bytes in self._cache_parts:
-            self._kv_cache.prefault(start + block * block_bytes, block_bytes)
+        self._kv_cache.prefault(block)
 
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._operator_seconds = seconds  # kept alive: the program writes to it
@@ -166,7 +150,7 @@ class CpuExecutable:
             "weights": self._weights.size_bytes,
             **screen,
             "kv_cache": self._kv_cache.size_bytes,
-            "activations": self._arena.size_bytes,
+            "activations": self._at.arena.size_bytes,
             "workspace": int(self._library.functions.appl_program_workspace_bytes(self._program)),
         }
 
@@ -175,23 +159,9 @@ class CpuExecutable:
         self._finalizer()
         self._run = _closed
 
-    def _allocate_cache(self, shapes: Sequence[KvShape]) -> tuple[MappedMemory, "ctypes.Array[abi.KvCache]"]:
-        size_of = self._library.functions.appl_kv_bytes
-        sizes = [size_of(self._native_limits, shape.num_kv_heads, shape.head_dim) for shape in shapes]
-        memory = MappedMemory(2 * sum(sizes))
-        layers = (abi.KvCache * len(shapes))()
-        start = 0
-        for layer, shape, size in zip(layers, shapes, sizes, strict=True):
-            layer.keys, layer.values = memory.address + start, memory.address + start + size
-            layer.num_kv_heads, layer.head_dim = shape.num_kv_heads, shape.head_dim
-            self._cache_parts += [(at, size // self._limits.num_blocks) for at in (start, start + size)]
-            start += 2 * size
-        return memory, layers
-
-    def _create_program(
-        self, program: ops.StepProgram, layers: "ctypes.Array[abi.KvCache]", resources: contextlib.ExitStack
-    ) -> ctypes.c_void_p:
-        records = (abi.Operator * len(program.operators))(*(encode(op, self) for op in program.operators))
+    def _create_program(self, limits: abi.Limits, resources: contextlib.ExitStack) -> ctypes.c_void_p:
+        program = self._operators
+        records = (abi.Operator * len(program.operators))(*(encode(op, self._at) for op in program.operators))
         for position in gates_of_linears(program):
             records[position].arguments.gated.from_linear = True
         for position in inputs_of_linears(program):
@@ -201,13 +171,20 @@ class CpuExecutable:
         if self._screen is not None:
             records[-1].arguments.linear.screen = self._screen.handle
         handle = ctypes.c_void_p()
-        functions = self._library.functions
+        functions, caches = self._library.functions, self._kv_cache.caches
         status = functions.appl_program_create(
-            self._pool, records, len(records), layers, len(layers), self._native_limits, ctypes.byref(handle)
+            self._pool, records, len(records), caches, len(caches), limits, ctypes.byref(handle)
         )
         self._library.check(status, "the program cannot be bound")
         resources.callback(functions.appl_program_destroy, handle)
         return handle
+
+
+def _place(program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights) -> Addresses:
+    """Allocates the activations."""
+    rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
+    arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
+    return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights)
 
 
 def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:

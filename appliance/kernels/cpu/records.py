@@ -1,27 +1,39 @@
 """Operator records to the C structs of the ABI."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.memory import MappedMemory
+from appliance.kernels.cpu.weights import BoundWeights
 from appliance.program import operators as ops
 from appliance.program.slots import Slot, Span
 
 
-class Addresses(Protocol):
+@dataclass(frozen=True, slots=True)
+class Addresses:
     """Where bound things are in memory."""
 
-    def slot(self, slot: Slot) -> int: ...
+    arena: MappedMemory
+    offsets: Mapping[int, int]  # in the arena, by the index of a slot
+    weights: BoundWeights
 
-    def matrix(self, name: str) -> int: ...
+    def slot(self, slot: Slot) -> int:
+        return self.arena.address + self.offsets[slot.index]
+
+    def matrix(self, name: str) -> int:
+        return self.weights.matrix(name)
 
     def vector(self, name: str, size: int) -> int:
         """Of f32 numbers; raises BindError unless there are `size` of them."""
+        return self.weights.vector(name, size)
 
     def table(self, name: str, columns: int) -> np.ndarray:
         """An f32 [rows, columns] array that stays alive; raises BindError where it has other columns."""
+        return self.weights.table(name, columns)
 
 
 def _span(value: Span | Slot | None, at: Addresses) -> abi.Span:

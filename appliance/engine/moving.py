@@ -15,7 +15,7 @@ def is_decoding(plan: StepPlan) -> bool:
     return is_short and all(chunk.sample and chunk.write_start == chunk.start for chunk in plan.chunks)
 
 
-class Decodes:
+class MovingInputs:
     """The inputs of a step that `is_decoding`, whose tokens are of the rows `row_ids` [R], while such steps follow."""
 
     def __init__(self, rows: Rows, block_size: int, plan: StepPlan, inputs: StepInputs, row_ids: Int32) -> None:

@@ -4,7 +4,7 @@ from appliance.engine.core.sequence import Sequence
 from appliance.engine.step import Chunk, NewRow, StepPlan
 
 
-class StepDraft:
+class StepBuilder:
     """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
 
     __slots__ = (

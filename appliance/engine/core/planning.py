@@ -1,0 +1,139 @@
+"""How a step is put together: decodes, prompts that run, prompts that wait, and how long it may last."""
+
+from appliance.engine.core.admission import Admission
+from appliance.engine.core.books import Books
+from appliance.engine.core.building import StepBuilder
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.decoding import DecodeRules
+from appliance.engine.core.pace import Backlog, DecodeCount, Pace
+from appliance.engine.core.prefill import PrefillRules
+from appliance.engine.core.sequence import Sequence
+from appliance.engine.step import StepPlan
+
+
+class StepPlanner:
+    """A step takes all decodes first, then the prompts that run already, then waiting ones.
+
+    How many prompt tokens it takes is decided by what steps lasted before (see Pace).
+    """
+
+    def __init__(self, books: Books, config: SchedulerConfig) -> None:
+        self._pace = Pace(config.target_step_s, config.late_share)
+        self._config = config
+        self._books = books
+        self._kv = books.kv
+        self._prefills = PrefillRules(config)
+        self._decoding = DecodeRules(books)
+        self.admission = Admission(books, self._prefills)
+        self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
+
+    def use(self, config: SchedulerConfig) -> None:
+        """Other limits from the next step on."""
+        self._config = config
+        self._prefills.use(config)
+
+    def next_step(self) -> StepBuilder:
+        """A step without chunks when nothing is open."""
+        if self._config.policy == "priority":
+            self.admission.make_way()
+        self._decodes = self._count_decodes()
+        return self._pause() or self._step()
+
+    def _step(self) -> StepBuilder:
+        """All decodes, and as many tokens of prompts as let the step end in time for who reads what they decode."""
+        step = StepBuilder(self._config.max_num_batched_tokens, self._config.max_num_sampled)
+        prefills = self._decoding.schedule(step)
+        if self._config.chunked_prefill:
+            room = self._pace.prompt_tokens(self._decodes, self._num_alone(prefills))
+            step.budget = step.budget if room is None else min(step.budget, room)
+        self._schedule_prompts(step, prefills)
+        return step
+
+    def _pause(self) -> StepBuilder | None:
+        """Prompts alone, while decodes wait; None when decodes should run, or no prompt can."""
+        prefills = [sequence for sequence in self._books.running if not sequence.has_run_prompt]
+        if not self._config.chunked_prefill or not (prefills or self._books.num_waiting):
+            self._pace.end_pause()
+            return None
+        room = self._pace.pause(self._decodes, self._backlog(prefills))
+        if room is None:
+            return None
+        step = StepBuilder(min(room, self._config.max_num_batched_tokens), self._config.max_num_sampled)
+        self._schedule_prompts(step, prefills)
+        if step.chunks:
+            return step
+        self._pace.end_pause()
+        return None
+
+    def _count_decodes(self) -> DecodeCount:
+        stored = [sequence for sequence in self._books.running if sequence.has_run_prompt]
+        return DecodeCount(len(stored), sum(sequence.is_streamed for sequence in stored))
+
+    def _schedule_prompts(self, step: StepBuilder, prefills: list[Sequence]) -> None:
+        """Goes on with prompts that run already, and begins others."""
+        self._schedule_prefills(step, prefills)
+        self._register(step)
+        self.admission.admit(step, prefills)
+
+    def _backlog(self, prefills: list[Sequence]) -> Backlog:
+        """Of the waiting ones the first counts with what it has to compute: more would have to be looked for."""
+        waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
+        num_awaited = sum(sequence.is_streamed for sequence in prefills)
+        head = self._books.head() if self._books.free_rows else None
+        if head is not None:
+            waiting.append(self._uncached(head))
+            num_awaited += self._books.num_waiting_streamed
+        return Backlog(num_awaited, sum(waiting), waiting[0] if waiting else 0)
+
+    def _num_alone(self, prefills: list[Sequence]) -> int:
+        """Tokens left of the first prompt, where whatever comes next waits for its end; 0 elsewhere."""
+        if self._decodes.num or not self._prefills.is_one_by_one:
+            return 0
+        if prefills:
+            return len(prefills[0].tokens) - prefills[0].num_computed
+        head = self._books.head()
+        return 0 if head is None else self._uncached(head)
+
+    def _uncached(self, waiting: Sequence) -> int:
+        """Tokens that it would have to compute if it ran now: one at least, for its logits."""
+        return max(1, len(waiting.tokens) - len(self.admission.cached_prefix(waiting)) * self._config.block_size)
+
+    def _schedule_prefills(self, step: StepBuilder, prefills: list[Sequence]) -> None:
+        """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
+        step.shares = self._prefills.shares(len(prefills) + self._books.num_waiting)
+        pool = self._kv.pool
+        index = 0
+        while index < len(prefills):
+            sequence = prefills[index]
+            index += 1
+            length = self._prefills.length(sequence, sequence.num_computed, step)
+            self._kv.slide(sequence)
+            missing = self._kv.missing(sequence, sequence.num_computed + length)
+            while missing > pool.num_free and prefills[-1] is not sequence:
+                self._books.preempt(prefills.pop())
+            if missing > pool.num_free:
+                room = (len(sequence.block_table) + pool.num_free) * self._config.block_size
+                length = room - sequence.num_computed
+            if length > 0:
+                step.append(sequence, length, self._kv.grow(sequence, sequence.num_computed + length))
+            self._prefills.count(sequence, step)
+
+    def _register(self, step: StepBuilder) -> None:
+        """Offers the blocks that this step fills to the prefix cache. From here on nothing in the step is preempted."""
+        if not self._kv.prefix_caching:
+            return
+        by_row, block_size = self._books.by_row, self._config.block_size
+        for chunk in step.chunks:
+            sequence = by_row[chunk.row]
+            if sequence is not None and sequence.num_computed // block_size > sequence.num_registered:
+                self._kv.register(sequence)
+
+    def learn(self, plan: StepPlan, seconds: float) -> None:
+        """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
+        num_decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+        self._pace.learn(DecodeCount(num_decodes, self._decodes.num_read), plan.num_tokens - num_decodes, seconds)
+
+    def prompt_rate(self) -> float:
+        """Prompt tokens a second beside what runs now; 0 when nothing is known."""
+        decodes = DecodeCount(len(self._books.running), self._decodes.num_read)
+        return self._pace.prompt_rate(decodes, self._config.max_num_batched_tokens)

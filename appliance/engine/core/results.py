@@ -1,0 +1,117 @@
+"""What a step's result means for the sequences that ran in it, and what their clients are told."""
+
+from collections.abc import Callable
+
+from appliance.engine.core.books import Books
+from appliance.engine.core.counters import Counters
+from appliance.engine.core.sequence import Request, Sequence
+from appliance.engine.messages import FinishReason, RequestTimes, SequenceOutput
+from appliance.engine.step import RowError, StepPlan, StepResult
+
+Outputs = dict[bytes, list[SequenceOutput]]  # by client
+
+
+class ResultTaker:
+    """Appends tokens to sequences, ends those that are complete or failed, and makes the outputs."""
+
+    def __init__(self, books: Books, counters: Counters, clock: Callable[[], float]) -> None:
+        self._books = books
+        self._counters = counters
+        self._clock = clock
+
+    def take(self, plan: StepPlan, result: StepResult) -> Outputs:
+        """Takes over a step's result. `plan` must be the last one scheduled."""
+        outputs: Outputs = {}
+        tokens = iter(result.token_ids)
+        for chunk in plan.chunks:
+            token = next(tokens) if chunk.sample else None
+            sequence = self._books.by_row[chunk.row]
+            assert sequence is not None, "rows change hands between steps only"
+            if chunk.row in result.errors:
+                output = self._fail(sequence, result.errors[chunk.row])
+            else:
+                if chunk.row in result.prompt_logprobs:
+                    sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
+                if token is None:
+                    continue
+                output = self._append(sequence, token, result)
+            client = sequence.request.client
+            if client in outputs:
+                outputs[client].append(output)
+            else:
+                outputs[client] = [output]
+        return outputs
+
+    def _append(self, sequence: Sequence, token: int, result: StepResult) -> SequenceOutput:
+        first = not sequence.has_output
+        tokens, ending = _taken(sequence, token, result)
+        logprobs = result.logprobs.get(sequence.row)
+        sequence.has_run_prompt = True
+        if first and sequence.request.first_token_at is None:
+            sequence.request.first_token_at = self._clock()
+        self._counters.generation_tokens += len(tokens)
+        prompt_logprobs = None
+        if sequence.prompt_logprobs_left is not None:
+            prompt_logprobs, sequence.prompt_logprobs_left = sequence.prompt_logprobs, None
+        reason, stop_token = ending or (None, None)
+        if reason is not None:
+            self._books.finish(sequence)
+        return SequenceOutput(
+            request_id=sequence.request.message.request_id,
+            index=sequence.index,
+            token_ids=tokens,
+            logprobs=None if logprobs is None else [logprobs],
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=sequence.num_cached_tokens if first else 0,
+            finish_reason=reason,
+            stop_token_id=stop_token,
+            times=None if reason is None else self._times(sequence.request),
+        )
+
+    def end(self, sequence: Sequence, error: RowError | None = None) -> SequenceOutput:
+        """Ends an open sequence, between steps: with an error, or else because its client aborted it."""
+        self._books.finish(sequence)
+        return self._ended(sequence, error)
+
+    def _fail(self, sequence: Sequence, error: RowError) -> SequenceOutput:
+        self._books.finish(sequence, trusted=False)
+        return self._ended(sequence, error)
+
+    def _ended(self, sequence: Sequence, error: RowError | None) -> SequenceOutput:
+        request = sequence.request
+        return ended_output(request.message.request_id, sequence.index, error, self._times(request))
+
+    def _times(self, request: Request) -> RequestTimes | None:
+        """None while another sequence of it goes on."""
+        return None if request.key in self._books.requests else request.times(self._clock())
+
+
+def _taken(
+    sequence: Sequence, token: int, result: StepResult
+) -> tuple[list[int], tuple[FinishReason, int | None] | None]:
+    """Appends the sampled token and the forced ones, up to one that ends the sequence; also answers why it ends."""
+    tokens = [token]
+    sequence.tokens.append(token)
+    ending = sequence.finish_reason()
+    for forced in result.forced.get(sequence.row, ()):
+        if ending is not None:
+            return tokens, ending
+        tokens.append(forced)
+        sequence.tokens.append(forced)
+        ending = sequence.finish_reason()
+    is_open = ending is None or ending[0] is FinishReason.LENGTH
+    return tokens, (FinishReason.STOP, None) if is_open and sequence.row in result.completed else ending
+
+
+def ended_output(
+    request_id: str, index: int, error: RowError | None, times: RequestTimes | None = None
+) -> SequenceOutput:
+    """Of a sequence that ended without a token: with an error, or else because its client aborted it."""
+    return SequenceOutput(
+        request_id=request_id,
+        index=index,
+        finish_reason=FinishReason.ABORT if error is None else FinishReason.ERROR,
+        error=None if error is None else error.reason,
+        error_kind=None if error is None else error.kind,
+        times=times,
+    )
