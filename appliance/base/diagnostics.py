@@ -49,7 +49,7 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By file, then by place, then by rule."""
+    """Sorts by file, then by place, then by rule."""
     return sorted(diagnostics, key=lambda found: (found.file, found.line, found.column, found.rule, found.path))
 
 

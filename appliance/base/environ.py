@@ -13,12 +13,12 @@ def snapshot() -> Mapping[str, str]:
 
 
 def get(name: str) -> str | None:
-    """None when the variable is unset or empty."""
+    """Returns the variable's value, or None when it is unset or empty."""
     return os.environ.get(name) or None
 
 
 def set_default(name: str, value: str) -> None:
-    """For this process and its children, unless it is set."""
+    """Sets a variable for this process and its children, unless it is set already."""
     os.environ.setdefault(name, value)
 
 

@@ -24,7 +24,7 @@ def logger(area: str) -> logging.Logger:
 
 
 def fields(**values: Any) -> dict[str, Any]:
-    """For `extra=`: the named values of an event."""
+    """Returns the named values of an event, for the argument `extra` of a log call."""
     return {_FIELDS: values}
 
 
@@ -48,7 +48,7 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Of the logger `appliance` and all below it."""
+    """Sets the level of the logger `appliance` and all below it."""
     logging.getLogger("appliance").setLevel("DEBUG" if level == "trace" else level.upper())
 
 

@@ -8,7 +8,7 @@ from appliance.kernels.measure import READ_BUFFER_BYTES, glance
 
 
 def rates_now(facts: HardwareFacts) -> MeasuredFacts:
-    """Of all cores, at this moment, by the first kernel set of the profile that runs here; some seconds.
+    """Measures all cores at this moment, by the first kernel set of the profile that runs here; some seconds.
 
     Raises ApplianceError where none does.
     """
@@ -16,7 +16,7 @@ def rates_now(facts: HardwareFacts) -> MeasuredFacts:
 
 
 def mean_rates(first: MeasuredFacts, second: MeasuredFacts) -> MeasuredFacts:
-    """Of two moments that `rates_now` looked at."""
+    """Averages the rates of two moments that `rates_now` measured."""
 
     def mean(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else (a + b) / 2

@@ -19,7 +19,7 @@ from appliance.engine.profile import EngineProfile
 def run_profiled(
     scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
 ) -> tuple[list[list[RequestRecord]], EngineProfile]:
-    """As run_offline, with the profile of all rounds."""
+    """Runs the scenario as run_offline does, and profiles all rounds."""
     _warm_up(scenario, engine, eos_token_ids, vocab_size)
     engine.call("start_profile")
     rounds = run_offline(msgspec.structs.replace(scenario, num_warmups=0), engine, eos_token_ids, vocab_size, tick)

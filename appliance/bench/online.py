@@ -23,7 +23,7 @@ def request_sampling(scenario: Scenario) -> dict[str, Any]:
 
 
 def _nothing() -> None:
-    """Nobody waits for the warm-up."""
+    """Ignores the result of the warm-up."""
 
 
 def run_online(

@@ -53,7 +53,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one round. Latencies in seconds; throughputs in requests or tokens a second."""
+    """The figures of one round. Latencies in seconds; throughputs in requests or tokens a second."""
 
     duration_s: float
     completed: int

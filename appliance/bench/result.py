@@ -35,7 +35,7 @@ FIGURES: tuple[tuple[str, bool], ...] = (
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one figure over the rounds."""
+    """Median, least and greatest of one figure over the rounds."""
 
     median: float
     min: float

@@ -15,7 +15,7 @@ MODEL = "model"  # the phase that operators are part of
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a step: an operator, or what Python does around the model. Seconds a step."""
+    """A part of a step: an operator, or the Python work around the model. Times are seconds a step."""
 
     name: str
     seconds: float
@@ -24,7 +24,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the steps of one kind, a step on average. Without measured figures every floor is 0.
+    """The steps of one kind, as averages of a step. Without measured figures every floor is 0.
 
     given_floor_s: at the rates that the machine gave around the run. shared_keys: cached tokens that decodes did not
     read because another one had.

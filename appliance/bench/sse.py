@@ -138,7 +138,7 @@ class CompletionClient:
                 exchange.transport.close()
 
     async def send(self, item: WorkItem, sampling: dict[str, Any], *, stream: bool) -> RequestRecord:
-        """Runs one request to its end. Errors are told in the record, never raised."""
+        """Runs one request to its end. Errors are recorded, never raised."""
         request = self._encode(item, sampling, stream)
         record = RequestRecord(started=time.perf_counter())
         try:

@@ -112,7 +112,7 @@ class _Search:
         return self.best is not before
 
     def try_(self, settings: dict[str, int]) -> Trial | None:
-        """None when it cannot be planned, or there is no time for it."""
+        """Measures a candidate; None when it cannot be planned, or no time is left for it."""
         key = tuple(sorted(settings.items()))
         if key in self.trials:
             return self.trials[key]

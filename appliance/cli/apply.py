@@ -111,7 +111,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
-    """For containers and systemd: this process turns into the server, with the same pid and our output."""
+    """Turns this process into the server, with the same pid and output, for containers and systemd."""
     seen = observe(state)
     if seen.readiness is not Readiness.DEAD and seen.current is not None:
         pid = seen.current.process.pid

@@ -41,7 +41,7 @@ def _json(fields: list[Field]) -> str:
 
 
 def _named(wanted: str) -> list[Field]:
-    """By path, else by name."""
+    """Finds fields by path, else by name."""
     plain = re.sub(r"\[\d*\]", "", wanted).replace("-", "_")
     table = {found.path.replace("[]", ""): found for found in walk()}
     exact = table.get(plain)

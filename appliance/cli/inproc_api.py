@@ -20,7 +20,7 @@ from appliance.service.text_side import load_text_side
 
 @asynccontextmanager
 async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) -> AsyncIterator[ASGIApp]:
-    """Loads the planned model and gives the application. Nobody reaches it from outside, so API keys do not apply.
+    """Loads the planned model and gives the application. It cannot be reached from outside, so API keys do not apply.
 
     Raises what loading raises (ApplianceError, ValueError).
     """

@@ -8,7 +8,7 @@ from appliance.kernels.measure import measure as probe
 def measure(
     level: str, num_cores: int, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> MeasuredFacts:
-    """With the library of one CPU level. Raises KernelSetError or BindError."""
+    """Measures with the library of one CPU level. Raises KernelSetError or BindError."""
     every, one = (probe(level, threads, seconds, buffer_bytes) for threads in (num_cores, 1))
     return MeasuredFacts(
         read_bandwidth=every.read_bandwidth,

@@ -111,7 +111,7 @@ def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[tup
 
 
 def _client(url: str) -> httpx.Client:
-    """For a server's root URL, or unix:/path."""
+    """Returns a client for a server's root URL, or for unix:/path."""
     if url.startswith(UNIX):
         transport = httpx.HTTPTransport(uds=url.removeprefix(UNIX))
         return httpx.Client(transport=transport, base_url="http://localhost", timeout=_TIMEOUT)

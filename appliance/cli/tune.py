@@ -68,7 +68,7 @@ def run(options: TuneOptions) -> int:
 
 
 def measured(plan: EnginePlan, work: Scenario, vocab_size: int) -> RoundFigures:
-    """Of one round on an engine in this process, whose steps are paced as in a server."""
+    """Measures one round on an engine in this process, whose steps are paced as in a server."""
     eos_token_ids = () if work.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine(boot(plan, lambda phase: None)) as engine:
         return summarize(run_closed(work, engine, eos_token_ids, vocab_size), plan.slo)
@@ -109,7 +109,7 @@ def _work(options: TuneOptions) -> Scenario:
 
 
 def _planned(options: TuneOptions, settings: Settings) -> EnginePlan | None:
-    """None for a setting that does not fit; what is wrong with the spec itself is raised."""
+    """Plans a setting; None when it does not fit. Raises what is wrong with the spec itself."""
     wanted = [f"{path}={value}" for path, value in settings.items()]
     try:
         return prepare(options.spec, [*options.overrides, *wanted]).plan

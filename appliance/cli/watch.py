@@ -26,7 +26,7 @@ def run(options: ApplyOptions, watch: Watch | None = None) -> int:
 
 
 def _apply_or_tell(options: ApplyOptions) -> None:
-    """An edit that cannot be applied is told, and what runs is left alone."""
+    """Applies an edit. One that cannot be applied is reported, and what runs is left alone."""
     try:
         apply_once(options)
     except ApplianceError as error:

@@ -27,7 +27,7 @@ _PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain":
 
 
 def class_of(path: str) -> ApplyClass:
-    """Of one path of a plan. What is not known to be less is a restart."""
+    """Returns the apply class of a plan's path: `restart` unless a table above lists it."""
     for found, prefixes in _PREFIXES.items():
         if any(path == prefix or path.startswith(prefix + ".") for prefix in prefixes):
             return found
@@ -35,7 +35,7 @@ def class_of(path: str) -> ApplyClass:
 
 
 def cost_of(path: str, old: object, new: object) -> ApplyClass:
-    """As class_of, of one change: None on one side turns something on or off."""
+    """Returns the apply class of one change. None on one side means that something is turned on or off."""
     return "drain" if path == _SWITCHED and None in (old, new) else class_of(path)
 
 

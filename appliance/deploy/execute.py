@@ -125,8 +125,8 @@ class Applier:
         """A server that is ready, whose apply was killed before it could say how that went."""
         generation = self.state.generation(current.generation)
         if generation.result() is None:
-            told = Result(outcome="serving", how="taken up", cause=KILLED, at=time.time(), seconds=0.0)
-            self._tell(generation, told)
+            result = Result(outcome="serving", how="taken up", cause=KILLED, at=time.time(), seconds=0.0)
+            self._tell(generation, result)
 
     def _tell(self, generation: Generation, result: Result) -> None:
         """Where even that cannot be written, what runs counts; the next apply finds the generation without a result."""

@@ -1,4 +1,4 @@
-"""Starting a server that outlives us, without a moment in which it runs and nobody knows of it."""
+"""Starting a server that outlives us, without a moment in which it runs unrecorded."""
 
 import os
 import socket

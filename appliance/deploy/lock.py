@@ -29,7 +29,7 @@ def changing(
     waiting: Callable[[str], None] = lambda owner: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Holds the lock at `path`. While another holds it, `waiting` is told once who.
+    """Holds the lock at `path`. While another process holds it, `waiting` is called once with its name.
 
     The kernel gives the lock up with the process that holds it, so it cannot go stale; what the file says about an
     owner that has ended is not believed. Raises ApplyError after `wait_s`.
@@ -39,7 +39,7 @@ def changing(
         myself = identify(os.getpid())
         assert myself is not None
         stream.truncate(0)
-        with suppress(OSError):  # on a full disk nobody learns our name; the lock holds all the same
+        with suppress(OSError):  # on a full disk the holder's name is missing; the lock holds all the same
             stream.write(msgspec.json.encode(LockOwner(process=myself, command=command, since=time.time())))
         try:
             yield
@@ -60,7 +60,7 @@ def _acquire(
     descriptor: int, path: Path, wait_s: float, waiting: Callable[[str], None], clock: Callable[[], float]
 ) -> None:
     deadline = clock() + wait_s
-    told = False
+    has_reported = False
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,9 +70,9 @@ def _acquire(
             return
         if clock() >= deadline:
             raise ApplyError(f"this deployment is being changed by {who}", hint="wait for it, or end it")
-        if not told:
+        if not has_reported:
             waiting(who)
-            told = True
+            has_reported = True
         time.sleep(_POLL_S)
 
 

@@ -11,7 +11,7 @@ _SPEC_SUFFIXES = {".yaml", ".yml"}
 
 
 def find_deployment(wanted: str) -> DeploymentState:
-    """By name, by the spec that names it, or the only one there is when `wanted` is empty. Raises ApplianceError."""
+    """Finds a deployment by its name or its spec, or the only one when `wanted` is empty. Raises ApplianceError."""
     root = state_dir()
     if wanted:
         is_file = Path(wanted).suffix in _SPEC_SUFFIXES

@@ -68,7 +68,7 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
 
 
 def ask(url: str, path: str, timeout_s: float = 2.0) -> Answer | None:
-    """A GET; None when nobody answers in time."""
+    """Sends a GET; None when no answer comes in time."""
     connection = _connection(url, timeout_s)
     try:
         connection.request("GET", path)

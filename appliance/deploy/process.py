@@ -21,7 +21,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 def identify(pid: int) -> ProcessId | None:
-    """None when no such process runs; a zombie does not run."""
+    """Identifies a process; None when it does not run. A zombie does not run."""
     fields = _stat(pid)
     if fields is None or fields[0] == "Z":
         return None

@@ -102,7 +102,7 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
 def _changed(readiness: Readiness, found: Sequence[Change]) -> tuple[Action, ...]:
     apply = highest(change.apply for change in found)
     cause = _because(found)
-    if readiness is not Readiness.READY:  # it serves nobody yet
+    if readiness is not Readiness.READY:  # it serves no request yet
         return Action(Verb.STOP, cause, apply, tuple(found)), Action(Verb.START, cause)
     verb = Verb.RELOAD if apply == "live" else Verb.SWAP
     return (Action(verb, cause, apply, tuple(found)),)

@@ -36,7 +36,7 @@ def _number(path: Path) -> int | None:
 
 
 def _cached(path: Path) -> int:
-    """Pages of files that nobody uses, which count as used and are given up first."""
+    """Bytes of cached file pages that no process uses; they count as used and are given up first."""
     try:
         rows = dict(line.split() for line in path.read_text().splitlines())
     except OSError:

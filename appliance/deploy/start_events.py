@@ -1,4 +1,4 @@
-"""What the events of a starting server mean for whoever waits for it."""
+"""What the events of a starting server mean for the command that waits for it."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -95,7 +95,7 @@ class Generation:
             return None
 
     def result(self) -> Result | None:
-        """None while it is being applied, and when the apply was killed."""
+        """Reads how the apply ended; None while it runs, and when it was killed."""
         try:
             return msgspec.json.decode((self.folder / "result.json").read_bytes(), type=Result)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -144,7 +144,7 @@ class DeploymentState:
                 generation.write_result(_interrupted(generation))
 
     def current(self) -> CurrentState | None:
-        """None when nothing was started, or what is written cannot be read (then nothing can be adopted from it)."""
+        """Reads which process runs; None when nothing was started, or its record cannot be read."""
         try:
             return msgspec.json.decode(self._current.read_bytes(), type=CurrentState)
         except FileNotFoundError:
@@ -167,7 +167,7 @@ class DeploymentState:
         return Generation(number, self._generations / f"{number:04d}")
 
     def generations(self) -> list[Generation]:
-        """Those that are kept, the oldest first."""
+        """Lists the generations that are kept, the oldest first."""
         return [self.generation(number) for number in self._numbers()]
 
     def new_generation(
@@ -212,7 +212,7 @@ class DeploymentState:
 
 
 def deployment_names(root: Path) -> list[str]:
-    """Of all deployments that were started on this machine and not taken down."""
+    """Lists the names of all deployments that were started on this machine and not taken down."""
     if not root.is_dir():
         return []
     return sorted(each.name for each in root.iterdir() if (each / "current.json").is_file())
@@ -225,7 +225,7 @@ def _interrupted(generation: Generation) -> Result:
 
 @contextmanager
 def written_to(path: Path) -> Iterator[None]:
-    """Raises ApplyError where the disk is full, or nobody may write there."""
+    """Raises ApplyError where the disk is full, or writing is not permitted."""
     try:
         yield
     except OSError as error:

@@ -45,7 +45,7 @@ def load_profile(path: Path) -> Profile:
 
 
 def find_profile(name: str, profiles: tuple[Profile, ...]) -> Profile:
-    """By name, or by the path of a profile file. Raises HardwareError with the nearest name."""
+    """Finds a profile by its name, or by the path of its file. Raises HardwareError with the nearest name."""
     for profile in profiles:
         if profile.name == name:
             return profile

@@ -29,7 +29,7 @@ class BatchProgress:
 
     @property
     def eta_s(self) -> float | None:
-        """None before the first line of this run is answered."""
+        """Estimates the seconds that are left; None before the first line of this run is answered."""
         answered = self.done - self.resumed
         return self.seconds / answered * (self.total - self.done) if answered else None
 

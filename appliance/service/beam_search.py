@@ -170,7 +170,7 @@ def _normalized(score: float, length: int, rules: BeamRules) -> float:
 
 
 def _places(top: TokenLogprobs) -> range:
-    """Of the most likely tokens; the first place repeats the chosen one."""
+    """Returns the places of the most likely tokens; the first place repeats the chosen one."""
     return range(1, len(top.token_ids))
 
 

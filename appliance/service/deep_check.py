@@ -28,7 +28,7 @@ class DeepResult:
 
 
 class DeepCheck:
-    """At most one token is asked for at a time, and one a second, whoever asks.
+    """At most one token is requested at a time, and one a second, for all callers together.
 
     An engine that steps, or is in a step that the heartbeat still allows, is busy. A step that lasts longer than the
     heartbeat allows is the supervisor's to see: it turns readiness red itself.
@@ -52,7 +52,7 @@ class DeepCheck:
         self._ended_at = 0.0
 
     async def result(self) -> DeepResult:
-        """Of a check that runs, of one within the last second, or of a new one."""
+        """Returns the result of the check that runs, of one within the last second, or of a new one."""
         if self._task is None or (self._task.done() and self._clock() - self._ended_at > KEPT_S):
             self._task = asyncio.create_task(self._check(), name="deep-check")
         return await asyncio.shield(self._task)

@@ -49,10 +49,10 @@ def spawn_engine(command: Sequence[str], plan: Path, socket: Path) -> SpawnedEng
 
 
 def sockets_beside(engine: SpawnedEngine | None) -> AbstractContextManager[Path]:
-    """The folder of its socket, which whoever started it removes; one of our own where there is no engine yet."""
+    """The folder of its socket. The process that started the engine removes it; without an engine it is our own."""
     return nullcontext(engine.socket.parent) if engine is not None else socket_folder()
 
 
 def first_socket(folder: Path) -> Path:
-    """Of a server's first engine; those that follow have other names."""
+    """Returns the path of the socket of a server's first engine; later engines have other paths."""
     return folder / "engine-1"

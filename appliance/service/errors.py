@@ -1,4 +1,4 @@
-"""Why a request or the engine behind it failed."""
+"""Why a request, or the engine that runs it, failed."""
 
 from appliance.base.errors import ApplianceError
 from appliance.engine.messages import ErrorKind

@@ -23,7 +23,7 @@ class LifeSigns:
         return now - self._heard
 
     def stuck(self, now: float, step_seconds: float) -> float:
-        """As much of the running step's time as was watched."""
+        """Seconds of the running step that were observed."""
         self._look(now)
         return min(step_seconds, now - self._here_since)
 

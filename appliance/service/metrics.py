@@ -193,7 +193,7 @@ class ServiceMetrics:
     """All figures of one server. Label values come from the plan and from fixed lists, never from requests."""
 
     def __init__(self, model_name: str, *, has_engine: bool = True) -> None:
-        """has_engine: the engine's own figures are told here, rather than by another process."""
+        """has_engine: this process, and no other, exports the engine's own figures."""
         self._has_engine = has_engine
         self._latest: EngineStats | None = None
         self._registry = CollectorRegistry()
@@ -260,7 +260,7 @@ class ServiceMetrics:
         """An answered request met or missed each target (`ttft_p95`) of what was measured of it.
 
         A target takes each request by its bound, as goodput does; the share that met it is compared with the
-        percentile by whoever reads. `itl` is judged by the mean gap of a request.
+        percentile by the reader. `itl` is judged by the mean gap of a request.
         """
         for target, bound in self._targets.items():
             value = latencies[target.partition("_")[0]]

@@ -28,7 +28,7 @@ class RequestPolicy(Protocol):
 
 
 class PartMeter:
-    """For the parts of a request that was admitted as a whole: counts for it, and does not end it."""
+    """Counts the parts of a request that was admitted as a whole, and does not end it."""
 
     def __init__(self, whole: Meter) -> None:
         self.add = whole.add
@@ -47,10 +47,10 @@ class OpenPolicy:
         return requests, self
 
     def add(self, output: TextOutput) -> None:
-        """Nobody is charged."""
+        """Charges no key."""
 
     def timed(self, times: RequestTimes | None) -> None:
-        """Nobody looks."""
+        """Does nothing."""
 
     def close(self, reason: str) -> None:
         """Nothing is held."""

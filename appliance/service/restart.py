@@ -6,7 +6,7 @@ from appliance.plan.types import RestartPlan
 
 
 class RestartRule:
-    """At most max_restarts within window_s seconds; each wait is twice the one before it, from backoff_s on."""
+    """Allows at most max_restarts within window_s seconds; each wait is twice the one before it, from backoff_s on."""
 
     MAX_BACKOFF_S = 60.0
 

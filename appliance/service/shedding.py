@@ -11,7 +11,7 @@ from appliance.service.requests import TextRequest
 
 
 class SheddingPolicy:
-    """Another policy, for requests that would not wait longer than `above_s`. What is refused is charged to nobody.
+    """Applies another policy to requests that would not wait longer than `above_s`. A refused request is not charged.
 
     The wait is the queue's alone: a long prompt is not refused for its own length, so whatever comes when nothing is
     open is taken.

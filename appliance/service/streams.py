@@ -1,4 +1,4 @@
-"""The outputs of one request, between the engine's events and whoever reads them."""
+"""The outputs of one request, between the engine's events and their reader."""
 
 import asyncio
 from collections.abc import Callable

@@ -31,7 +31,7 @@ from appliance.service.restart import RestartRule
 _log = logger("service")
 _LOOK_EVERY_S = 0.25  # at the heartbeat
 _FIRST_SIGN_S = 60.0  # from the start of the process: an interpreter on a busy machine takes its time
-_END_WAIT_S = 5.0  # for the process, after it was told to end
+_END_WAIT_S = 5.0  # for the process, after it was asked to end
 
 Listener = Callable[[EngineEvent | Health], None]
 
@@ -88,7 +88,7 @@ class Supervisor:
 
     @property
     def endpoint(self) -> str:
-        """Of the engine's socket, which more than one client may use; empty before the first engine was started."""
+        """The address of the engine's socket, which several clients may use; empty before the first start."""
         return self._endpoint
 
     def start(self) -> None:

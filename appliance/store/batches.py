@@ -72,7 +72,7 @@ class BatchStore:
             )
 
     def get(self, owner: str, batch_id: str) -> BatchRecord | None:
-        """None for one that is not there, or another's."""
+        """Reads a batch; None when it does not exist, or belongs to another key."""
         found = self._database.read("SELECT * FROM batches WHERE id = ? AND owner = ?", (batch_id, owner))
         return _batch(found[0]) if found else None
 
@@ -86,7 +86,7 @@ class BatchStore:
         return [_batch(row) for row in rows[: page.limit]], len(rows) > page.limit
 
     def cancel(self, owner: str, batch_id: str) -> BatchRecord | None:
-        """Asks whoever works on it to end; one that has ended stays as it is. None for one that is not there."""
+        """Asks the worker of a batch to end; an ended batch stays as it is. None when it does not exist."""
         with self._database.transaction() as rows:
             rows.execute(
                 "UPDATE batches SET cancelling = 1 WHERE id = ? AND owner = ? AND status IN (?, ?, ?, ?)",
@@ -95,7 +95,7 @@ class BatchStore:
         return self.get(owner, batch_id)
 
     def claim(self, runner: str) -> BatchRecord | None:
-        """The oldest open batch on which nobody works."""
+        """Finds the oldest open batch without a worker."""
         now = self.clock()
         with self._database.transaction() as rows:
             found = rows.execute(

@@ -59,7 +59,7 @@ class FileStore:
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def path(self, file_id: str) -> Path:
-        """Of a file's bytes; `file_id` is one that the store gave out."""
+        """Returns the path of a file's bytes; `file_id` is one that the store gave out."""
         return self._folder / file_id
 
     def room(self) -> int:
@@ -96,7 +96,7 @@ class FileStore:
         return made
 
     def get(self, owner: str, file_id: str) -> StoredFile | None:
-        """None for one that is not there, has expired, or is another's."""
+        """Reads a file's record; None when it does not exist, has expired, or belongs to another key."""
         query = "SELECT * FROM files WHERE id = ? AND owner = ? AND expires > ?"
         found = self._database.read(query, (file_id, owner, self._clock()))
         return _file(found[0]) if found else None

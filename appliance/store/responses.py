@@ -13,7 +13,7 @@ UNFINISHED = ("queued", "in_progress")
 class StoredResponse:
     """response: the response object as JSON. items: what it answers, a JSON list of input items, oldest first.
 
-    touched: when whoever works on it last said so, in seconds of the wall clock.
+    touched: when its worker last reported, in seconds of the wall clock.
     """
 
     id: str
@@ -57,7 +57,7 @@ class ResponseStore:
                 count, size = count - 1, size - oldest["size"]
 
     def get(self, owner: str, response_id: str) -> StoredResponse | None:
-        """None for one that is not there, or another's."""
+        """Reads a response; None when it does not exist, or belongs to another key."""
         found = self._database.read("SELECT * FROM responses WHERE id = ? AND owner = ?", (response_id, owner))
         if not found:
             return None

@@ -53,7 +53,7 @@ def verb(
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Runs a verb. Whatever goes wrong is told in words; a traceback is printed only when it was asked for."""
+    """Runs a verb and returns its exit code. Errors are printed in words; a traceback only when it was asked for."""
     try:
         return int(work())
     except ApplianceError as error:

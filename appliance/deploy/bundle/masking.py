@@ -40,7 +40,7 @@ class Masker:
         self._in_data = _one_of(each for each in self._known if len(each) >= MIN_IN_DATA)
 
     def text(self, text: str) -> str:
-        """For people to read: also what follows a word such as `password:`."""
+        """Masks a text for people to read, also what follows a word such as `password:`."""
         text = _without(self._everywhere, text)
         return _KNOWN_FORMS.sub(MASK, _BEARER.sub(rf"\1{MASK}", _NAMED.sub(rf"\1{MASK}", _without_address(text))))
 
@@ -59,7 +59,7 @@ class Masker:
         return self.plain(value) if isinstance(value, str) else value
 
     def named(self, value: dict[str, Any]) -> dict[str, Any]:
-        """As `data`, and texts whose key is called like a secret are masked whole."""
+        """Masks as `data` does, and masks whole every text whose key is called like a secret."""
         return {key: MASK if _is_named(key, item) else self.data(item) for key, item in value.items()}
 
     def log(self, text: str) -> str:
@@ -105,7 +105,7 @@ def _text_field(matched: re.Match[str]) -> str:
 
 
 def _log_value(name: str, value: Any) -> Any:
-    """Of an exception its class, and the places it passed: its words may be those of a request."""
+    """Keeps an exception's class and the places that it passed, not its words, which may be those of a request."""
     if name in _SPOKEN:
         return MASK
     if name == "error":

@@ -16,7 +16,7 @@ PROBE_TIMEOUT_S: Final = 4
 
 
 def arguments(workload: Workload) -> list[str]:
-    """For the image's entry point, `appliance`."""
+    """Returns the arguments for the image's entry point, `appliance`."""
     given = list(workload.overrides)
     if workload.model_path is not None:
         given.append(f"model.source={MODEL_FOLDER / workload.model_path.name}")

@@ -25,7 +25,7 @@ def probe_amd(root: Path) -> tuple[AcceleratorFacts, ...]:
 
 
 def _device(node: Path, driver: str) -> AcceleratorFacts | None:
-    """None for the CPU's own node."""
+    """Reads a device's properties; None for the CPU's own node."""
     properties = _properties(node / "properties")
     if not properties.get("simd_count") or not properties.get("gfx_target_version"):
         return None
