@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
-from appliance.checkpoint.rope import RopeFacts, layer_ropes, number_of
+from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number_of, positive_of
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,8 @@ class _Fields:
     """Typed look-ups in a config: aliases, then defaults; a wrong type is an error that names the key."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.model_type = str(config.get("model_type", ""))
+        self.values: dict[str, Any] = {"model_type": config.get("model_type")}
+        self.model_type = self.text("model_type", "")
         self.values = _DEFAULTS.get(self.model_type, {}) | {k: v for k, v in config.items() if v is not None}
         # An explicit null is an answer where null means "none" and not "the default".
         for key in ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping"):
@@ -120,22 +121,33 @@ class _Fields:
                 return self.values[name]
         return None
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive whole number (zero only as the default)."""
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number of at least `least`; the default may be less."""
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_COUNT:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < MAX_COUNT:
             what = "is missing" if value is None else f"is {value!r}"
-            raise CheckpointError("config.json", f"{key} {what}; a positive whole number is expected")
+            kind = "positive whole number" if least else "whole number"
+            raise CheckpointError("config.json", f"{key} {what}; a {kind} is expected")
         return value
 
-    def number(self, key: str) -> float | None:
+    def positive(self, key: str) -> float | None:
+        """A number above zero; None where there is none."""
         value = self.get(key)
-        return None if value is None else number_of({key: value}, key, 0.0)
+        return None if value is None else positive_of({key: value}, key, 1.0)
+
+    def text(self, key: str, default: str) -> str:
+        value = self.get(key)
+        if value is not None and not isinstance(value, str):
+            raise CheckpointError("config.json", f"{key} is {value!r}; a text is expected")
+        return value or default
 
     def flag(self, key: str) -> bool:
-        return bool(self.get(key))
+        value = self.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise CheckpointError("config.json", f"{key} is {value!r}; true or false is expected")
+        return bool(value)
 
 
 def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
@@ -148,29 +160,37 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
     num_layers = fields.count("num_hidden_layers")
     if num_layers > MAX_LAYERS:
         raise CheckpointError("config.json", f"num_hidden_layers is {num_layers}; at most {MAX_LAYERS} are read")
+    if hidden_size < num_heads:
+        raise CheckpointError(
+            "config.json", f"hidden_size is {hidden_size}, less than num_attention_heads, {num_heads}"
+        )
     head_dim = fields.count("head_dim", hidden_size // num_heads)
+    num_kv_heads = fields.count("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        problem = f"num_attention_heads is {num_heads}, which is no multiple of num_key_value_heads, {num_kv_heads}"
+        raise CheckpointError("config.json", problem)
     ropes = layer_ropes(fields.values, fields.model_type)
     kinds = _layer_kinds(fields, num_layers)
-    window = fields.count("sliding_window") if fields.get("sliding_window") else None
+    window = fields.count("sliding_window", 0, least=0) or None
     return ConfigFacts(
         model_type=fields.model_type,
         num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=_intermediate_size(fields, hidden_size),
         num_heads=num_heads,
-        num_kv_heads=fields.count("num_key_value_heads", num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=fields.count("vocab_size"),
         max_position=_max_position(fields, ropes),
-        norm_eps=fields.number("rms_norm_eps") or (1e-5 if fields.model_type == "gpt2" else 1e-6),
-        activation=str(fields.get("hidden_activation") or fields.get("hidden_act") or "silu"),
+        norm_eps=_norm_eps(fields),
+        activation=fields.text("hidden_activation", "") or fields.text("hidden_act", "silu"),
         tie_embeddings=fields.flag("tie_word_embeddings"),
         attention_bias=fields.flag("attention_bias"),
         attention_out_bias=_has_out_bias(fields),
         mlp_bias=fields.flag("mlp_bias"),
-        query_pre_attn_scalar=fields.number("query_pre_attn_scalar") or float(head_dim),
-        attn_soft_cap=fields.number("attn_logit_softcapping"),
-        final_soft_cap=fields.number("final_logit_softcapping"),
+        query_pre_attn_scalar=fields.positive("query_pre_attn_scalar") or float(head_dim),
+        attn_soft_cap=fields.positive("attn_logit_softcapping"),
+        final_soft_cap=fields.positive("final_logit_softcapping"),
         num_experts=fields.count("num_local_experts", 0),
         num_experts_per_token=fields.count("num_experts_per_tok", 0),
         layers=tuple(
@@ -182,9 +202,9 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's part of a config."""
     inner = config.get("text_config")
-    if not isinstance(inner, Mapping):
+    if inner is None:
         return config
-    return {"tie_word_embeddings": config.get("tie_word_embeddings"), **inner}
+    return {"tie_word_embeddings": config.get("tie_word_embeddings"), **mapping_of("text_config", inner)}
 
 
 def derive_geometry(config: ConfigFacts) -> Geometry:
@@ -216,10 +236,16 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
 
 def _has_out_bias(fields: _Fields) -> bool:
     """Qwen 2 has biases on its query, key and value only; elsewhere `attention_bias` covers the output too."""
-    stated = fields.get("attention_out_bias")
-    if stated is not None:
-        return bool(stated)
+    if fields.get("attention_out_bias") is not None:
+        return fields.flag("attention_out_bias")
     return fields.flag("attention_bias") and not fields.model_type.startswith("qwen2")
+
+
+def _norm_eps(fields: _Fields) -> float:
+    found = fields.positive("rms_norm_eps") or (1e-5 if fields.model_type == "gpt2" else 1e-6)
+    if found >= 1:
+        raise CheckpointError("config.json", f"rms_norm_eps is {found:g}; a number below 1 is expected")
+    return found
 
 
 def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
@@ -238,24 +264,27 @@ def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
         return claimed
     if rope.kind == "yarn":
         claimed = int(number_of(rope.parameters, "original_max_position_embeddings", claimed))
-    return int(claimed * number_of(rope.parameters, "factor", 1.0))
+    scaled = int(claimed * number_of(rope.parameters, "factor", 1.0))
+    if not 0 < scaled < MAX_COUNT:
+        raise CheckpointError("config.json", f"the rotary scaling makes a context of {scaled} tokens")
+    return scaled
 
 
 def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
     stated = fields.get("layer_types")
     if stated is not None:
         return _stated_kinds(stated, num_layers)
-    if not fields.get("sliding_window"):
+    if not fields.count("sliding_window", 0, least=0):
         return ["full_attention"] * num_layers
     if fields.model_type in _GATED_WINDOWS:
-        first = fields.count("max_window_layers", num_layers) if fields.flag("use_sliding_window") else num_layers
+        first = (
+            fields.count("max_window_layers", num_layers, least=0) if fields.flag("use_sliding_window") else num_layers
+        )
         return [_LAYER_TYPES[index >= first] for index in range(num_layers)]
-    pattern = fields.get("sliding_window_pattern") or fields.get("_sliding_window_pattern")
-    pattern = pattern or _WINDOW_PATTERNS.get(fields.model_type)
-    if pattern is None:
+    usual = fields.count("_sliding_window_pattern", _WINDOW_PATTERNS.get(fields.model_type, 0))
+    pattern = fields.count("sliding_window_pattern", usual)
+    if not pattern:
         return ["sliding_attention"] * num_layers
-    if not isinstance(pattern, int):
-        raise CheckpointError("config.json", f"sliding_window_pattern is {pattern!r}; a whole number is expected")
     return [_LAYER_TYPES[(index + 1) % pattern != 0] for index in range(num_layers)]
 
 

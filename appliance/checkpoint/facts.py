@@ -70,12 +70,25 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[AttentionGroup, ...]
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of a checkpoint that cannot be, and is read as if it were not there."""
+
+    file: str
+    field: str
+    value: str  # as Python writes it
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.field} is {self.value}, which is left out; {self.allowed} is expected"
+
+
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["tokenizer.json", "gguf", "sentencepiece", "none"]
     chat_template: str | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     add_bos: bool
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):

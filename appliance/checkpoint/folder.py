@@ -11,6 +11,7 @@ from appliance.checkpoint.config import derive_geometry, normalize_config, text_
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.safetensors import read_folder
+from appliance.checkpoint.token_ids import TokenIds, id_of
 
 MAX_JSON_BYTES: Final = 64_000_000
 _GPT2: Final = "GPT2LMHeadModel"
@@ -35,8 +36,8 @@ def read_folder_facts(root: Path) -> ModelFacts:
     method, quantization = _quantization(config)
     if method == COMPRESSED_TENSORS:
         tensors = join_quantized(root, quantization, tensors)
-    tokenizer = _tokenizer(root, config, generation, digest)
     geometry = derive_geometry(normalized)
+    tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),
         format="safetensors",
@@ -106,24 +107,26 @@ def _quantization(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _tokenizer(
-    root: Path, config: dict[str, Any], generation: dict[str, Any], digest: "hashlib._Hash"
+    root: Path, config: dict[str, Any], generation: dict[str, Any], digest: "hashlib._Hash", vocab_size: int
 ) -> TokenizerFacts:
     settings = _json(root, "tokenizer_config.json", digest) or {}
     if (root / "tokenizer.json").is_file():
         kind = "tokenizer.json"
     else:
         kind = "sentencepiece" if (root / "tokenizer.model").is_file() else "none"
-    config = dict(text_config(config))
-    bos = generation.get("bos_token_id", config.get("bos_token_id"))
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
-    ids = eos if isinstance(eos, list) else [eos]
+    ids, files = TokenIds(vocab_size), {"generation_config.json": generation, "config.json": text_config(config)}
+    eos = ids.first_stated("eos_token_id", files)
+    # vLLM ends at the tokenizer's own token too: fine-tunes often bring a new one and an old generation config.
+    own = id_of(settings.get("eos_token"), settings.get("added_tokens_decoder"))
+    eos += [each for each in ids.several("tokenizer_config.json", "eos_token", own) if each not in eos]
     return TokenizerFacts(
         kind=kind,  # type: ignore[arg-type]  # one of the literal's values by the lines above
         chat_template=_chat_template(root, settings, digest),
-        bos_token_id=bos if isinstance(bos, int) else None,
-        eos_token_ids=tuple(dict.fromkeys(value for value in ids if isinstance(value, int))),
+        bos_token_id=next(iter(ids.first_stated("bos_token_id", files)), None),
+        eos_token_ids=tuple(eos),
         # tokenizer.json adds it in its own post-processor; sentencepiece tokenizers add it unless told not to
         add_bos=bool(settings.get("add_bos_token", kind == "sentencepiece")),
+        left_out=tuple(ids.left_out),
     )
 
 

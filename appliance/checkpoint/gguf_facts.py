@@ -12,8 +12,9 @@ from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFact
 from appliance.checkpoint.gguf import GgufFile, open_gguf
 from appliance.checkpoint.gguf_config import CONVENTIONS, StoredTensors, gguf_architecture, translate_config
 from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name
-from appliance.checkpoint.gguf_values import LazyArray
+from appliance.checkpoint.gguf_values import LazyArray, MetadataValue
 from appliance.checkpoint.storage import is_plain_type
+from appliance.checkpoint.token_ids import TokenIds
 
 MAX_SHARDS: Final = 1024
 # Tokens that end a turn, by text: llama.cpp stops at each of them whatever the metadata says, and so do we.
@@ -26,6 +27,10 @@ END_TOKENS: Final = (
     "<|end|>",
     "<end_of_turn>",
 )
+# Names of tokenizer.ggml.pre, as in text/pre_tokenizers.py.
+BEGINNING_WITH_BOS: Final = (
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "midm-2.0", "lfm2", "tekken", "pixtral",
+)  # fmt: skip
 _CONTROL: Final = 3  # llama.cpp's token type for control tokens
 _SHARD_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
@@ -52,14 +57,15 @@ def _facts(files: list[GgufFile]) -> ModelFacts:
             file, tensor = stored[name]
             digest.update(file.read(tensor))
     tensors = _translate(first, architecture, stored)
+    geometry = derive_geometry(normalize_config(config))
     return ModelFacts(
         root=str(first.path),
         format="gguf",
         architecture=config["architectures"][0],
         config=config,
         generation_config=_generation_config(first),
-        geometry=derive_geometry(normalize_config(config)),
-        tokenizer=_tokenizer(first),
+        geometry=geometry,
+        tokenizer=_tokenizer(first, geometry.vocab_size),
         tensors=tensors,
         stored=CONVENTIONS.get(architecture, StoredConventions()),
         quantization="gguf" if any(not is_plain_type(tensor.storage) for tensor in tensors) else None,
@@ -115,7 +121,7 @@ def _translate(first: GgufFile, architecture: str, stored: StoredTensors) -> tup
     return tuple(tensors)
 
 
-def _generation_config(file: GgufFile) -> dict[str, float]:
+def _generation_config(file: GgufFile) -> dict[str, MetadataValue]:
     """Sampling that the file recommends (general.sampling.*), under generation_config's names."""
     names = {
         "temp": "temperature",
@@ -125,26 +131,27 @@ def _generation_config(file: GgufFile) -> dict[str, float]:
         "penalty_repeat": "repetition_penalty",
     }
     found = {name: file.metadata.get(f"general.sampling.{key}") for key, name in names.items()}
-    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return {name: value for name, value in found.items() if value is not None and not isinstance(value, LazyArray)}
 
 
-def _tokenizer(file: GgufFile) -> TokenizerFacts:
-    metadata = file.metadata
-    template, bos = metadata.get("tokenizer.chat_template"), metadata.get("tokenizer.ggml.bos_token_id")
+def _tokenizer(file: GgufFile, vocab_size: int) -> TokenizerFacts:
+    metadata, ids = file.metadata, TokenIds(vocab_size)
+    template, bos = metadata.get("tokenizer.chat_template"), "tokenizer.ggml.bos_token_id"
     tokens = metadata.get("tokenizer.ggml.tokens")
     return TokenizerFacts(
         kind="gguf" if isinstance(tokens, LazyArray) else "none",
         chat_template=template if isinstance(template, str) else None,
-        bos_token_id=bos if isinstance(bos, int) else None,
-        eos_token_ids=_end_tokens(file),
+        bos_token_id=ids.one(file.path.name, bos, metadata.get(bos)),
+        eos_token_ids=_end_tokens(file, ids),
         add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", _adds_bos_by_default(file))),
+        left_out=tuple(ids.left_out),
     )
 
 
-def _end_tokens(file: GgufFile) -> tuple[int, ...]:
+def _end_tokens(file: GgufFile, of_model: TokenIds) -> tuple[int, ...]:
     """The stated ids first, then control tokens that end a turn by their text."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = [value for key in keys if isinstance(value := file.metadata.get(f"tokenizer.ggml.{key}"), int)]
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    ids = [token_id for key in keys for token_id in of_model.several(file.path.name, key, file.metadata.get(key))]
     tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
     if isinstance(tokens, LazyArray) and isinstance(types, LazyArray):
         found = (tokens.find(text) for text in END_TOKENS)
@@ -153,7 +160,7 @@ def _end_tokens(file: GgufFile) -> tuple[int, ...]:
 
 
 def _adds_bos_by_default(file: GgufFile) -> bool:
-    """llama.cpp's rule: sentencepiece vocabularies, and Llama 3's byte-pair one, begin with BOS unless told not to."""
+    """llama.cpp's rule: SentencePiece vocabularies, and some byte-pair ones, begin with BOS unless told not to."""
     if file.metadata.get("tokenizer.ggml.model") == "llama":
         return True
-    return file.metadata.get("tokenizer.ggml.pre") in ("llama3", "llama-v3", "llama-bpe")
+    return file.metadata.get("tokenizer.ggml.pre") in BEGINNING_WITH_BOS

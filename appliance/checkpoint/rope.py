@@ -28,18 +28,18 @@ def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFac
     """
     if model_type in _NO_ROPE:
         return {}
-    new = config.get("rope_parameters")
-    if isinstance(new, Mapping):
+    if (new := config.get("rope_parameters")) is not None:
+        new = mapping_of("rope_parameters", new)
         by_type = {kind: new.get(kind) for kind in ("full_attention", "sliding_attention")}
         if isinstance(by_type["full_attention"], Mapping):
-            return {kind: _rope(config, model_type, _mapping(kind, values or {})) for kind, values in by_type.items()}
+            return {kind: _rope(config, model_type, mapping_of(kind, values or {})) for kind, values in by_type.items()}
         rope = _rope(config, model_type, new)
         return {"full_attention": rope, "sliding_attention": rope}
     return _older_ropes(config, model_type)
 
 
 def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
-    scaling = _mapping("rope_scaling", config.get("rope_scaling") or {})
+    scaling = mapping_of("rope_scaling", config.get("rope_scaling", {}))
     if model_type == "gemma3_text":
         local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
         wide = {"rope_theta": config.get("rope_theta", 1_000_000.0), **scaling}
@@ -51,7 +51,8 @@ def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFa
     return {"full_attention": rope, "sliding_attention": rope}
 
 
-def _mapping(key: str, value: Any) -> Mapping[str, Any]:
+def mapping_of(key: str, value: Any) -> Mapping[str, Any]:
+    """The mapping under `key`. Raises CheckpointError for anything else."""
     if not isinstance(value, Mapping):
         raise CheckpointError("config.json", f"{key} is {value!r}; a mapping is expected")
     return value
@@ -71,9 +72,9 @@ def _rope(config: Mapping[str, Any], model_type: str, values: Mapping[str, Any])
         parameters.pop(key, None)
     both = {**config, **values}
     return RopeFacts(
-        theta=number_of(both, "rope_theta", 10_000.0),
+        theta=positive_of(both, "rope_theta", 10_000.0),
         kind=kind,
-        partial_factor=number_of(both, "partial_rotary_factor", 1.0),
+        partial_factor=positive_of(both, "partial_rotary_factor", 1.0),
         parameters=parameters,
     )
 
@@ -84,3 +85,10 @@ def number_of(values: Mapping[str, Any], key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
         raise CheckpointError("config.json", f"{key} is {value!r}; a number is expected")
     return float(value)
+
+
+def positive_of(values: Mapping[str, Any], key: str, default: float) -> float:
+    """The number above zero under `key`. Raises CheckpointError for anything else."""
+    if (number := number_of(values, key, default)) <= 0:
+        raise CheckpointError("config.json", f"{key} is {values[key]!r}; a number above 0 is expected")
+    return number

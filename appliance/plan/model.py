@@ -1,24 +1,13 @@
 """Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
 
-from typing import Any
-
 from appliance.catalog.architectures import ARCHITECTURES, Architecture
 from appliance.catalog.content_format import ContentFormat, detect_content_format
+from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides
 from appliance.plan.family import check_family
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.ledger import Ledger
 from appliance.plan.types import ModelPlan
-
-# generation_config.json name -> SamplingParams name; these are the ones that vLLM reads.
-SAMPLING_NAMES = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "max_new_tokens": "max_tokens",
-}
 
 
 def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
@@ -28,6 +17,7 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> M
     if known is not None and known.family is not None:
         check_family(inputs, context, ledger)
     template = _chat_template(inputs, ledger)
+    say_ends(inputs, ledger)
     return ModelPlan(
         path=model.root,
         format=model.format,
@@ -41,7 +31,7 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> M
         skip_tokenizer=spec.skip_tokenizer_init,
         chat_template=template,
         chat_template_content_format=_content_format(inputs, template, ledger),
-        default_sampling=_default_sampling(inputs, ledger),
+        default_sampling=default_sampling(inputs, ledger),
         max_logprobs=spec.max_logprobs,
         logprobs_mode=spec.logprobs_mode,
         logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
@@ -87,20 +77,3 @@ def _content_format(inputs: PlanInputs, template: str | None, ledger: Ledger) ->
     if template is not None and detect_content_format(template) == "openai":
         return ledger.decide(path, "openai", "model", "the template walks over the parts of a message's content")
     return ledger.decide(path, "string", "model", "the template takes a message's content as text")
-
-
-def _default_sampling(inputs: PlanInputs, ledger: Ledger) -> dict[str, Any]:
-    decoding = inputs.spec.decoding
-    base: dict[str, Any] = {}
-    if decoding.generation_config == AUTO:
-        base = dict(inputs.model.generation_config)
-    elif decoding.generation_config != "none":
-        base = dict(inputs.files.generation_config or {})
-    values = {name: base[key] for key, name in SAMPLING_NAMES.items() if base.get(key) is not None}
-    over = decoding.override_generation_config
-    values |= {SAMPLING_NAMES.get(key, key): value for key, value in over.items()}
-    if values:
-        path = "decoding.override_generation_config" if over else "decoding.generation_config"
-        source = "model" if ledger.source_of(path) == "default" else ledger.source_of(path)
-        ledger.decide("model.default_sampling", values, source, "defaults of requests; max_tokens also caps them")
-    return values

@@ -302,7 +302,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     batch: dict[str, Any]
     bench: dict[str, Any]
     decisions: tuple[Decision, ...]
-    warnings: tuple[str, ...] = ()  # lesser forms that the spec's strictness allowed
+    warnings: tuple[str, ...] = ()  # lesser forms that strictness allowed, and what of the checkpoint is left out
     degraded: tuple[DegradationKind, ...] = ()  # their kinds, said in the header of every answer
     cannot_run: tuple[str, ...] = ()  # why this version plans it but will not run it; empty when it runs
     spec_sha256: str

@@ -68,10 +68,16 @@ def _add_listed_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
     listed = config.get("added_tokens_decoder")
     if not isinstance(listed, dict):
         return
+    wrong = [token_id for token_id in listed if not token_id.isdecimal()]
+    if wrong:
+        raise TokenizerError(
+            f"tokenizer_config.json: added_tokens_decoder names the id {wrong[0]!r}, which is no number"
+        )
     for token_id, entry in sorted(listed.items(), key=lambda item: int(item[0])):
         content = _content(entry)
         if content and tokenizer.token_to_id(content) is None and int(token_id) == tokenizer.get_vocab_size():
-            tokenizer.add_tokens([AddedToken(content, special=bool(entry.get("special")), normalized=False)])
+            is_special = isinstance(entry, dict) and entry.get("special") is True
+            tokenizer.add_tokens([AddedToken(content, special=is_special, normalized=False)])
 
 
 def _content(entry: Any) -> str | None:

@@ -46,6 +46,50 @@ def test_generation_config_has_the_last_word_on_ends(tmp_path: Path) -> None:
     assert facts.generation_config["temperature"] == 0.6
 
 
+def test_ends_that_the_model_cannot_give_are_left_out_by_name(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, CONFIG)
+    put(root, "generation_config.json", {"eos_token_id": [0, 99999, -1, "2", True, 2.0, None, 0], "bos_token_id": 32})
+    tokenizer = read_model_facts(root).tokenizer
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (1, (0,))  # BOS is config.json's
+    assert [str(each) for each in tokenizer.left_out] == [
+        f"generation_config.json: {field} is {value}, which is left out; a token id from 0 to 31 is expected"
+        for field, value in [
+            *(("eos_token_id", value) for value in ("99999", "-1", "'2'", "True", "2.0", "None")),
+            ("bos_token_id", "32"),
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of_generation", "ends"), [({"eos_token_id": 32}, (2,)), ({"eos_token_id": []}, (2,)), ({}, (2,))]
+)
+def test_a_file_without_an_end_of_the_model_is_passed_over(
+    tmp_path: Path, of_generation: dict[str, Any], ends: tuple[int, ...]
+) -> None:
+    root = write_folder(tmp_path, CONFIG)
+    put(root, "generation_config.json", of_generation)
+    assert read_model_facts(root).tokenizer.eos_token_ids == ends
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({"eos_token": "<end>", "added_tokens_decoder": {"5": {"content": "<end>"}, "6": {"content": "x"}}}, (2, 5)),
+        ({"eos_token": {"content": "<end>"}, "added_tokens_decoder": {"2": {"content": "<end>"}}}, (2,)),
+        ({"eos_token": "<end>", "added_tokens_decoder": {"99": {"content": "<end>"}}}, (2,)),
+        ({"eos_token": "<end>", "added_tokens_decoder": {"x": {"content": "<end>"}, "5": "<end>"}}, (2,)),
+        ({"eos_token": "<end>", "added_tokens_decoder": []}, (2,)),
+        ({"eos_token": 5}, (2,)),
+    ],
+)
+def test_the_tokenizers_own_end_ends_too(tmp_path: Path, settings: dict[str, Any], ends: tuple[int, ...]) -> None:
+    root = write_folder(tmp_path, CONFIG)
+    put(root, "tokenizer_config.json", settings)
+    tokenizer = read_model_facts(root).tokenizer
+    assert tokenizer.eos_token_ids == ends
+    assert [each.field for each in tokenizer.left_out] == (["eos_token"] if "99" in str(settings) else [])
+
+
 def test_chat_templates_in_transformers_order(tmp_path: Path) -> None:
     root = write_folder(tmp_path, CONFIG)
     put(

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from appliance.checkpoint import CheckpointError, normalize_config, read_model_facts
+from appliance.checkpoint.gguf_facts import BEGINNING_WITH_BOS
 from appliance.checkpoint.reader import open_tensors
+from appliance.text.pre_tokenizers import SPLITTINGS
 
 from .files import LLAMA, llama_tensors, write_gguf
 
@@ -47,6 +49,27 @@ def test_end_tokens_are_the_stated_one_and_control_tokens_known_by_text(tmp_path
     assert tokenizer.eos_token_ids == (2, 3)  # "<end_of_turn>" is an ordinary token here
     assert (tokenizer.kind, tokenizer.bos_token_id, tokenizer.chat_template) == ("gguf", 3, "{{ messages }}")
     assert not tokenizer.add_bos
+
+
+def test_ids_outside_the_vocabulary_are_left_out_by_name(tmp_path: Path) -> None:
+    wrong = {"tokenizer.ggml.eos_token_id": 32, "tokenizer.ggml.bos_token_id": 99, "tokenizer.ggml.eot_token_id": 4}
+    tokenizer = read_model_facts(write_gguf(tmp_path / "m.gguf", metadata=LLAMA | TOKENS | wrong)).tokenizer
+    assert (tokenizer.eos_token_ids, tokenizer.bos_token_id) == ((4, 2, 3), None)
+    assert [(each.file, each.field, each.value) for each in tokenizer.left_out] == [
+        ("m.gguf", "tokenizer.ggml.bos_token_id", "99"),
+        ("m.gguf", "tokenizer.ggml.eos_token_id", "32"),
+    ]
+
+
+def test_sampling_that_the_file_recommends_is_passed_on_as_it_stands(tmp_path: Path) -> None:
+    """The planner judges it."""
+    stated = {"general.sampling.temp": "0.7", "general.sampling.top_k": 40}
+    facts = read_model_facts(write_gguf(tmp_path / "m.gguf", metadata=LLAMA | TOKENS | stated))
+    assert facts.generation_config == {"temperature": "0.7", "top_k": 40}
+
+
+def test_names_that_begin_with_bos_are_those_of_the_tokenizer() -> None:
+    assert {name for name, each in SPLITTINGS.items() if each.begins_with_bos} == set(BEGINNING_WITH_BOS)
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,10 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="cannot be read"):
         load_tokenizer(tmp_path)
     backend = byte_level("qwen2")
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"x": {"content": "<x>"}}}')
+    with pytest.raises(TokenizerError, match="names the id 'x', which is no number"):
+        load_tokenizer(tmp_path)
     with pytest.raises(TokenizerError, match="pre-tokenizer 'martian'"):
         load_tokenizer(write_gguf(tmp_path / "m.gguf", backend, "martian"))
 

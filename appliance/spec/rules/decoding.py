@@ -1,43 +1,15 @@
 """Rules of `decoding`, `multimodal`, `kv_transfer` and `kv_events`."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, find_parser
+from appliance.catalog.sampling import SAMPLING_BOUNDS
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings
 from appliance.spec.suggest import near_value
 
 _TOOL_NAMES = tuple(parser.name for parser in TOOL_PARSERS)
 _REASONING_NAMES = tuple(parser.name for parser in REASONING_PARSERS)
-
-_Number = int | float
-
-
-def _number(low: float, high: float = float("inf"), *, above: bool = False) -> Callable[[Any], bool]:
-    def holds(value: Any) -> bool:
-        if not isinstance(value, _Number) or isinstance(value, bool):
-            return False
-        return (value > low if above else value >= low) and value <= high
-
-    return holds
-
-
-def _integer(low: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-SAMPLING_DEFAULTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "temperature": ("a number of at least 0", _number(0)),
-    "top_p": ("a number above 0 and at most 1", _number(0, 1, above=True)),
-    "top_k": ("an integer of at least -1; 0 and -1 keep all", _integer(-1)),
-    "min_p": ("a number from 0 to 1", _number(0, 1)),
-    "presence_penalty": ("a number from -2 to 2", _number(-2, 2)),
-    "frequency_penalty": ("a number from -2 to 2", _number(-2, 2)),
-    "repetition_penalty": ("a number above 0", _number(0, above=True)),
-    "max_new_tokens": ("an integer of at least 1; a limit of every request", _integer(1)),
-}
 
 
 def tool_choice_needs_a_parser(spec: DeploymentSpec) -> Findings:
@@ -106,15 +78,15 @@ def switches_fit_backend(spec: DeploymentSpec) -> Findings:
 def sampling_defaults_are_valid(spec: DeploymentSpec) -> Findings:
     for name, value in spec.decoding.override_generation_config.items():
         path = f"decoding.override_generation_config.{name}"
-        if name not in SAMPLING_DEFAULTS:
-            near = near_value(name, SAMPLING_DEFAULTS)
-            known = ", ".join(SAMPLING_DEFAULTS)
+        if name not in SAMPLING_BOUNDS:
+            near = near_value(name, SAMPLING_BOUNDS)
+            known = ", ".join(SAMPLING_BOUNDS)
             hint = f"did you mean {near!r}?" if near else "remove it"
             yield Finding(
                 path=path, value=value, message=f"no sampling default is named {name!r}", allowed=known, hint=hint
             )
-        elif not SAMPLING_DEFAULTS[name][1](value):
-            words = SAMPLING_DEFAULTS[name][0]
+        elif not SAMPLING_BOUNDS[name].holds(value):
+            words = SAMPLING_BOUNDS[name].words
             message = f"{path} cannot be {value!r}"
             yield Finding(path=path, value=value, message=message, allowed=words, hint="remove it for the model's own")
 
