@@ -131,7 +131,7 @@ EFFECTS: dict[str, Effect] = {
         "true", lambda a: "completion_tokens" in a.complete(stream=True).text
     ),
     "endpoints.responses.enable_prompt_tokens_details": Effect(
-        "true", lambda a: "cached_tokens" in a.complete(prompt=PROMPT).text
+        "false", lambda a: "cached_tokens" in a.complete(prompt=PROMPT).text
     ),
     "endpoints.responses.return_tokens_as_token_ids": Effect(
         "true", lambda a: "token_id:" in a.complete(logprobs=1).text

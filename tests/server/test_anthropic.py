@@ -168,6 +168,18 @@ def test_why_a_cache_was_missed_is_not_known(http: httpx.Client, stream: bool) -
     assert "diagnostics" not in http.post("/v1/messages", json=body).text
 
 
+def test_models_in_anthropics_words(server: Server) -> None:
+    options: dict[str, Any] = {"max_retries": 0, "_strict_response_validation": True}
+    with anthropic.Anthropic(base_url=server.url, api_key="none", **options) as client:
+        listed = list(client.models.list())
+        assert [(model.id, model.type, model.max_input_tokens) for model in listed] == [
+            ("scripted", "model", 512), ("alias", "model", 512),
+        ]  # fmt: skip
+        assert client.models.retrieve("alias").display_name == "alias"
+        with pytest.raises(anthropic.NotFoundError):
+            client.models.retrieve("no-such")
+
+
 def test_sampling_and_metadata_are_taken(messages: Any) -> None:
     sampling = {"temperature": 0.3, "top_p": 0.9, "top_k": 4}  # the newest client has no words for them
     message = ask(messages, metadata={"user_id": "u"}, service_tier="auto", extra_body=sampling)

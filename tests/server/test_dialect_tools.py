@@ -87,6 +87,29 @@ def test_messages_with_thinking(messages: Any, stream: bool) -> None:
     assert plain.content[1].text.strip() == "Hello."
 
 
+def test_what_claude_code_sends(server: Server) -> None:
+    """Every field of its requests, with markers of the cache, edits of the context and adaptive thinking."""
+    marker = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    system: Any = [{"type": "text", "text": "You are Claude Code.", **marker}]
+    asked: Any = [{"role": "user", "content": [{"type": "text", "text": "thought", **marker}]}]
+    tools = [*TOOLS[:-1], {**TOOLS[-1], **marker, "eager_input_streaming": True}]
+    edits: Any = [{"type": "clear_thinking_20251015", "keep": "all"}, {"type": "clear_tool_uses_20250919"}]
+    options: dict[str, Any] = {"max_retries": 0, "_strict_response_validation": True}
+    with anthropic.Anthropic(base_url=server.url, auth_token="none", **options) as client:
+        with client.beta.messages.stream(
+            model="scripted", max_tokens=32_000, system=system, messages=asked, tools=tools,
+            thinking={"type": "adaptive"}, output_config={"effort": "medium"}, context_management={"edits": edits},
+            metadata={"user_id": "user_0"}, betas=["claude-code-20250219", "context-management-2025-06-27"],
+        ) as events:  # fmt: skip
+            message = events.get_final_message()
+        assert [block.type for block in message.content] == ["thinking", "tool_use"]
+        assert message.context_management is not None
+        assert message.context_management.applied_edits == []
+        counted = client.beta.messages.count_tokens(model="scripted", messages=asked, system=system, tools=tools)
+    cached = message.usage.cache_read_input_tokens or 0
+    assert counted.input_tokens == message.usage.input_tokens + cached
+
+
 def test_events_of_blocks_do_not_overlap(messages: Any) -> None:
     asked: list[Any] = [{"role": "user", "content": "thought"}]
     events = list(messages.create(model="scripted", max_tokens=400, messages=asked, tools=TOOLS, stream=True))

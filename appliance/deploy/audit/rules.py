@@ -122,7 +122,8 @@ def shared_cache(subject: Subject) -> Iterator[Finding]:
     serving = subject.serving
     shares = subject.plan.cache.prefix_caching and not serving.front.isolate_caches
     if shares and (len(serving.key_hashes) > 1 or serving.front.keys_file is not None):
-        message = "by the time an answer takes, one key can learn whether another asked the same"
+        tells = "its usage" if serving.prompt_tokens_details else "the time it takes"
+        message = f"from an answer, by {tells}, one key can learn whether another asked the same"
         hint = "set endpoints.auth.isolate_caches: true"
         yield Finding("audit/shared-cache", Gravity.LOW, "endpoints.auth.isolate_caches", message, hint)
 

@@ -44,6 +44,10 @@ _responses, _batches = _api("responses"), _api("batches")
 _openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
 
 
+def _lists_models(serving: ServingPlan) -> bool:
+    return _openai(serving) or _anthropic(serving)
+
+
 def _page(serving: ServingPlan) -> bool:
     return serving.front.page
 
@@ -65,8 +69,8 @@ ROUTES: tuple[Route, ...] = (
     Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference")),
     Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker")),
     Route("/generate", ("POST",), "key", "live", demo.demo_generate, _api("demo")),
-    Route("/v1/models", ("GET",), "key", "live", models.list_models, _openai),
-    Route("/v1/models/{model:path}", ("GET",), "key", "live", models.get_model, _openai),
+    Route("/v1/models", ("GET",), "key", "live", models.list_models, _lists_models),
+    Route("/v1/models/{model:path}", ("GET",), "key", "live", models.get_model, _lists_models),
     Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
     Route("/v1/responses/input_tokens", ("POST",), "key", "live", response_routes.count_input_tokens, _responses),
     Route("/v1/responses/{response_id}", ("GET",), "key", "live", response_routes.get_response, _responses),

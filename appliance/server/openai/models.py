@@ -1,5 +1,7 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's words, and in Anthropic's for a client that names its version."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,22 +12,32 @@ from starlette.responses import Response
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
+_ANTHROPIC = "anthropic-version"  # a header that their clients always send
+
 
 async def list_models(state: ServerState, request: Request) -> Response:
     """Those that the caller may use."""
     caller = CALLER.get()
     names = [name for name in state.plan.model.served_names if caller is None or caller.may_use(name)]
-    models = [_card(state, name) for name in names]
-    return _json({"object": "list", "data": models})
+    cards = [_card(state, name, request.headers) for name in names]
+    if _ANTHROPIC in request.headers:
+        first, last = (names[0], names[-1]) if names else (None, None)
+        return _json({"data": cards, "has_more": False, "first_id": first, "last_id": last})
+    return _json({"object": "list", "data": cards})
 
 
 async def get_model(state: ServerState, request: Request) -> Response:
     name = unquote(request.path_params["model"])
     state.check_model(name)
-    return _json(_card(state, name))
+    return _json(_card(state, name, request.headers))
 
 
-def _card(state: ServerState, name: str) -> dict[str, Any]:
+def _card(state: ServerState, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    length = state.plan.model.max_model_len
+    if _ANTHROPIC in headers:
+        created = datetime.fromtimestamp(state.created, UTC).isoformat().replace("+00:00", "Z")
+        card = {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
+        return {**card, "max_input_tokens": length, "max_tokens": length}
     return {
         "id": name,
         "object": "model",
@@ -33,7 +45,7 @@ def _card(state: ServerState, name: str) -> dict[str, Any]:
         "owned_by": "appliance",
         "root": state.model_name,
         "parent": None,
-        "max_model_len": state.plan.model.max_model_len,
+        "max_model_len": length,
     }
 
 

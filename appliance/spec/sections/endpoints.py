@@ -56,7 +56,9 @@ class ResponsesSection(Section):
     doc: ClassVar[str] = "What replies hold beyond what was asked for."
 
     enable_force_include_usage: bool = field(False, "Usage on every reply.", apply="live")
-    enable_prompt_tokens_details: bool = field(False, "prompt_tokens_details in usage.", apply="live")
+    enable_prompt_tokens_details: bool = field(
+        True, "Usage tells how many tokens of a prompt came out of the prefix cache.", apply="live"
+    )
     return_tokens_as_token_ids: bool = field(False, "Tokens of log-probabilities as token_id:{id}.", apply="live")
 
 
@@ -161,8 +163,10 @@ class EndpointsSection(Section):
     http: HttpSection = field(HttpSection, "The listener.")
     apis: list[Api] = field(
         ["openai", "responses", "batches", "anthropic", "sagemaker"],
-        "Families of routes. batches are files and batches; inference takes and gives token ids; demo is /generate; "
-        "debug profiles the engine.",
+        "Families of routes: only what is listed is served. The default is what the clients of OpenAI, of Anthropic "
+        "(Claude Code among them) and of SageMaker ask for; responses and batches keep what clients send in "
+        "endpoints.store. batches are files and batches; inference takes and gives token ids; demo is /generate; debug "
+        "profiles the engine.",
         built_values=("openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"),
         apply="live",
     )
