@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from appliance.base.errors import ApplianceError
+from appliance.base.texts import without_mark
 from appliance.bench.scenario import Scenario
 
 # Ids below this are often special or single bytes; a benchmark prompt stays clear of them.
@@ -101,9 +102,10 @@ _PROMPTS: dict[str, Callable[[Scenario, int, random.Random, random.Random], list
 def _trace(scenario: Scenario, vocab_size: int, tokens: random.Random) -> list[WorkItem]:
     if scenario.trace_file is None:
         raise ApplianceError("the trace workload has no trace_file", hint="name a JSONL file of requests")
+    data = without_mark(Path(scenario.trace_file).read_bytes(), scenario.trace_file)
     decoder = msgspec.json.Decoder(TraceLine)
     items = []
-    for number, line in enumerate(Path(scenario.trace_file).read_bytes().splitlines(), start=1):
+    for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
         try:

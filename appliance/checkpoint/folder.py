@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
 from appliance.checkpoint.compressed_tensors import METHOD as COMPRESSED_TENSORS
 from appliance.checkpoint.compressed_tensors import join_quantized
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.token_ids import TokenIds, id_of
 
@@ -62,8 +64,11 @@ def _json(root: Path, name: str, digest: "hashlib._Hash") -> dict[str, Any] | No
         raise CheckpointError(name, f"is larger than {MAX_JSON_BYTES} bytes")
     raw = path.read_bytes()
     digest.update(name.encode() + raw)
+    refuse_pointer(name, raw)
     try:
-        value = json.loads(raw)
+        value = json.loads(without_mark(raw, name))
+    except NotUtf8Error as error:
+        raise CheckpointError(name, error.problem, error.hint) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(name, f"is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -111,6 +116,7 @@ def _tokenizer(
 ) -> TokenizerFacts:
     settings = _json(root, "tokenizer_config.json", digest) or {}
     if (root / "tokenizer.json").is_file():
+        refuse_pointer_file(root / "tokenizer.json")
         kind = "tokenizer.json"
     else:
         kind = "sentencepiece" if (root / "tokenizer.model").is_file() else "none"
@@ -137,9 +143,9 @@ def _chat_template(root: Path, settings: dict[str, Any], digest: "hashlib._Hash"
         raw = jinja.read_bytes()
         digest.update(raw)
         try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise CheckpointError(jinja.name, "is not UTF-8") from error
+            return utf8_text(raw, jinja.name)
+        except NotUtf8Error as error:
+            raise CheckpointError(jinja.name, error.problem, error.hint) from error
     stated = (_json(root, "chat_template.json", digest) or settings).get("chat_template")
     if isinstance(stated, list):
         named = {item.get("name"): item.get("template") for item in stated if isinstance(item, dict)}

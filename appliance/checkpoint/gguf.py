@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage
 from appliance.checkpoint.gguf_values import Cursor, LazyArray, MetadataValue
+from appliance.checkpoint.lfs import POINTER_BYTES, refuse_pointer
 from appliance.checkpoint.storage import BLOCKS, GGML_TYPES, UNREAD_GGML_TYPES, stored_bytes
 
 MAGIC: Final = b"GGUF"
@@ -45,6 +46,7 @@ class GgufFile:
         self._map = _map_file(path)
         try:
             cursor = Cursor(self._map, path.name)
+            refuse_pointer(path.name, self._map[:POINTER_BYTES])
             self.version, num_tensors, num_entries = _preamble(cursor)
             self.metadata: dict[str, MetadataValue] = _metadata(cursor, num_entries)
             self.alignment = _alignment(cursor, self.metadata)

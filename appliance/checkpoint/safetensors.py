@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from appliance.base.texts import NotUtf8Error, without_mark
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import TensorFacts
+from appliance.checkpoint.lfs import POINTER_BYTES, refuse_pointer
 from appliance.checkpoint.storage import SAFETENSORS_TYPES, stored_bytes
 
 MAX_HEADER_BYTES: Final = 100_000_000  # the limit of the reference implementation
@@ -50,6 +52,7 @@ def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
         header = read_header(root, _single_file(root))
         return header.tensors, [header.raw]
     raw = index.read_bytes()
+    refuse_pointer(INDEX_NAME, raw)
     weight_map = _weight_map(raw)
     headers = [read_header(root, name) for name in sorted(set(weight_map.values()))]
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -69,6 +72,8 @@ def _header_bytes(path: Path, name: str) -> tuple[bytes, int, int]:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
+            refuse_pointer(name, file.read(POINTER_BYTES))
+            file.seek(0)
             prefix = file.read(8)
             length = int.from_bytes(prefix, "little")
             if len(prefix) < 8 or length > size - 8:
@@ -152,8 +157,8 @@ def _single_file(root: Path) -> str:
 
 def _weight_map(raw: bytes) -> dict[str, str]:
     try:
-        weight_map = json.loads(raw, object_pairs_hook=_unique)["weight_map"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        weight_map = json.loads(without_mark(raw, "it"), object_pairs_hook=_unique)["weight_map"]
+    except (NotUtf8Error, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(INDEX_NAME, f"is not a weight index: {error}") from error
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(INDEX_NAME, "weight_map is not an object that names tensors")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.texts import utf8_text
 from appliance.deploy.importing.command import import_command, import_config
 from appliance.deploy.importing.compose import import_services
 from appliance.deploy.importing.draft import CannotImportError, Imported, ImportedFile, Unplaced
@@ -77,15 +78,19 @@ def _lines(unplaced: Sequence[Unplaced]) -> list[str]:
 def _text(kind: str, words: list[str]) -> str:
     """A command line as it stands, or the contents of a file; `-` is standard input."""
     if words == [STDIN]:
-        return sys.stdin.read()
+        return _lines_of(sys.stdin.buffer.read(), "standard input")
     if kind in OF_COMMAND_LINES:
         return words[0] if len(words) == 1 else " ".join(_quoted(word) for word in words)
     if len(words) != 1:
         raise CannotImportError(f"import {kind} takes one file")
     try:
-        return Path(words[0]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _lines_of(Path(words[0]).read_bytes(), words[0])
+    except OSError as error:
         raise ApplianceError(f"{words[0]} cannot be read: {error}") from error
+
+
+def _lines_of(data: bytes, where: str) -> str:
+    return utf8_text(data, where).replace("\r\n", "\n")
 
 
 def _quoted(word: str) -> str:

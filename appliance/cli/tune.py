@@ -22,6 +22,7 @@ from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from appliance.service.text_side import load_text_side
 from appliance.spec.edit import EditError, with_values
+from appliance.spec.reading import read_text
 
 WORK = Scenario(
     name="tune", num_prompts=24, input_len=256, range_ratio=0.5, output_len=64, max_concurrency=16, num_warmups=1
@@ -55,7 +56,7 @@ def run(options: TuneOptions) -> int:
     )
     target = options.output or Path(options.spec).with_suffix(".tuned.yaml")
     changes = changed(found)
-    text = tuned_text(Path(options.spec).read_text(encoding="utf-8"), found, work)
+    text = tuned_text(read_text(Path(options.spec), options.spec), found, work)
     evidence = target.with_suffix(".trials.json")
     evidence.write_bytes(msgspec.json.format(msgspec.json.encode({"workload": work, "trials": found.trials}), indent=1))
     target.write_text(text, encoding="utf-8")

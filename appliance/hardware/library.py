@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
 from appliance.hardware.errors import HardwareError
 from appliance.hardware.facts import FACTS_VERSION, HardwareFacts
 from appliance.hardware.profile import PROFILE_VERSION, Profile
@@ -34,10 +35,12 @@ def load_profiles(folder: Path | None = None) -> tuple[Profile, ...]:
 def load_profile(path: Path) -> Profile:
     """One profile file. Raises HardwareError that names the file and the field."""
     try:
-        profile = msgspec.convert(yaml.load(path.read_text(encoding="utf-8"), _Loader), Profile)
+        profile = msgspec.convert(yaml.load(utf8_text(path.read_bytes(), f"profile {path.name}"), _Loader), Profile)
     except OSError as error:
         raise HardwareError(f"profile {path.name} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except NotUtf8Error as error:
+        raise HardwareError(str(error), hint=error.hint) from error
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise HardwareError(f"profile {path.name}: {error}") from error
     if profile.version != PROFILE_VERSION:
         raise HardwareError(f"profile {path.name} has version {profile.version}; this version reads {PROFILE_VERSION}")
@@ -68,9 +71,11 @@ def load_facts(name_or_path: str | Path) -> HardwareFacts:
             raise HardwareError(f"there is no known machine {path.name!r}", hint=_suggest(path.name, facts_names()))
         path = known
     try:
-        facts = msgspec.json.decode(path.read_bytes(), type=HardwareFacts)
+        facts = msgspec.json.decode(without_mark(path.read_bytes(), f"hardware facts {path.name}"), type=HardwareFacts)
     except OSError as error:
         raise HardwareError(f"hardware facts {path.name} cannot be read: {error.strerror}") from error
+    except NotUtf8Error as error:
+        raise HardwareError(str(error), hint=error.hint) from error
     except msgspec.DecodeError as error:
         raise HardwareError(f"hardware facts {path.name}: {error}") from error
     if facts.version != FACTS_VERSION:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from appliance.base.hashing import sha256_hex
+from appliance.base.texts import MARK, without_mark
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_LINE_BYTES = 64 << 20
@@ -45,9 +46,11 @@ class LineError(Exception):
 
 
 def read_lines(path: Path) -> Iterator[InputLine]:
-    """Lines that are not blank, one at a time: the file may be larger than memory."""
+    """Lines that are not blank, one at a time: the file may be larger than memory. Raises NotUtf8Error for UTF-16."""
     with path.open("rb") as stream:
         for number, text in enumerate(stream, 1):
+            # Files that were put one behind the other have marks in the middle.
+            text = without_mark(text, "the input") if number == 1 else text.removeprefix(MARK)
             if stripped := text.strip():
                 yield InputLine(number, stripped)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from appliance.base.errors import ApplianceError
+from appliance.base.texts import without_mark
 from appliance.plan.types import KeyPlan
 
 MAX_BYTES = 1 << 20
@@ -30,7 +31,7 @@ def read_key_file(path: Path) -> list[KeyEntry]:
             data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ApplianceError(f"{path}: a file of keys has at most {MAX_BYTES} bytes")
-        entries = msgspec.json.decode(data, type=KeyFile).keys
+        entries = msgspec.json.decode(without_mark(data, str(path)), type=KeyFile).keys
     except OSError as error:
         raise ApplianceError(
             f"{path}: {error.strerror}", hint="appliance keys new NAME --file PATH makes one"

@@ -9,6 +9,7 @@ import msgspec
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.templates import SHIPPED, shipped_template
 from appliance.checkpoint.errors import CheckpointError
@@ -100,7 +101,7 @@ def _can_run(profile: Profile) -> bool:
 def load_model_facts(path: Path) -> ModelFacts:
     """A ModelFacts JSON. Raises CheckpointError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ModelFacts)
+        return msgspec.json.decode(without_mark(path.read_bytes(), path.name), type=ModelFacts)
     except OSError as error:
         raise CheckpointError(path.name, f"cannot be read: {error.strerror}") from error
     except msgspec.DecodeError as error:
@@ -191,13 +192,13 @@ def _chat_template(wanted: str | None, base: Path) -> str | None:
     data = path.read_bytes()
     if len(data) > MAX_TEMPLATE_BYTES:
         raise CheckpointError(path.name, f"a chat template has at most {MAX_TEMPLATE_BYTES} bytes")
-    return data.decode("utf-8", "replace")
+    return utf8_text(data, path.name)
 
 
 def _generation_config(path: Path) -> dict[str, Any]:
     file = path / "generation_config.json" if path.is_dir() else path
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(without_mark(file.read_bytes(), file.name), type=dict[str, Any])
     except OSError as error:
         raise CheckpointError(file.name, f"cannot be read: {error.strerror}", "decoding.generation_config") from error
     except msgspec.DecodeError as error:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from appliance.base.texts import NotUtf8Error, utf8_text
 from appliance.spec.document import Interpolate, InterpolationError
 
 FORMS = "${env:NAME}, ${env:NAME:?message}, ${file:path}"
@@ -57,10 +58,10 @@ def _file(name: str, folder: Path) -> str:
             data = stream.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise InterpolationError("interpolation/file", f"{name} is larger than {MAX_FILE_BYTES // 1024} KiB")
-        return data.decode("utf-8").rstrip("\r\n")
+        return utf8_text(data, name).rstrip("\r\n")
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         hint = "a relative path starts at the folder of the spec"
         raise InterpolationError("interpolation/file", f"cannot read {name}: {reason}", hint) from None
-    except UnicodeDecodeError:
-        raise InterpolationError("interpolation/file", f"{name} is not UTF-8 text") from None
+    except NotUtf8Error as error:
+        raise InterpolationError("interpolation/file", str(error), error.hint or "") from None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from appliance.base.diagnostics import Diagnostic
 from appliance.base.errors import SpecError
+from appliance.base.texts import NotUtf8Error, utf8_text
 from appliance.spec.nodes import MAX_BYTES
 
 
@@ -12,15 +13,14 @@ def read_text(file: Path, name: str) -> str:
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 2)
-        return data.decode("utf-8-sig")
+        return utf8_text(data, "the file")
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         found = Diagnostic(rule="file/read", message=f"cannot read the file: {reason}", file=name)
         raise SpecError([found]) from None
-    except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode("utf-8", "replace")
+    except NotUtf8Error as error:
+        before = data[: error.start].decode("utf-8-sig", "replace")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        message = "the file is not UTF-8 text"
-        hint = "save it as UTF-8"
-        found = Diagnostic(rule="file/encoding", message=message, file=name, line=line, column=column, hint=hint)
+        hint = error.hint or ""
+        found = Diagnostic(rule="file/encoding", message=str(error), file=name, line=line, column=column, hint=hint)
         raise SpecError([found]) from None

@@ -6,6 +6,9 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
+from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.lfs import refuse_pointer
 from appliance.text.errors import TokenizerError
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -30,8 +33,12 @@ def build_tokenizer(folder: Path) -> Tokenizer:
             f"{folder.name} has no tokenizer.json",
             hint="save it with transformers' AutoTokenizer(...).save_pretrained and point model.tokenizer there",
         )
+    data = path.read_bytes()
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        refuse_pointer(path.name, data)
+        tokenizer = Tokenizer.from_buffer(without_mark(data, path.name))
+    except (CheckpointError, NotUtf8Error) as error:
+        raise TokenizerError(str(error), hint=error.hint) from error
     except Exception as error:  # the library raises nothing finer
         raise TokenizerError(f"{path.name} cannot be read: {error}") from error
     tokenizer.no_truncation()
@@ -57,10 +64,17 @@ def chat_templates(folder: Path) -> dict[str, str]:
     elif isinstance(stored, list):
         found |= {str(each.get("name")): str(each.get("template")) for each in stored if isinstance(each, dict)}
     if (single := folder / "chat_template.jinja").is_file():
-        found["default"] = single.read_text("utf-8")
+        found["default"] = _template(single)
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        found[path.stem] = path.read_text("utf-8")
+        found[path.stem] = _template(path)
     return found
+
+
+def _template(path: Path) -> str:
+    try:
+        return utf8_text(path.read_bytes(), path.name).replace("\r\n", "\n")
+    except NotUtf8Error as error:
+        raise TokenizerError(str(error), hint=error.hint) from error
 
 
 def _add_listed_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
@@ -91,7 +105,9 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = msgspec.json.decode(path.read_bytes())
+        value = msgspec.json.decode(without_mark(path.read_bytes(), path.name))
+    except NotUtf8Error as error:
+        raise TokenizerError(str(error), hint=error.hint) from error
     except msgspec.DecodeError as error:
         raise TokenizerError(f"{path.name} is not JSON: {error}") from error
     if not isinstance(value, dict):

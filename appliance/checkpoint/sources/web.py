@@ -10,6 +10,7 @@ from appliance.checkpoint.sources.options import Fetch, UnreachableError
 
 _PARTIAL: Final = 206
 _RANGE_REFUSED: Final = 416
+_PAGES: Final = ("text/html", "application/xhtml+xml")
 
 
 def fetch(address: WebAddress, job: Fetch) -> Path:
@@ -37,6 +38,11 @@ def _download(url: httpx.URL, target: Path, job: Fetch) -> None:
         if have and response.status_code == _RANGE_REFUSED:
             return  # nothing is left to fetch; the digest decides
         response.raise_for_status()
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in _PAGES:
+            raise UnreachableError(
+                f"{url.scheme}://{url.host}", f"answered a page ({kind}), not a file, for {job.name}"
+            )
         resumed = have if response.status_code == _PARTIAL else 0
         tag_file.write_text(response.headers.get("etag", ""))
         length = response.headers.get("content-length")

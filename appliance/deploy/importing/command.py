@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from appliance.base.texts import NotUtf8Error, utf8_text
 from appliance.deploy.importing import llama_server, vllm
 from appliance.deploy.importing.container import place_container
 from appliance.deploy.importing.draft import Draft, Imported, deployment_name
@@ -63,6 +64,8 @@ def read_here(name: str) -> str | None:
     """The text of a file that a command line names; None where it is not here or is no text."""
     path = Path(name).expanduser()
     try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size <= _MAX_CONFIG_BYTES else None
-    except (OSError, UnicodeDecodeError):
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            return None
+        return utf8_text(path.read_bytes(), name).replace("\r\n", "\n")
+    except (OSError, NotUtf8Error):
         return None

@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from appliance.base.texts import NotUtf8Error, without_mark
 from appliance.server.batches.upload import Upload, read_upload
 from appliance.server.http.callers import owner
 from appliance.server.http.errors import ApiError, invalid, not_in_this_version
@@ -18,6 +19,7 @@ from appliance.store.files import StoredFile, StoreFullError
 
 PURPOSES = ("batch", "batch_output")
 _MOST_LISTED = 10_000
+_HEAD_BYTES = 4
 _EXPIRY_S = (3600, 30 * 86400)  # OpenAI's bounds of expires_after
 
 
@@ -106,11 +108,22 @@ def _checked(upload: Upload) -> tuple[str, float | None]:
 
 
 def _keep(state: ServerState, upload: Upload, purpose: str, lifetime: float | None) -> StoredFile:
+    _check_text(upload)
     store = state.store.files
     with tempfile.TemporaryDirectory(prefix="upload-", dir=state.store.database.folder) as folder:
         source = Path(folder) / "file"
         upload.copy_to(source)
         return store.add(owner(), source, upload.filename, purpose, lifetime)
+
+
+def _check_text(upload: Upload) -> None:
+    """Raises ApiError 400 for what no line can be read of. The bytes stay as they came, a mark included."""
+    head = upload.file.file.read(_HEAD_BYTES)
+    upload.file.file.seek(0)
+    try:
+        without_mark(head, "the file")
+    except NotUtf8Error as error:
+        raise invalid("file", f"{error}; {error.hint}", "invalid_encoding") from error
 
 
 def _unknown(file_id: str, param: str) -> ApiError:
