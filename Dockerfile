@@ -12,7 +12,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN APPLIANCE_LEVELS=all python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 # ---- cpu: no torch, no compiler
 FROM python:3.11-slim-bookworm AS cpu

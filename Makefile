@@ -19,48 +19,70 @@ BIN := $(VENV)/bin
 APPLIANCE := $(BIN)/appliance
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # What pip does for a package it copies. Where Python may not write bytecode, each command would compile the sources.
-COMPILE := $(BIN)/python -m compileall -q appliance
-NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt)
+COMPILE := $(BIN)/python -m compileall -q -j 0 appliance
+NATIVE := $(shell find kernels -name '*.cpp' -o -name '*.h' -o -name '*.map' -o -name CMakeLists.txt -o -name '*.cmake')
 CXX_SOURCES := $(shell find kernels tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CONSTRAINTS := requirements/constraints-cpu.txt
 # The AVX-512 and AMX sources on emulated instructions, so that tests run their logic on any x86-64 machine.
 EMULATED := $(if $(filter x86_64,$(shell uname -m)),build/emulated/libappliance_cpu_emulated.so)
 
-export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+# How long each part of `quickstart` and `test` took.
+TIMES := build/times
+TIMED := @.ci/timed $(TIMES)
 
-.PHONY: quickstart quickstart-down test check lint types layers pytest clients bench clean help
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
+# Tests compare every level that this processor has, and read the machine code of others; a server needs one.
+$(VENV)/.base: APPLIANCE_LEVELS ?= auto
+$(VENV)/.dev: APPLIANCE_LEVELS ?= all
+export APPLIANCE_LEVELS
+
+.PHONY: quickstart quickstart-down model test check lint style types layers pytest clients bench clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
 
-quickstart: $(VENV)/.base
-	@$(APPLIANCE) pull $(SPEC)
-	@$(APPLIANCE) apply $(SPEC)
+# The model is fetched while the compiler works.
+quickstart:
+	$(TIMED)
+	@$(MAKE) --no-print-directory $(VENV)/.packages
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.base model
+	$(TIMED) start $(APPLIANCE) apply $(SPEC)
 	@echo && echo "> $(QUESTION)"
-	@$(APPLIANCE) chat $(SPEC) --quick "$(QUESTION)" --curl
+	$(TIMED) answer $(APPLIANCE) chat $(SPEC) --quick "$(QUESTION)" --curl
+	$(TIMED) --print
+
+model: $(VENV)/.packages
+	$(TIMED) model $(BIN)/python -m appliance.cli.app pull $(SPEC)
 
 quickstart-down:
 	@$(APPLIANCE) down $(SPEC)
 
-test: $(VENV)/.dev
+test:
+	$(TIMED)
+	@$(MAKE) --no-print-directory $(VENV)/.dev
+	@$(MAKE) --no-print-directory $(EMULATED)
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory pytest
+	$(TIMED) --print
 
 check: lint types layers
 
 lint: $(VENV)/.dev
+	$(TIMED) lint $(MAKE) --no-print-directory style
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
 types: $(VENV)/.dev
-	$(BIN)/mypy
+	$(TIMED) types $(BIN)/mypy
 
 layers: $(VENV)/.dev
-	$(BIN)/lint-imports
+	$(TIMED) layers $(BIN)/lint-imports
 
 pytest: $(VENV)/.dev $(EMULATED)
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(TIMED) tests $(BIN)/pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)
@@ -83,25 +105,32 @@ $(CLIENTS)/node/.made: tests/clients/node/package.json tests/clients/node/packag
 	cd $(@D) && npm ci --no-fund --no-audit --omit-lockfile-registry-resolved
 	@touch $@
 
+$(VENV)/.packages: pyproject.toml | $(BIN)/python
+	$(TIMED) packages sh -c '$(BIN)/python .ci/requirements | $(PIP) install --quiet $(PIP_ARGS) --requirement /dev/stdin'
+	@touch $@
+
 # The base package needs no torch. -e keeps Python and profiles live; native sources are rebuilt when they change.
-$(VENV)/.base: pyproject.toml $(NATIVE) | $(BIN)/python
-	$(PIP) install --quiet $(PIP_ARGS) --editable .
+$(VENV)/.base: $(VENV)/.packages $(NATIVE)
+	$(TIMED) native $(PIP) install --quiet $(PIP_ARGS) --no-deps --editable .
 	@$(COMPILE)
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(NATIVE) $(CONSTRAINTS) | $(BIN)/python
-	$(PIP) install --quiet $(PIP_ARGS) "$$(sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))"
-	$(PIP) install --quiet $(PIP_ARGS) --constraint $(CONSTRAINTS) --editable '.[dev]'
+$(VENV)/.dev-packages: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(TIMED) torch $(PIP) install --quiet $(PIP_ARGS) "$$(sed -n 's/^torch==/torch==/p' $(CONSTRAINTS))"
+	$(TIMED) packages sh -c '$(BIN)/python .ci/requirements dev | $(PIP) install --quiet $(PIP_ARGS) --constraint $(CONSTRAINTS) --requirement /dev/stdin'
+	@touch $@ $(VENV)/.packages
+
+$(VENV)/.dev: $(VENV)/.dev-packages $(NATIVE)
+	$(TIMED) native $(PIP) install --quiet $(PIP_ARGS) --no-deps --editable .
 	@$(COMPILE)
 	@touch $@ $(VENV)/.base
 
 $(EMULATED): $(NATIVE)
-	cmake -S kernels -B $(@D) -DAPPLIANCE_EMULATED=ON >/dev/null
-	cmake --build $(@D) --target appliance_cpu_emulated appliance_cpu_emulated_amx >/dev/null
+	$(TIMED) emulated sh -c 'cmake -S kernels -B $(@D) -DAPPLIANCE_LEVELS=emulated,emulated_amx -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null && cmake --build $(@D) >/dev/null'
 	@touch $@
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	$(TIMED) environment $(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf build dist $(VENV)

@@ -12,8 +12,8 @@ from appliance.kernels.interface import KernelSet
 
 EMULATED = pathlib.Path(__file__).parents[2] / "build/emulated"
 EMULATED_HINT = (
-    "build it with: cmake -S kernels -B build/emulated -DAPPLIANCE_EMULATED=ON && "
-    "cmake --build build/emulated --target appliance_cpu_emulated appliance_cpu_emulated_amx"
+    "build it with: cmake -S kernels -B build/emulated -DAPPLIANCE_LEVELS=emulated,emulated_amx && "
+    "cmake --build build/emulated"
 )
 LEVELS = ("generic", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx", "emulated", "emulated_amx")
 

@@ -1,0 +1,93 @@
+# The processor levels: what the compiler is told for each, which of them a processor has, and which are to be built.
+#
+# What a processor needs for a level, and which it does best with, is also in appliance/catalog/kernel_sets.py and profiles/; a test
+# compares them for every machine of profiles/hardware. Run as a script this file prints the levels that would be built:
+#   cmake [-DAPPLIANCE_LEVELS=...] [-DAPPLIANCE_CPU_INFO=/proc/cpuinfo] -P kernels/levels.cmake
+cmake_minimum_required(VERSION 3.24)
+
+set(APPLIANCE_FLAGS_generic "")
+set(APPLIANCE_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(APPLIANCE_FLAGS_avx512 ${APPLIANCE_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+set(APPLIANCE_FLAGS_avx512_vnni ${APPLIANCE_FLAGS_avx512} -mavx512vnni)
+set(APPLIANCE_FLAGS_avx512_bf16 ${APPLIANCE_FLAGS_avx512_vnni} -mavx512bf16)
+# Beside the matrix unit, its processors multiply f32 faster than bf16.
+set(APPLIANCE_FLAGS_amx ${APPLIANCE_FLAGS_avx512_vnni} -mamx-tile -mamx-bf16 -mamx-int8)
+# The AVX-512 and AMX sources on emulated instructions, for tests on any machine with AVX2. The unit is the same beside any vectors.
+set(APPLIANCE_FLAGS_emulated ${APPLIANCE_FLAGS_avx2} -DAPPL_EMULATE_AVX512)
+set(APPLIANCE_FLAGS_emulated_amx ${APPLIANCE_FLAGS_avx2} -DAPPL_EMULATE_AMX)
+
+# Names and flags as /proc/cpuinfo has them. The best level first.
+set(APPLIANCE_CPU_avx2 avx2 f16c fma)
+set(APPLIANCE_CPU_avx512 ${APPLIANCE_CPU_avx2} avx512bw avx512dq avx512f avx512vl)
+set(APPLIANCE_CPU_avx512_vnni ${APPLIANCE_CPU_avx512} avx512_vnni)
+set(APPLIANCE_CPU_avx512_bf16 ${APPLIANCE_CPU_avx512_vnni} avx512_bf16 AuthenticAMD)  # Intel's take bf16 at half the rate of f32
+set(APPLIANCE_CPU_amx ${APPLIANCE_CPU_avx512_vnni} amx_bf16 amx_int8 amx_tile)
+set(APPLIANCE_X86_LEVELS amx avx512_bf16 avx512_vnni avx512 avx2 generic)
+set(APPLIANCE_TEST_LEVELS emulated emulated_amx)
+
+set(APPLIANCE_CPU_INFO /proc/cpuinfo CACHE FILEPATH "Where the processor says what it has")
+
+# The level that plans choose on this processor. A generic build runs on any, so that what is unknown here is an error, not that.
+function(appliance_best_level result)
+  set(lines "")
+  if(NOT CMAKE_CROSSCOMPILING AND EXISTS ${APPLIANCE_CPU_INFO})
+    file(STRINGS ${APPLIANCE_CPU_INFO} lines REGEX "^(vendor_id|flags)[\t ]*:")
+  endif()
+  if(NOT lines)
+    message(FATAL_ERROR "The levels of the processor that this build is for are not known here: name them, "
+                        "as in APPLIANCE_LEVELS=avx2,generic, or build them all with APPLIANCE_LEVELS=all.")
+  endif()
+  list(SUBLIST lines 0 2 lines)  # of the first processor
+  string(REGEX MATCHALL "[A-Za-z0-9_]+" has "${lines}")
+  foreach(level IN LISTS APPLIANCE_X86_LEVELS)
+    set(lacks ${APPLIANCE_CPU_${level}})
+    list(REMOVE_ITEM lacks "" ${has})
+    if(NOT lacks)
+      set(${result} ${level} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+# APPLIANCE_LEVELS as a list of levels; raises an error for names that are none.
+function(appliance_levels result)
+  set(all generic)
+  if(APPLIANCE_ARCHITECTURE MATCHES "x86_64|AMD64")
+    set(all ${APPLIANCE_X86_LEVELS})
+  endif()
+  if(APPLIANCE_LEVELS STREQUAL "all")
+    set(levels ${all})
+  elseif(APPLIANCE_LEVELS STREQUAL "auto" AND all STREQUAL "generic")
+    set(levels generic)
+  elseif(APPLIANCE_LEVELS STREQUAL "auto")
+    appliance_best_level(levels)
+  else()
+    string(REGEX MATCHALL "[^,; ]+" levels "${APPLIANCE_LEVELS}")
+  endif()
+  if(NOT all STREQUAL "generic")
+    list(APPEND all ${APPLIANCE_TEST_LEVELS})
+  endif()
+  set(unknown ${levels})
+  list(REMOVE_ITEM unknown ${all})
+  if(unknown OR NOT levels)
+    list(JOIN all ", " allowed)
+    message(FATAL_ERROR "APPLIANCE_LEVELS is '${APPLIANCE_LEVELS}', but must be auto, all, or some of ${allowed}.")
+  endif()
+  list(REMOVE_DUPLICATES levels)
+  set(${result} ${levels} PARENT_SCOPE)
+endfunction()
+
+if(NOT DEFINED APPLIANCE_LEVELS)
+  set(APPLIANCE_LEVELS auto)
+  if(DEFINED ENV{APPLIANCE_LEVELS})
+    set(APPLIANCE_LEVELS $ENV{APPLIANCE_LEVELS})
+  endif()
+  set(APPLIANCE_LEVELS ${APPLIANCE_LEVELS} CACHE STRING "Processor levels to build: auto (the best that this processor has), all, or names between commas")
+endif()
+set(APPLIANCE_ARCHITECTURE "${CMAKE_SYSTEM_PROCESSOR}")
+if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
+  cmake_host_system_information(RESULT APPLIANCE_ARCHITECTURE QUERY OS_PLATFORM)
+  appliance_levels(levels)
+  list(JOIN levels "," levels)
+  message(NOTICE "${levels}")
+endif()
