@@ -54,6 +54,12 @@ class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     field: str  # of the request, to blame in errors
     whitespace: str | None = None  # a regex for the gaps in JSON; None is up to 64 of JSON's own, "" is none
     after: str | None = None  # the constraint begins behind this text, before which anything may be said
+    places: dict[str, str] = {}  # the request's fields that parts of the source come from, by their paths in it
+
+    def field_of(self, path: str) -> str:
+        """The field to blame for what stands at this path of the source."""
+        part = max((each for each in self.places if path.startswith(each)), key=len, default=None)
+        return self.field + path if part is None else self.places[part] + path[len(part) :]
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary"):

@@ -60,6 +60,28 @@ def test_schemas_are_followed(http: httpx.Client, send: Any, fields: dict[str, A
     assert json.loads(text_of(send(http, **{**fields, **compact}))) == {"hello": False, "world": "x"}
 
 
+def test_literals_are_kept_as_they_are(http: httpx.Client) -> None:
+    """Each was answered with another literal, or ended the engine."""
+    for literal in (-(2**63), 1234567890123456789, 2**64, "\u001b[0m", {"a": [2**53 + 1]}, "\x7f"):
+        schema = {"type": "object", "properties": {"id": {"enum": [literal]}}, "required": ["id"]}
+        for wish, answer in (
+            ({"const": literal}, literal),
+            ({**schema, "additionalProperties": False}, {"id": literal}),
+        ):
+            assert json.loads(text_of(complete(http, guided_json=wish, structured_outputs=COMPACT))) == answer
+
+
+def test_references_and_bounds_as_generators_write_them(http: httpx.Client) -> None:
+    """Pointers to generic types, encoded and not; the bounds that every protobuf schema has."""
+    for pointer in ("Box%3Cstring%3E", "Box<string>"):
+        schema = {"$ref": f"#/definitions/{pointer}", "definitions": {"Box<string>": {"enum": ["yes"]}}}
+        assert text_of(complete(http, guided_json=schema)) == '"yes"'
+    int64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    schema = {"type": "array", "items": int64, "minItems": 1, "maxItems": 1}
+    answer = complete(http, guided_json=schema, structured_outputs=COMPACT, temperature=0)
+    assert -(2**63) <= json.loads(text_of(answer))[0] < 2**63
+
+
 def test_any_object_is_an_object(http: httpx.Client) -> None:
     fields = {"response_format": {"type": "json_object"}, "guided_decoding_backend": "guidance:disable-any-whitespace"}
     response = chat(http, **fields, temperature=0, logit_bias={str(2 + ord("}")): 90})
@@ -128,6 +150,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": {"properties": {"a.b": {"pattern": "(?=a)b"}}}}, 'guided_json.properties["a.b"].pattern'),
     ({"guided_json": {"$ref": "https://example.com/schema"}}, "guided_json.$ref"),
     ({"guided_json": {"$ref": "#/$defs/none"}}, "guided_json.$ref"),
+    ({"guided_json": {"allOf": [{}, {"enum": [1, 2**60 + 1]}]}}, "guided_json.allOf[1].enum[1]"),
+    ({"guided_json": {"items": {"pattern": "^a\\x1b$"}}}, "guided_json.items.pattern"),
+    ({"guided_json": {"type": "integer", "multipleOf": 2**31}}, "guided_json.multipleOf"),
     ({"guided_json": {"type": "integer", "minimum": 3, "maximum": 1}}, "guided_json.minimum"),
     ({"guided_json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "guided_json.oneOf"),
     ({"guided_json": {"type": "object", "minProperties": 2}}, "guided_json.minProperties"),
@@ -154,7 +179,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "structural_tag"}}, "response_format"),
     (
         {"response_format": {"type": "structural_tag", "triggers": ["<"], "structures": [TAG]}},
-        "response_format.tags[0].begin",
+        "response_format.structures[0].begin",
     ),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.engine.grammar.tags import json_rule
+from appliance.engine.grammar.inline import InlineSchemas
 from appliance.engine.messages import Constraint
 
 _TEXT = r"/(.|\n)*/"
@@ -56,16 +56,16 @@ class CallsOrAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     answer: Constraint
 
 
-def calls_as_lark(rules: CallsOrAnswer, options: dict[str, Any], literal: Callable[[str], str]) -> str:
+def calls_as_lark(rules: CallsOrAnswer, schemas: InlineSchemas, literal: Callable[[str], str]) -> str:
     """A grammar that calls the answer's `@answer`. literal: the Lark form of a text, which may hold special tokens."""
     names = [f"list_{place}" for place in range(len(rules.lists))]
     lines = [f"start: @answer | {' | '.join(names)}"]
     for name, each in zip(names, rules.lists, strict=True):
-        lines += _list(name, each, options, literal)
+        lines += _list(name, each, schemas, literal)
     return "\n".join([*lines, ""])
 
 
-def _list(name: str, calls: CallList, options: dict[str, Any], literal: Callable[[str], str]) -> Iterator[str]:
+def _list(name: str, calls: CallList, schemas: InlineSchemas, literal: Callable[[str], str]) -> Iterator[str]:
     each = f"{name}_call"
     more = f" ({literal(calls.separator)} {each})*" if calls.is_parallel else ""
     yield f"{name}: {literal(calls.opening)} {each}{more} {literal(calls.closing)}"
@@ -76,10 +76,10 @@ def _list(name: str, calls: CallList, options: dict[str, Any], literal: Callable
         number = f"{literal(call.numbered)} {_NUMBER} {literal(call.after)}" if call.numbered else ""
         if isinstance(call.arguments, list):
             yield f"{rule}: {begin} {number} {rule}_first_0 {literal(call.end)}"
-            yield from _parameters(rule, call, call.arguments, options, literal)
+            yield from _parameters(rule, call, call.arguments, schemas, literal)
         else:
             yield f"{rule}: {begin} {number} {rule}_arguments {literal(call.end)}"
-            yield f"{rule}_arguments: {json_rule(call.arguments, options)}"
+            yield f"{rule}_arguments: {schemas.rule(call.arguments)}"
 
 
 def _begin(text: str, literal: Callable[[str], str]) -> str:
@@ -88,7 +88,7 @@ def _begin(text: str, literal: Callable[[str], str]) -> str:
 
 
 def _parameters(
-    rule: str, call: Call, parameters: list[Parameter], options: dict[str, Any], literal: Callable[[str], str]
+    rule: str, call: Call, parameters: list[Parameter], schemas: InlineSchemas, literal: Callable[[str], str]
 ) -> Iterator[str]:
     """Two rules a parameter: for those from it on, as the first of the call and after another."""
     for place, parameter in enumerate(parameters):
@@ -102,7 +102,7 @@ def _parameters(
             yield f"{value}{lazy}: {_TEXT} {end}"
             one = f"{literal(parameter.begin)} {value}"
         else:
-            yield f"{value}: {json_rule(parameter.schema, options)}"
+            yield f"{value}: {schemas.rule(parameter.schema)}"
             one = f"{literal(parameter.begin)} {value} {literal(parameter.end)}"
         for kind, before in (("first", ""), ("next", literal(call.separator))):
             left_out = "" if parameter.is_required else f" | {rule}_{kind}_{place + 1}"

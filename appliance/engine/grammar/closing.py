@@ -8,7 +8,7 @@ the others ask for. So every answer to the closed schema is one to the schema as
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from appliance.engine.grammar.locate import definition, subschemas
+from appliance.engine.grammar.parts import definition, subschemas
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _SAID = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "$ref", *_BRANCHES)
@@ -20,6 +20,11 @@ def closable(root: Any) -> frozenset[int]:
     schemas = list(_reached(root, [root], _whole))
     parts = {id(part) for part in _reached(root, [part for each in schemas for part in _parts(root, each)], _same)}
     return frozenset(id(each) for each in schemas if id(each) not in parts and _may_close(each))
+
+
+def has_merged_parts(root: Any) -> bool:
+    """Whether some value is spoken of in several places."""
+    return any(True for schema in _reached(root, [root], _whole) for _ in _parts(root, schema))
 
 
 def _reached(root: Any, level: list[Any], below: Callable[[Any, dict[str, Any]], Iterator[Any]]) -> Iterator[Any]:

@@ -100,7 +100,7 @@ def closed_gate() -> GrammarGate:
 def _grammar(outcome: Outcome, constraint: Constraint) -> Grammar:
     """Raises Refusal."""
     if isinstance(outcome, GrammarError):
-        field = constraint.field + outcome.path
+        field = constraint.field_of(outcome.path)
         raise Refusal(ErrorKind.INVALID, field, f"{field}: {outcome}")
     if isinstance(outcome, UntriedError):
         raise Refusal(ErrorKind.OVERLOADED, None, str(outcome))

@@ -11,11 +11,13 @@ import msgspec
 
 from appliance.engine.grammar.calls import CallsOrAnswer, calls_as_lark
 from appliance.engine.grammar.gbnf import gbnf_as_lark
+from appliance.engine.grammar.inline import InlineSchemas, schema_grammar
 from appliance.engine.grammar.interface import GrammarError, MatcherError
+from appliance.engine.grammar.literals import quoted
 from appliance.engine.grammar.locate import locate
-from appliance.engine.grammar.options import json_options, with_options
+from appliance.engine.grammar.options import json_options
 from appliance.engine.grammar.rehearsal import rehearse
-from appliance.engine.grammar.tags import TagRules, quoted, tags_as_lark
+from appliance.engine.grammar.tags import TagRules, tags_as_lark
 from appliance.engine.messages import Constraint, Vocabulary
 
 if TYPE_CHECKING:  # the sandbox does without numpy
@@ -161,17 +163,27 @@ def grammar_text(
 
 def _grammars(constraint: Constraint, literal: Callable[[str], str]) -> list[dict[str, Any]]:
     if constraint.kind != "calls":
-        return [_grammar(constraint)]
+        return _alone(constraint)
     rules = msgspec.json.decode(constraint.source, type=CallsOrAnswer)
-    calls = calls_as_lark(rules, json_options(constraint), literal)
-    return [{"lark_grammar": calls}, {"name": "answer"} | _grammar(rules.answer)]
+    schemas = InlineSchemas(json_options(constraint), "of_call_")
+    calls = calls_as_lark(rules, schemas, literal)
+    answer, *others = _alone(rules.answer)
+    return [{"lark_grammar": calls}, {"name": "answer"} | answer, *schemas.grammars, *others]
+
+
+def _alone(constraint: Constraint) -> list[dict[str, Any]]:
+    """The grammar of a constraint that has no other in it, and those that its rules call."""
+    if constraint.kind != "tags":
+        return [_grammar(constraint)]
+    schemas = InlineSchemas(json_options(constraint), "of_tag_")
+    lark = tags_as_lark(msgspec.json.decode(constraint.source, type=TagRules), schemas)
+    return [{"lark_grammar": lark}, *schemas.grammars]
 
 
 def _grammar(constraint: Constraint) -> dict[str, Any]:
     match constraint.kind:
         case "json_schema":
-            schema = msgspec.json.decode(constraint.source)
-            return {"json_schema": with_options(schema, json_options(constraint))}
+            return schema_grammar(msgspec.json.decode(constraint.source), json_options(constraint))
         case "regex":
             # Classes such as \w are those of ASCII: beyond it, engines of regular expressions differ.
             body = llguidance.regex_to_lark(constraint.source, use_ascii="dws")
@@ -179,15 +191,12 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
         case "choice":
             choices = msgspec.json.decode(constraint.source, type=list[str])
             return {"lark_grammar": f"start: CHOICE\nCHOICE: {' | '.join(map(quoted, choices))}\n"}
-        case "tags":
-            rules = msgspec.json.decode(constraint.source, type=TagRules)
-            return {"lark_grammar": tags_as_lark(rules, json_options(constraint))}
         case "gbnf":
             return {"lark_grammar": gbnf_as_lark(constraint.source)}
         case "lark":
             return {"lark_grammar": constraint.source}
-        case "calls":
-            raise GrammarError("calls stand inside no other constraint")
+        case "tags" | "calls":
+            raise GrammarError(f"{constraint.kind} stand inside no other constraint")
 
 
 def _encode(*grammars: dict[str, Any]) -> str:

@@ -22,9 +22,12 @@ def json_options(constraint: Constraint) -> dict[str, Any]:
 
 
 def with_options(schema: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The schema with our options at its top, where the library looks for them; they win over the request's."""
+    """The schema with our options at its top, where the library looks for them; they win over the request's.
+
+    It goes without `$schema`: the dialect is always that of `schema`.
+    """
     if schema is True:
         return {"x-guidance": options}
     if schema is False:
         return {"x-guidance": options, "enum": []}
-    return {**schema, "x-guidance": options}
+    return {**{key: value for key, value in schema.items() if key != "$schema"}, "x-guidance": options}

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
+from appliance.engine.grammar.inline import InlineSchemas
 from appliance.engine.grammar.interface import GrammarError
-from appliance.engine.grammar.options import with_options
+from appliance.engine.grammar.literals import quoted
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,8 +29,8 @@ class TagRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stop_after_first: bool = False
 
 
-def tags_as_lark(rules: TagRules, options: dict[str, Any]) -> str:
-    """`options` are the back-end's for JSON. Raises GrammarError with the path of a trigger or tag that cannot be."""
+def tags_as_lark(rules: TagRules, schemas: InlineSchemas) -> str:
+    """Raises GrammarError with the path of a trigger or tag that cannot be."""
     _check(rules)
     lines: list[str] = []
     names: list[str] = []
@@ -42,9 +43,7 @@ def tags_as_lark(rules: TagRules, options: dict[str, Any]) -> str:
         lines.append(f"tag_{number}: trigger_{number} ({' | '.join(alternatives)})")
         lines.append(f"trigger_{number}[lazy]: TEXT {quoted(trigger)}")
         for name, tag in zip(alternatives, bodies, strict=True):
-            lines.append(
-                f"{name}: {quoted(tag.begin[len(trigger) :])} {json_rule(tag.schema, options)} {quoted(tag.end)}"
-            )
+            lines.append(f"{name}: {quoted(tag.begin[len(trigger) :])} {schemas.rule(tag.schema)} {quoted(tag.end)}")
     some = f"({' | '.join(names)})"
     match rules.stop_after_first, rules.at_least_one:
         case True, True:
@@ -54,16 +53,6 @@ def tags_as_lark(rules: TagRules, options: dict[str, Any]) -> str:
         case _, at_least_one:
             start = f"{some}{'+' if at_least_one else '*'} TEXT"
     return "\n".join([f"start: {start}", r"TEXT: /(.|\n)*/", *lines, ""])
-
-
-def json_rule(schema: Any, options: dict[str, Any]) -> str:
-    """An inline schema."""
-    return "%json " + msgspec.json.encode(with_options(schema, options)).decode()
-
-
-def quoted(text: str) -> str:
-    """A Lark string."""
-    return msgspec.json.encode(text).decode()
 
 
 def _check(rules: TagRules) -> None:

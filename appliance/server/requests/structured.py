@@ -57,12 +57,23 @@ def constraint_of(fields: GenerationFields, plan: StructuredPlan) -> Constraint 
 
 def json_constraint(schema: Schema, field: str, style: JsonStyle = JsonStyle()) -> Constraint:
     """JSON that satisfies a schema. Raises ApiError 400 naming `field` and the place in the schema."""
+    return constraint_of_ready(ready_schema(schema, field, style), field, style)
+
+
+def ready_schema(schema: Schema, field: str, style: JsonStyle) -> Schema:
+    """The schema as the back-end gets it. Raises ApiError 400 naming `field` and the place in the schema."""
     try:
-        ready = checked_schema(schema, additional_properties=style.additional_properties)
+        return checked_schema(schema, additional_properties=style.additional_properties)
     except GrammarError as error:
         raise _refused(field, error) from error
+
+
+def constraint_of_ready(
+    ready: Schema, field: str, style: JsonStyle, places: dict[str, str] | None = None
+) -> Constraint:
+    """places: see Constraint. Raises ApiError 400 for a schema of too many bytes."""
     source = _bounded(msgspec.json.encode(ready).decode(), field, MAX_SOURCE)
-    return Constraint(kind="json_schema", source=source, field=field, whitespace=style.whitespace)
+    return Constraint(kind="json_schema", source=source, field=field, whitespace=style.whitespace, places=places or {})
 
 
 def _wishes(fields: GenerationFields, style: JsonStyle) -> Iterator[Constraint]:
@@ -133,22 +144,23 @@ def _grammar(text: str, field: str) -> Constraint:
 def _tags(tag: StructuralTag, field: str, style: JsonStyle) -> Constraint:
     if tag.format is not None:
         each = [(part.begin, part.content.json_schema, part.end) for part in tag.format.tags]
-        schemas_at = f"{field}.format.tags[{{}}].content.json_schema"
+        tags_at, schemas_at = f"{field}.format.tags", ".content.json_schema"
         triggers, flags = tag.format.triggers, (tag.format.at_least_one, tag.format.stop_after_first)
     elif tag.structures is not None and tag.triggers is not None:
         each = [(part.begin, part.schema, part.end) for part in tag.structures]
-        schemas_at = f"{field}.structures[{{}}].schema"
+        tags_at, schemas_at = f"{field}.structures", ".schema"
         triggers, flags = tag.triggers, (False, False)
     else:
         message = f"{field} needs structures and triggers, or format"
         raise invalid(field, message, "missing_required_parameter")
-    tags = []
+    tags, places = [], {}
     for place, (begin, schema, end) in enumerate(each):
-        ready = msgspec.json.decode(json_constraint(schema, schemas_at.format(place), style).source)
+        places[f".tags[{place}]"] = f"{tags_at}[{place}]"
+        ready = ready_schema(schema, f"{tags_at}[{place}]{schemas_at}", style)
         tags.append(Tag(begin=begin, schema=ready, end=end))
     rules = TagRules(triggers=triggers, tags=tags, at_least_one=flags[0], stop_after_first=flags[1])
     source = _bounded(msgspec.json.encode(rules).decode(), field, MAX_SOURCE)
-    return Constraint(kind="tags", source=source, field=field, whitespace=style.whitespace)
+    return Constraint(kind="tags", source=source, field=field, whitespace=style.whitespace, places=places)
 
 
 def _style(fields: GenerationFields, plan: StructuredPlan) -> JsonStyle:

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from appliance.engine.grammar.calls import Call, CallList, CallsOrAnswer, Parameter
+from appliance.engine.grammar.parts import standalone
 from appliance.engine.messages import Constraint
 from appliance.plan.types import StructuredPlan
 from appliance.server.http.errors import invalid
-from appliance.server.requests.structured import MAX_SOURCE, JsonStyle, json_constraint
+from appliance.server.requests.call_schemas import arguments_schema
+from appliance.server.requests.structured import MAX_SOURCE, JsonStyle, ready_schema
 from appliance.server.requests.tools import ToolWish, call_style
-from appliance.text.tools.forced import named_schema
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.spelling import ParameterSpelling, Spelling
 from appliance.text.tools.tagged_values import is_text
@@ -53,7 +54,7 @@ def calls_or_answer(answer: Constraint, wish: ToolWish, form: ToolFormat | None,
 
 def _call(spelling: Spelling, place: int, name: str, schema: Mapping[str, Any] | None, style: JsonStyle) -> Call:
     field = f"tools[{place}].function.parameters"
-    ready = _checked(named_schema(schema), field, style)
+    ready: Any = ready_schema(arguments_schema(schema, field), field, style)
     arguments: dict[str, Any] | bool | list[Parameter] = ready
     if spelling.parameters is not None:
         if not _WORD.fullmatch(name):
@@ -78,17 +79,17 @@ def _parameters(spelling: ParameterSpelling, schema: Any, field: str) -> list[Pa
     if unknown or any(word in schema for word in ("anyOf", "oneOf", "allOf", "$ref", "enum", "const")):
         problem = f"{field}: this model's calls name one argument after another, so all must be in properties"
         raise invalid(field, problem, "invalid_schema")
-    homes = {home: schema[home] for home in ("$defs", "definitions") if home in schema}
     found: list[Parameter] = []
     for key, each in properties.items():
         if not _WORD.fullmatch(key):
             raise invalid(f"{field}.properties", f"this model's calls cannot spell {key[:60]!r}", "invalid_schema")
         is_text_alone = spelling.has_text and is_text(each)
+        alone, definitions, _ = standalone(schema, each)
         found.append(
             Parameter(
                 begin=spelling.before + key + spelling.middle,
                 end=spelling.end,
-                schema=None if is_text_alone else {**each, **homes} if isinstance(each, dict) else each,
+                schema=None if is_text_alone else {**alone, "$defs": definitions} if definitions else alone,
                 choices=_texts(each) if is_text_alone else [],
                 is_required=key in required,
             )
@@ -100,7 +101,3 @@ def _texts(schema: Any) -> list[str]:
     """The texts that a schema of texts lists; empty for any."""
     listed = schema.get("enum", [schema["const"]] if "const" in schema else [])
     return [text for text in listed if isinstance(text, str)]
-
-
-def _checked(schema: Mapping[str, Any], field: str, style: JsonStyle) -> Any:
-    return msgspec.json.decode(json_constraint(dict(schema), field, style).source)

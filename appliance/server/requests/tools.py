@@ -11,10 +11,11 @@ from appliance.engine.messages import Constraint
 from appliance.plan.types import ParsersPlan, StructuredPlan
 from appliance.server.http.bodies import wrong_value
 from appliance.server.http.errors import invalid
+from appliance.server.requests.call_schemas import arguments_schema, calls_schema
 from appliance.server.requests.fields import ChatFields
 from appliance.server.requests.kinds import CHAT_CHOICES, CHAT_TOOLS
-from appliance.server.requests.structured import JsonStyle, json_constraint
-from appliance.text.tools.forced import REQUIRED_CALLS, named_call, named_schema, required_schema
+from appliance.server.requests.structured import JsonStyle, constraint_of_ready, ready_schema
+from appliance.text.tools.forced import REQUIRED_CALLS, named_call
 from appliance.text.tools.format import ToolContext, ToolFormat
 
 MAX_TOOLS = 1024
@@ -102,12 +103,15 @@ class ToolWish:
             problem = "tool_choice required and a named tool need structured output, which is off on this server"
             raise invalid("tool_choice", problem, "unsupported_parameter")
         style = call_style(plan)
-        for place, (name, schema) in enumerate(self.tools.items()):
+        ready, fields = {}, []
+        for place, (name, parameters) in enumerate(self.tools.items()):
             if self.mode == "required" or name == self.name:
-                found = json_constraint(named_schema(schema), f"tools[{place}].function.parameters", style)
+                fields.append(f"tools[{place}].function.parameters")
+                ready[name] = ready_schema(arguments_schema(parameters, fields[-1]), fields[-1], style)
         if self.mode == "named":
-            return found
-        return json_constraint(required_schema(self.tools, parallel=self.is_parallel), "tools", style)
+            return constraint_of_ready(ready[self.name or ""], fields[0], style)
+        calls, places = calls_schema(ready, fields, parallel=self.is_parallel)
+        return constraint_of_ready(calls, "tools", style, places)
 
 
 def call_style(plan: StructuredPlan) -> JsonStyle:
