@@ -3,6 +3,7 @@
 import json
 import ssl
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from appliance.base.hashing import key_hash
 from appliance.deploy.probe import ask_ready
 from appliance.engine.scripted import Script
 from tests.server.certificates import authority
-from tests.server.harness import continues, running, says, wait_until
+from tests.server.harness import Server, continues, running, says, wait_until
 
 GREET = {"messages": [{"role": "user", "content": "greet"}]}
 SCRIPT = Script(replies=[says("greet", "hello")])
@@ -133,6 +134,32 @@ def test_middleware_runs_behind_the_gate(tmp_path: Path) -> None:
         refused = http.get("/version", headers={"teapot": "1"})
         assert refused.status_code == 401
         assert "x-stamp" not in refused.headers
+
+
+@pytest.mark.parametrize("where", ["before", "handler", "midst"])
+def test_a_fault_of_ours_is_logged_once(failing: Server, where: str) -> None:
+    def num_logged() -> int:
+        return failing.log.read_text().count("Traceback (most recent call last)")
+
+    before = num_logged()
+    with failing.http() as http:
+        try:
+            answer = http.post("/tokenize", json={"prompt": "x"}, headers={"x-fail": where})
+        except httpx.RemoteProtocolError:
+            assert where == "midst"  # it had begun, so it can only be cut
+        else:
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["type"]) == (500, "internal_error", "server_error")
+        wait_until(lambda: num_logged() > before, "it is logged")
+        assert http.get("/livez").status_code == 200  # whatever else would be logged is by now
+    assert num_logged() == before + 1
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    plan: dict[str, Any] = {"front": {"middleware": ["tests.server.middleware.Failing"]}}
+    with running(tmp_path_factory.mktemp("failing"), SCRIPT, **plan) as server:
+        yield server
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ async def read_upload(request: Request, max_bytes: int) -> Upload:
     """Raises ApiError: 413 past `max_bytes`, 415 for another content type, 400 for what is no such form."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise ApiError(415, "files are uploaded as multipart/form-data", code="content_type")
+    if (encoding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        message = f"the content encoding is {encoding[:40]!r}; files are uploaded without one"
+        raise ApiError(415, message, code="content_encoding", headers={"Accept-Encoding": "identity"})
     parser = MultiPartParser(
         request.headers, _bounded(request, max_bytes + _OVERHEAD), max_files=1, max_fields=MAX_FIELDS
     )

@@ -30,6 +30,7 @@ _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 
 def reason_for_absence(method: str, path: str) -> str | None:
     """Why a path that is not served here is not; None for one that nobody knows."""
+    method = "GET" if method == "HEAD" else method
     if any(method in methods and pattern.fullmatch(path) for pattern, methods in _SWITCHED):
         return "it is switched off here (endpoints.apis, endpoints.http)"
     return next((reason for pattern, reason in _ABSENT if pattern.fullmatch(path)), None)

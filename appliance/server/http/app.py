@@ -1,5 +1,6 @@
 """The ASGI application of one server."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -10,21 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from appliance.base.log import logger
 from appliance.jobs.lines import ENDPOINTS as BATCH_ENDPOINTS
 from appliance.server.http import degraded
-from appliance.server.http.absent import reason_for_absence
 from appliance.server.http.bodies import IGNORED_FIELDS
-from appliance.server.http.errors import ApiError, as_api_error
-from appliance.server.http.gate import Gate
+from appliance.server.http.errors import ApiError, as_api_error, internal_error
+from appliance.server.http.gate import Gate, route_path
+from appliance.server.http.misses import Misses
 from appliance.server.http.openapi import document
 from appliance.server.http.plugins import wrapped
 from appliance.server.http.routes import ROUTES, Route, error_shape
 from appliance.server.http.tracing import note_arrival
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
-
-_log = logger("server")
 
 
 def make_app(state: ServerState) -> ASGIApp:
@@ -39,8 +37,9 @@ def make_app(state: ServerState) -> ASGIApp:
         if route.path in BATCH_ENDPOINTS:
             state.batch_endpoints[route.path] = endpoint
         name = route.handler.__name__
-        api.add_api_route(route.path, endpoint, methods=list(route.methods), name=name, response_model=None)
-    api.add_exception_handler(HTTPException, _http_error)
+        methods = [*route.methods, "HEAD"] if "GET" in route.methods else list(route.methods)
+        api.add_api_route(route.path, endpoint, methods=methods, name=name, response_model=None)
+    api.add_exception_handler(HTTPException, _missed(Misses(served)))
     api.add_exception_handler(Exception, _internal_error)
     front = serving.front
     app: ASGIApp = Gate(wrapped(api, front.middleware), state)
@@ -78,18 +77,14 @@ def _endpoint(state: ServerState, route: Route) -> Any:
     return endpoint
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = f"{request.method[:20]} {request.url.path[:200]}: {str(error.detail).lower()}"
-    code = {404: "unknown_path", 405: "method_not_allowed"}.get(error.status_code)
-    if error.status_code == 404 and (reason := reason_for_absence(request.method, request.scope["path"])) is not None:
-        message, code = f"{message}; {reason}", "not_served"
-    shape = error_shape(request.url.path)
-    return ApiError(error.status_code, message, code=code, headers=error.headers).response(shape)
+def _missed(misses: Misses) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def missed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return misses.answer(request.method, route_path(request.scope), error)
+
+    return missed
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
-    """The traceback goes to the log, never to the client."""
-    _log.error("a request failed", exc_info=error)
-    message = "the server failed on this request; its log says why"
-    return ApiError(500, message, code="internal_error").response(error_shape(request.url.path))
+    """The gate, to which the error goes on, logs it."""
+    return internal_error().response(error_shape(route_path(request.scope)))

@@ -1,5 +1,6 @@
 """Request bodies: bounded, typed, and refused with the name of the field that is wrong."""
 
+import asyncio
 import re
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ from starlette.requests import ClientDisconnect, Request
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
 from appliance.server.http import degraded
+from appliance.server.http.encodings import PIECE_BYTES, body_of
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.http.kinds import steps_of, unserved_kind
 from appliance.server.state import ServerState
@@ -24,10 +26,18 @@ _SHOWN_NAME = 100
 UNKNOWN_FIELD = "unknown_parameter"  # the code of the error
 IGNORED_FIELDS = "appliance.ignored_fields"  # in a request's scope: names that were left out
 MAX_IGNORED = 32
+_BODY = "appliance.body"  # in a request's scope: a body that was given back
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Raises ApiError: 413 past the limit, 415 for another content type, 400 when it does not end."""
+    """The plain bytes of the body.
+
+    Raises ApiError: 413 past the limit, 415 for another content type or an encoding that is not taken, 400 when it
+    does not end.
+    """
+    given_back: bytes | None = request.scope.pop(_BODY, None)
+    if given_back is not None:
+        return given_back
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and not kind.endswith("+json"):
         raise ApiError(
@@ -39,16 +49,26 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     if declared.isascii() and declared.isdigit() and len(declared) < 20 and int(declared) > max_bytes:
         raise too_large
+    packed = body_of(request.headers.getlist("content-encoding"))
     pieces, size = [], 0
     try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > max_bytes:
-                raise too_large
-            pieces.append(piece)
+        async for received in request.stream():
+            for piece in packed.feed(received):
+                size += len(piece)
+                if size > max_bytes:
+                    raise too_large
+                pieces.append(piece)
+                if len(piece) >= PIECE_BYTES:
+                    await asyncio.sleep(0)  # it was small and becomes large: others have their turn
     except ClientDisconnect as error:
         raise ApiError(400, "the body did not end") from error
+    packed.end()
     return b"".join(pieces)
+
+
+def give_back(request: Request, body: bytes) -> None:
+    """The next read_body of this request answers `body`."""
+    request.scope[_BODY] = body
 
 
 def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

@@ -86,6 +86,11 @@ def not_in_this_version(param: str, what: str | None = None) -> ApiError:
     return invalid(param, f"{what or param} is not in this version", "unsupported_parameter")
 
 
+def internal_error() -> ApiError:
+    """The traceback goes to the log, never to the client."""
+    return ApiError(500, "the server failed on this request; its log says why", code="internal_error")
+
+
 def as_api_error(error: RequestFailedError | InvalidSamplingError) -> ApiError:
     if isinstance(error, InvalidSamplingError):
         return invalid(error.field, str(error), "invalid_value")

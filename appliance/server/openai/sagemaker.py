@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive
 
-from appliance.server.http.bodies import decode_body, json_decoder, read_body
+from appliance.server.http.bodies import decode_body, give_back, json_decoder, read_body
 from appliance.server.http.errors import invalid
 from appliance.server.openai.chat import create_chat_completion
 from appliance.server.openai.completions import create_completion
@@ -30,17 +29,5 @@ async def invocations(state: ServerState, request: Request) -> Response:
     kind = decode_body(body, _DECODER)
     if (kind.messages is None) == (kind.prompt is None):
         raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")
-    again = Request(request.scope, _replay(body, request))
-    return await (create_completion if kind.messages is None else create_chat_completion)(state, again)
-
-
-def _replay(body: bytes, request: Request) -> Receive:
-    """The body once more; what comes after it comes from the client."""
-    pending = [body]
-
-    async def receive() -> Message:
-        if not pending:
-            return await request.receive()
-        return {"type": "http.request", "body": pending.pop(), "more_body": False}
-
-    return receive
+    give_back(request, body)
+    return await (create_completion if kind.messages is None else create_chat_completion)(state, request)
