@@ -62,7 +62,7 @@ def test_what_was_planned_is_said_with_every_answer(tmp_path: Path) -> None:
 
 
 def test_the_guide_lists_every_kind() -> None:
-    text = (Path(__file__).parents[2] / "docs/guides/http.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/guides/errors.md").read_text()
     for each in DEGRADATIONS:
         when = "planned" if each.planned else "request"
         assert f"| `{each.kind}` | {when} | {each.what} | `{each.error}` |" in text
