@@ -21,7 +21,8 @@ def has_a_line(path: Path) -> bool:
 
 def test_a_killed_batch_goes_on(appliance: CommandLine, spec: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("\n".join([*(request(n) for n in range(NUM_LINES)), '{"custom_id": "bad"}']) + "\n")
+    lines = [*(request(n) for n in range(NUM_LINES)), '{"custom_id": "bad"}']
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")  # with a byte order mark, as Windows writes it
     command = appliance.command("batch", spec, "-i", source, "-o", target, "--max-concurrency", 2)
     with subprocess.Popen(command, env=appliance.environment, stderr=subprocess.DEVNULL) as killed:
         wait_until(lambda: has_a_line(target) or killed.poll() is not None, "nothing was written", timeout_s=60.0)
