@@ -264,7 +264,10 @@ def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
         return claimed
     if rope.kind == "yarn":
         claimed = int(number_of(rope.parameters, "original_max_position_embeddings", claimed))
-    scaled = int(claimed * number_of(rope.parameters, "factor", 1.0))
+    factor = number_of(rope.parameters, "factor", 1.0)
+    if factor <= 0:
+        return claimed  # no rotation has such a factor, which the model's family says
+    scaled = int(claimed * factor)
     if not 0 < scaled < MAX_COUNT:
         raise CheckpointError("config.json", f"the rotary scaling makes a context of {scaled} tokens")
     return scaled

@@ -161,7 +161,7 @@ def test_experts() -> None:
         ({"rope_parameters": None, "rope_scaling": ""}, "rope_scaling is ''; a mapping"),
         ({"rope_parameters": {"rope_theta": -1.0}}, "rope_theta is -1.0; a number above 0"),
         ({"rope_parameters": {"partial_rotary_factor": 0}}, "partial_rotary_factor is 0; a number above 0"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": -4.0}}, "a context of -8192 tokens"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 1e-9}}, "a context of 0 tokens"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 1e25}}, "the rotary scaling makes a context of"),
         ({"final_logit_softcapping": 0.0}, "final_logit_softcapping is 0.0; a number above 0"),
         ({"rope_parameters": {"rope_type": "magic"}}, "'magic' is not known"),

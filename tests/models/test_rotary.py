@@ -8,6 +8,7 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from appliance.checkpoint.config import normalize_config
+from appliance.checkpoint.errors import CheckpointError
 from appliance.layers.rope import RopeSpec
 from appliance.loading.rope import inverse_frequencies
 from appliance.models.errors import ModelError
@@ -94,6 +95,11 @@ def test_dynamic_scaling_runs_where_it_changes_nothing() -> None:
     assert caught.value.hint == "set model.max_model_len to 16384 or less"
 
 
+def test_a_theta_that_turns_nothing_is_the_configs_fault() -> None:
+    with pytest.raises(CheckpointError, match="rope_theta is 0; a number above 0 is expected"):
+        ours({**config().to_dict(), "rope_parameters": {"rope_theta": 0}})
+
+
 def test_what_is_missing_or_unknown_is_named() -> None:
     with pytest.raises(ModelError, match="needs the number low_freq_factor"):
         ours({**config().to_dict(), "rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4}})
@@ -112,7 +118,6 @@ def test_what_is_missing_or_unknown_is_named() -> None:
         ({"rope_type": "yarn", "factor": 4.0, "beta_fast": 0}, "gives no frequencies"),
         ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}, "the smaller one"),
         ({"rope_type": "longrope", "long_factor": [0.0], "short_factor": [1.0]}, "a list of numbers above 0"),
-        ({"rope_theta": 0}, "rope_theta is 0"),
     ],
 )
 def test_numbers_that_give_no_frequencies_are_refused(rope: dict[str, Any], message: str) -> None:
