@@ -11,7 +11,8 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.interface import Executable, ExecutionLimits
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import Executable
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import load_model
 from appliance.plan.overrides import with_config_overrides
@@ -56,26 +57,25 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
         plan,
         facts,
         kernel_set,
-        execution_limits(plan, config),
+        execution_of(plan, config),
         lambda done, total: progress("weights", done, total),
         cache_dir() / PACKED_FOLDER,
     )
     return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights)
 
 
-def execution_limits(plan: EnginePlan, config: SchedulerConfig) -> ExecutionLimits:
-    return ExecutionLimits(
+def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
+    limits = ExecutionLimits(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
         max_num_sampled=config.max_num_sampled,
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
-        kv_dtype=plan.precision.kv_dtype,
-        num_threads=plan.kernels.num_threads,
-        quantize_activations=plan.precision.quantize_activations,
-        screen_logits=plan.kernels.screen_logits,
     )
+    numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
+    placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)
+    return Execution(limits, numerics, placement)
 
 
 def _scripted(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:

@@ -7,7 +7,7 @@ import numpy as np
 from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import Chunk, StepPlan
-from appliance.kernels.interface import PastTokens, StepInputs
+from appliance.kernels.interface import FewLogits, PastTokens, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -17,20 +17,24 @@ _NO_VALUES = np.zeros(0, np.float32)
 @dataclass(slots=True)
 class LogitRows:
     """Whose logits a step asks for, R rows: the row of the engine, and the token whose log-probability is asked there
-    (NO_TOKEN where one is to be sampled)."""
+    (NO_TOKEN where one is to be sampled). Of inputs of one revision, they are the same."""
 
     tokens: Int32  # [R], indices into the step's tokens
     rows: Int32  # [R]
     given: Int32  # [R]
     num_sampled: int  # of R; these come first
+    revision: int = 0  # of the inputs
 
 
 class InputBuilder:
-    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode, the same
-    objects go on, and their numbers move."""
+    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode, inputs of the
+    same revision go on, and their numbers move. `few_logits` None: all logits of every row are asked for."""
 
-    def __init__(self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int, few_logits: FewLogits | None = None
+    ) -> None:
         self._rows = rows
+        self._few_logits = few_logits
         self._block_size = block_size
         self._slots = np.empty(max_num_tokens, np.int32)
         self._token_ids = np.empty(max_num_tokens, np.int32)
@@ -77,6 +81,8 @@ class InputBuilder:
         if (write_starts > starts).any():
             slots[positions < np.repeat(write_starts, lengths)] = -1
         ends = starts + lengths
+        wanted = self._logit_rows(chunks, row_ids, sample, query_start)
+        num_largest = self._num_largest(wanted.rows)
         inputs = StepInputs(
             token_ids=token_ids,
             positions=positions,
@@ -84,22 +90,26 @@ class InputBuilder:
             query_start=query_start,
             seq_lens=ends,
             block_tables=self._gather_tables(row_ids, int(ends.max())),
-            sampled_rows=_NO_IDS,
+            sampled_rows=wanted.tokens,
+            num_largest=num_largest,
+            past=None if num_largest is None else self._past(wanted.rows),
         )
-        wanted = self._logit_rows(chunks, row_ids, sample, query_start)
-        inputs.sampled_rows = wanted.tokens
-        self._ask_for_few(inputs, wanted.rows)
+        wanted.revision = inputs.revision
         return inputs, wanted
 
-    def _ask_for_few(self, inputs: StepInputs, rows: Int32) -> None:
-        """Unless an eighth of the rows or more want all logits: to compute all of all is as fast then."""
+    def _num_largest(self, rows: Int32) -> Int32 | None:
+        """None where so many rows want all logits that few are not worth asking for."""
+        if self._few_logits is None:
+            return None
         asked = self._rows.num_largest[rows]
-        if 8 * np.count_nonzero(asked == 0) >= len(asked):
-            return
-        inputs.num_largest = asked
+        wants_all = np.count_nonzero(asked == 0)
+        return None if wants_all >= self._few_logits.whole_share * len(asked) else asked
+
+    def _past(self, rows: Int32) -> PastTokens | None:
         is_penalised = self._rows.is_penalised[rows]
-        if is_penalised.any():
-            inputs.past = PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
+        if not is_penalised.any():
+            return None
+        return PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
         """[S, blocks of the longest sequence and some more], contiguous."""
@@ -132,15 +142,16 @@ class BatchBuilder:
     def __init__(self, rows: Rows, mode: LogprobsMode) -> None:
         self._rows = rows
         self._mode = mode
-        self._last: SamplingBatch | None = None  # of `_version`, and of nothing but sampled rows without lists
-        self._version = -1
+        self._last: SamplingBatch | None = None  # of nothing but sampled rows without lists, and
+        self._gathered = (-1, 0)  # of this version of the rows and this revision of the inputs
 
     def build(self, wanted: LogitRows) -> SamplingBatch:
         """Valid until the next call: as long as the same rows decode, only their lengths change."""
         rows, last = self._rows, self._last
-        if last is None or rows.version != self._version or last.token_row is not wanted.rows:
+        asked = rows.version, wanted.revision
+        if last is None or asked != self._gathered:
             batch = self._gather(wanted)
-            self._version = rows.version
+            self._gathered = asked
             self._last = None if rows.biases or rows.forbidden or rows.prompt_logprobs else batch
             return batch
         last.num_tokens[:] = last.position[:] = rows.num_tokens[wanted.rows]

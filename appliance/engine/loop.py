@@ -140,6 +140,8 @@ class EngineLoop:
 
     def idle(self) -> bool:
         """Uses a moment without work: makes one more block of the cache resident. False when enough of it is."""
+        if not self._runner.is_lazy:
+            return False
         block = self._scheduler.kv.pool.touch_next(self._prefault_blocks)
         if block is None:
             return False

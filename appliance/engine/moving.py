@@ -53,6 +53,7 @@ class MovingInputs:
         inputs.slot_mapping += offsets
         if inputs.past is not None:
             np.multiply(rows.num_tokens[self._row_ids], self._is_penalised, out=inputs.past.count)
+        inputs.follows = True
         self._is_ahead = True
         return True
 

@@ -16,11 +16,12 @@ from appliance.engine.inputs import LogitRows
 from appliance.engine.messages import ErrorKind, ProcessorCall
 from appliance.engine.rows import Rows
 from appliance.engine.step import NewRow, RowError
+from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import NO_TOKEN, SamplingBatch
 
-Logits = npt.NDArray[np.float32]
-Bias = tuple[npt.NDArray[np.int32], Logits]  # ids, and what is added to their logits
-Processor = Callable[[list[int], list[int], Logits], Any]  # (prompt, output, logits) -> logits
+Row = npt.NDArray[np.float32]  # the logits [V] of one row
+Bias = tuple[npt.NDArray[np.int32], Row]  # ids, and what is added to their logits
+Processor = Callable[[list[int], list[int], Row], Any]  # (prompt, output, logits) -> logits
 
 
 class ProcessorError(Exception):
@@ -80,14 +81,15 @@ class RowProcessors:
     def apply(
         self, wanted: LogitRows, batch: SamplingBatch, logits: Logits
     ) -> tuple[SamplingBatch, dict[int, RowError]]:
-        """The batch with their biases, and the rows in which one failed. logits: float32 [R, V], left unchanged."""
+        """The batch with their biases, and the rows in which one failed. The logits are left unchanged."""
         errors: dict[int, RowError] = {}
         if not self._by_row:
             return batch, errors
         changes: dict[int, Bias] = {}
         for at, row in self._sampled(wanted):
             try:
-                changes[at] = _difference(logits[at], self._process(row, logits[at]))
+                before = logits.row(at)
+                changes[at] = _difference(before, self._process(row, before))
             except ProcessorError as error:
                 errors[row] = RowError(ErrorKind.INTERNAL, f"a logits processor failed: {error}")
         return _with_biases(batch, changes), errors
@@ -97,7 +99,7 @@ class RowProcessors:
             if given == NO_TOKEN and row in self._by_row:
                 yield at, row
 
-    def _process(self, row: int, logits: Logits) -> Logits:
+    def _process(self, row: int, logits: Row) -> Row:
         start, end = int(self._rows.num_prompt[row]), int(self._rows.num_tokens[row])
         tokens: list[int] = self._rows.token_ids[row, :end].tolist()
         for each in self._by_row[row]:
@@ -119,13 +121,13 @@ def _made(call: ProcessorCall) -> Processor:
     except ProcessorError as error:
         reason = str(error)
 
-    def fail(prompt: list[int], output: list[int], logits: Logits) -> Logits:
+    def fail(prompt: list[int], output: list[int], logits: Row) -> Row:
         raise RuntimeError(reason)
 
     return fail
 
 
-def _difference(before: Logits, after: Logits) -> Bias:
+def _difference(before: Row, after: Row) -> Bias:
     """Ids whose logit is another, and what to add; where the model itself said -inf nothing can be added."""
     ids = np.flatnonzero((before != after) & np.isfinite(before)).astype(np.int32)
     return ids, after[ids] - before[ids]

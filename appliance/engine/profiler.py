@@ -13,7 +13,7 @@ from appliance.engine.laps import Laps
 from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfile
 from appliance.engine.step import StepPlan
 from appliance.kernels.counts import count_step
-from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.interface import Executable, Profiled, StepInputs
 from appliance.program.work import StepCounts, Unit, windows_of
 
 StepKind = Literal["decode", "prefill", "mixed"]
@@ -42,13 +42,17 @@ class _Sums:
 
 
 class StepProfiler(Laps):
-    """Looks from its making until `finish`. Costs a few clock readings a step, and two an operator."""
+    """Looks from its making until `finish`. Costs a few clock readings a step, and two an operator.
+
+    Of an executable that is not Profiled it tells the phases alone.
+    """
 
     def __init__(self, executable: Executable, block_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._executable = executable
+        profiled = executable if isinstance(executable, Profiled) else None
+        self._profiled = profiled
         self._block_size = block_size
         self._clock = clock
-        self._work = executable.operator_work()
+        self._work = () if profiled is None else profiled.operator_work()
         self._windows = windows_of(self._work)
         self._seconds = np.zeros(len(self._work))
         self._kinds: dict[StepKind, _Sums] = {}
@@ -58,7 +62,8 @@ class StepProfiler(Laps):
         self._is_ahead = False
         self._threads = _thread_seconds()
         self._started = self._last = clock()
-        executable.time_operators(self._seconds)
+        if profiled is not None:
+            profiled.time_operators(self._seconds)
 
     def begin(self) -> None:
         self.lap("between")
@@ -80,7 +85,7 @@ class StepProfiler(Laps):
     def ran(self, inputs: StepInputs) -> None:
         self.lap("model")
         self._is_ahead = False
-        self._shared_keys = self._executable.shared_keys
+        self._shared_keys = 0 if self._profiled is None else self._profiled.shared_keys
         self._counts = count_step(inputs, self._block_size, self._windows)
         self._last = self._clock()  # the profiler's own work is nobody's
 
@@ -107,7 +112,8 @@ class StepProfiler(Laps):
             self._last = self._clock()
 
     def finish(self) -> EngineProfile:
-        self._executable.time_operators(None)
+        if self._profiled is not None:
+            self._profiled.time_operators(None)
         threads = {name: seconds - self._threads.get(name, 0.0) for name, seconds in _thread_seconds().items()}
         return EngineProfile(
             seconds=self._clock() - self._started,

@@ -7,12 +7,10 @@ import numpy.typing as npt
 
 from appliance.engine.messages import SamplingParams
 from appliance.engine.step import NewRow
+from appliance.kernels.interface import LEAST_SCREENED_TEMPERATURE
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
 
 Int32 = npt.NDArray[np.int32]
-
-_MOST_TOP_K = 128  # beyond, candidates are so many that a screen of the logits gains little
-_LEAST_TEMPERATURE = 0.001  # below, what is less may not stay less when divided by it (StepInputs.num_largest)
 
 
 @dataclass(slots=True)
@@ -40,8 +38,10 @@ class ForbiddenIds:
 class Rows:
     """Arrays by row. token_ids int32 [rows, max_len] and block_table int32 [rows, max_blocks] are touched lazily."""
 
-    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int) -> None:
+    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int, most_largest: int = 0) -> None:
+        """`most_largest`: how many of the largest logits of a row may be asked for alone; 0 where all are computed."""
         self.vocab_size = vocab_size
+        self._most_largest = most_largest
         self.version = 0  # of all but the tokens: who gathered them needs not gather them again
         self.token_ids = np.zeros((num_rows, max_len), np.int32)
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
@@ -81,7 +81,7 @@ class Rows:
         self.repetition_penalty[row] = sampling.repetition_penalty
         self.seed[row] = new.seed
         self.num_logprobs[row] = self._count(sampling.logprobs)
-        self.num_largest[row] = _num_largest(new, self.vocab_size)
+        self.num_largest[row] = _num_largest(new, min(self._most_largest, self.vocab_size - 1))
         self.is_penalised[row] = any(_penalties(sampling))
         if sampling.logit_bias:
             self.biases[row] = (list(sampling.logit_bias), list(sampling.logit_bias.values()))
@@ -140,10 +140,10 @@ class Rows:
         self.mask_row[row] = row
 
 
-def _num_largest(new: NewRow, vocab_size: int) -> int:
+def _num_largest(new: NewRow, most: int) -> int:
     """How many of its largest logits decide the row's tokens, beside those of its past tokens that are as large: one
-    where it is greedy, top_k where it samples of few. 0, for all, where something tells logits, or changes them other
-    than by lowering past tokens."""
+    where it is greedy, top_k where it samples of few. 0, for all, where these are more than `most`, or something tells
+    logits, or changes them other than by lowering past tokens."""
     sampling = new.sampling
     raises = min(_penalties(sampling)) < 0
     has_list = (
@@ -151,12 +151,12 @@ def _num_largest(new: NewRow, vocab_size: int) -> int:
     )
     told = sampling.logprobs is not None or new.prompt_logprobs is not None
     steered = new.grammar is not None or sampling.logits_processors
-    if raises or has_list or told or steered:
+    if most < 1 or raises or has_list or told or steered:
         return 0
     if sampling.temperature == 0:
         return 1
-    is_few = 0 < sampling.top_k <= _MOST_TOP_K and sampling.top_k < vocab_size
-    return sampling.top_k if is_few and sampling.temperature >= _LEAST_TEMPERATURE else 0
+    is_few = 0 < sampling.top_k <= most
+    return sampling.top_k if is_few and sampling.temperature >= LEAST_SCREENED_TEMPERATURE else 0
 
 
 def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:

@@ -12,12 +12,9 @@ from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
 from appliance.engine.rows import Rows
 from appliance.engine.step import RowError, StepPlan, StepResult
-from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
+from appliance.kernels.logits import Float32Array, Logits
 from appliance.kernels.sampling import NO_LOGPROBS, LogprobsMode, SampledBatch, SamplingBatch
-
-# Decodes of a step that begins early: so few wait for memory, which one core brings nearly as fast as all. More
-# compute, and while one of two cores is away the other takes twice as long (16 decodes 0.99x).
-MOST_EARLY = 4
 
 
 class Runner:
@@ -33,9 +30,14 @@ class Runner:
         self.vocab_size = vocab_size
         self.laps = Laps()
         self._executable = executable
+        self._eager = executable if isinstance(executable, Eager) else None
+        self._early_rows = 0 if self._eager is None else self._eager.early_rows
         self._block_size = config.block_size
-        self._rows = Rows(config.max_num_seqs, config.max_sequence_len + 1, config.block_size, vocab_size)
-        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
+        few = executable.few_logits if isinstance(executable, Screened) else None
+        most_largest = 0 if few is None else few.most
+        num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
+        self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest)
+        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows, few)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
@@ -57,7 +59,7 @@ class Runner:
         sampled = self._executable.sample(logits, batch)
         self.laps.lap("sample")
         self._append(wanted, sampled)
-        if plan.goes_on and len(plan.chunks) <= MOST_EARLY and not failed and sampled.token_ids.min() >= 0:
+        if plan.goes_on and len(plan.chunks) <= self._early_rows and not failed and not sampled.num_failed:
             self._go_ahead()
         result = self._result(plan, wanted, batch, sampled, logits, failed, began_early)
         self.laps.lap("report")
@@ -66,11 +68,18 @@ class Runner:
     def rest(self) -> None:
         """The step that was started, if any, is not to be."""
         self._is_ahead = False
-        self._executable.cancel()
+        if self._eager is not None:
+            self._eager.cancel()
         self.laps.given_up()
 
+    @property
+    def is_lazy(self) -> bool:
+        """Whether memory of the cache has to be made resident."""
+        return isinstance(self._executable, Lazy)
+
     def prefault(self, block: int) -> None:
-        """See Executable."""
+        """See Lazy."""
+        assert isinstance(self._executable, Lazy), "asked by is_lazy"
         self._executable.prefault(block)
 
     def start_profile(self) -> None:
@@ -119,8 +128,8 @@ class Runner:
     def _go_ahead(self) -> None:
         """Starts the step that comes next, if nothing intervenes, before anybody looks at this one's tokens."""
         inputs = self._inputs.ahead()
-        if inputs is not None:
-            self._executable.start(inputs)
+        if inputs is not None and self._eager is not None:
+            self._eager.start(inputs)
             self._is_ahead = True
             self.laps.started()
 
@@ -130,16 +139,16 @@ class Runner:
         wanted: LogitRows,
         batch: SamplingBatch,
         sampled: SampledBatch,
-        logits: np.ndarray,
+        logits: Logits,
         failed: dict[int, RowError],
         began_early: bool,
     ) -> StepResult:
         count = wanted.num_sampled
         rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
         errors = {}
-        if count and tokens.min() < 0:
+        if sampled.num_failed:
             for at in np.flatnonzero(tokens < 0).tolist():
-                errors[int(rows[at])] = _why_no_token(logits[at])
+                errors[int(rows[at])] = _why_no_token(logits.row(at))
         advance = self._grammars.advance(rows, tokens)
         for row, forced in advance.forced.items():
             self._rows.append(row, forced)
@@ -174,7 +183,7 @@ def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs
     return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
 
 
-def _why_no_token(logits: np.ndarray) -> RowError:
+def _why_no_token(logits: Float32Array) -> RowError:
     if np.isnan(logits).any():
         return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
     limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"

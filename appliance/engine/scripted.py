@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, Float32Array, SampledBatch, SamplingBatch
-from appliance.program.work import OperatorWork
+from appliance.kernels.logits import Float32Array, HostLogits, Logits
+from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SampledBatch, SamplingBatch
 
 NextToken = Callable[[list[int]], int]
 
@@ -73,14 +73,10 @@ class ScriptedExecutable:
         self.num_steps = 0
 
     @property
-    def shared_keys(self) -> int:
-        return 0
-
-    @property
     def memory_bytes(self) -> Mapping[str, int]:
         return {"weights": 0, "kv_cache": self._cells.nbytes, "activations": 0, "workspace": 0}
 
-    def run(self, inputs: StepInputs) -> Float32Array:
+    def run(self, inputs: StepInputs) -> HostLogits:
         self.num_steps += 1
         self._misbehave()
         stored = inputs.slot_mapping >= 0
@@ -93,22 +89,11 @@ class ScriptedExecutable:
                 logits[at] = np.nan
             else:
                 logits[at, self._next_token(context)] = CHOSEN_LOGIT
-        return logits
+        return HostLogits(logits)
 
-    def start(self, inputs: StepInputs) -> None:
-        """A script runs when it is asked for."""
-
-    def cancel(self) -> None:
-        """Nothing was begun."""
-
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
-        return argmax_sample(logits, batch)
-
-    def time_operators(self, seconds: np.ndarray | None) -> None:
-        """A script has no operators."""
-
-    def operator_work(self) -> tuple[OperatorWork, ...]:
-        return ()
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        assert isinstance(logits, HostLogits), "logits are those of this executable"
+        return argmax_sample(logits.values, batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         blocks = self._cells.reshape(-1, self._block_size)
@@ -116,7 +101,7 @@ class ScriptedExecutable:
             blocks[target] = blocks[source]
 
     def prefault(self, block: int) -> None:
-        """All cells were written at the start."""
+        """Stands for a lazy cache, so that what an idle engine does can be tested; all cells are written at first."""
 
     def close(self) -> None:
         self._cells = np.zeros(0, np.int32)
@@ -150,13 +135,14 @@ def argmax_sample(logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
     unusable = np.isnan(scores).any(axis=1) | np.isneginf(scores.max(axis=1))
     given = batch.given_token_ids
     tokens = np.where(given != NO_TOKEN, given, np.where(unusable, NO_TOKEN, best)).astype(np.int32)
+    num_failed = int(np.count_nonzero(tokens == NO_TOKEN))
     count = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
     if count == NO_LOGPROBS:
-        return SampledBatch(tokens)
+        return SampledBatch(tokens, num_failed)
     top = np.max(logits, axis=1, keepdims=True)
     logprobs = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
     order = np.argsort(-logprobs, axis=1, kind="stable")[:, :count]
     ids = np.concatenate([tokens[:, None], order], axis=1).astype(np.int32)
     values = np.take_along_axis(logprobs, np.maximum(ids, 0), axis=1)
     ranks = 1 + (logprobs > values[:, :1]).sum(axis=1, dtype=np.int32)
-    return SampledBatch(tokens, ids, values, ranks.astype(np.int32))
+    return SampledBatch(tokens, num_failed, ids, values, ranks.astype(np.int32))

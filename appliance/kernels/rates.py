@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library
-from appliance.kernels.interface import Executable, ExecutionLimits, StepInputs
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Linear, PagedAttention, StepProgram
@@ -51,15 +52,15 @@ def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[
     return {name: operations[name] / best[name] for name in operations}
 
 
-def _linear(kernels: CpuKernelSet, layout: Layout, num_threads: int) -> Executable:
+def _linear(kernels: CpuKernelSet, layout: Layout, num_threads: int) -> CpuExecutable:
     slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, _WIDTH), Slot(2, Extent.SAMPLED, _WIDTH))
     product = Linear(Span(slots[0], 0, _WIDTH), "weight", Span(slots[1], 0, _WIDTH))
     program = StepProgram((Embed("table", slots[0]), product, GatherRows(slots[1], slots[2])), slots, slots[2])
     weights = {"table": _table(), "weight": _weight(layout)}
-    return kernels.bind(program, weights, _limits(_ROWS, num_threads, quantize=layout in _GROUPS))
+    return kernels.bind(program, weights, _execution(_ROWS, num_threads, quantize=layout in _GROUPS))
 
 
-def _attention(kernels: CpuKernelSet, num_threads: int) -> Executable:
+def _attention(kernels: CpuKernelSet, num_threads: int) -> CpuExecutable:
     width = _HEADS * _HEAD_DIM
     slots = (Slot(0, Extent.TOKENS, _WIDTH), Slot(1, Extent.TOKENS, width), Slot(2, Extent.SAMPLED, width))
     attention = PagedAttention(
@@ -70,7 +71,7 @@ def _attention(kernels: CpuKernelSet, num_threads: int) -> Executable:
     program = StepProgram(
         (Embed("table", slots[0]), attention, GatherRows(slots[1], slots[2])), slots, slots[2], caches
     )
-    return kernels.bind(program, {"table": _table()}, _limits(_PROMPT, num_threads, quantize=False))
+    return kernels.bind(program, {"table": _table()}, _execution(_PROMPT, num_threads, quantize=False))
 
 
 def _table() -> CanonicalWeight:
@@ -91,11 +92,12 @@ def _weight(layout: Layout) -> CanonicalWeight:
     return CanonicalWeight(layout, _WIDTH, _WIDTH, codes, scale, None, group)
 
 
-def _limits(rows: int, num_threads: int, *, quantize: bool) -> ExecutionLimits:
-    return ExecutionLimits(rows, 1, 1, rows, _BLOCK, rows // _BLOCK, "bf16", num_threads, quantize)
+def _execution(rows: int, num_threads: int, *, quantize: bool) -> Execution:
+    limits = ExecutionLimits(rows, 1, 1, rows, _BLOCK, rows // _BLOCK)
+    return Execution(limits, Numerics("bf16", quantize), Placement(num_threads))
 
 
-def _best_seconds(executable: Executable, rows: int, seconds: float) -> float:
+def _best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:
     """Of the second operator, in steps with one prompt of so many rows."""
     every = np.arange(rows, dtype=np.int32)
     step = StepInputs(

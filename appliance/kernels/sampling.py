@@ -5,11 +5,14 @@ largest logit (the lowest id in a tie), other rows divide by temperature and fil
 A row's result depends on that row alone, never on the batch around it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from appliance.kernels.logits import Float32Array, HostLogits
+from appliance.kernels.revision import new_revision
 
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 
@@ -18,7 +21,6 @@ NO_TOKEN = -1  # in SamplingBatch.given_token_ids, and in SampledBatch.token_ids
 NO_MASK = -1  # in SamplingBatch.mask_row
 
 Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -44,8 +46,10 @@ class SamplingBatch:
     set where an id is allowed (the form of xgrammar and llguidance).
 
     given_token_ids i32 [R]: NO_TOKEN to sample, or the token whose log-probability is asked (prompt_logprobs).
-    num_logprobs i32 [R]: NO_LOGPROBS, or k most likely tokens beside the chosen one (V for the whole vocabulary). Not
-    to be changed in an array that was sampled with: a sampler sizes its results once an array.
+    num_logprobs i32 [R]: NO_LOGPROBS, or k most likely tokens beside the chosen one (V for the whole vocabulary).
+
+    The same revision means the same arrays, with other numbers in position and num_tokens at most. A changed copy
+    (`dataclasses.replace`) has a revision of its own.
     """
 
     temperature: Float32Array
@@ -71,6 +75,7 @@ class SamplingBatch:
     given_token_ids: Int32Array
     num_logprobs: Int32Array
     logprobs_mode: LogprobsMode = "raw_logprobs"
+    revision: int = field(init=False, default_factory=new_revision, compare=False)
 
     @property
     def num_rows(self) -> int:
@@ -80,7 +85,7 @@ class SamplingBatch:
 @dataclass(slots=True)
 class SampledBatch:
     """token_ids i32 [R], valid until the next call; NO_TOKEN where no token could be chosen (everything forbidden, or a
-    logit is not a number).
+    logit is not a number), which are `num_failed` of the rows.
 
     The logprobs arrays are None when no row asked. K is the largest num_logprobs of the batch. logprob_ids i32
     [R, 1 + K] has the chosen token first, then the most likely in order, padded with NO_TOKEN; logprobs f32 [R, 1 + K]
@@ -88,14 +93,15 @@ class SampledBatch:
     """
 
     token_ids: Int32Array
+    num_failed: int
     logprob_ids: Int32Array | None = None
     logprobs: Float32Array | None = None
     ranks: Int32Array | None = None
 
 
 class Sampler(Protocol):
-    def sample(self, logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
-        """Samples R rows from logits f32 [R, V], which it leaves unchanged."""
+    def sample(self, logits: HostLogits, batch: SamplingBatch) -> SampledBatch:
+        """Samples R rows from logits [R, V], which it leaves unchanged."""
 
 
 def empty_batch(num_rows: int, vocab_size: int) -> SamplingBatch:

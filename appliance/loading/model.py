@@ -12,7 +12,8 @@ from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import open_tensors
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
+from appliance.kernels.execution import Execution
+from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.layers.decoder import compile_decoder
@@ -46,7 +47,7 @@ def load_model(
     plan: EnginePlan,
     facts: ModelFacts,
     kernel_set: KernelSet,
-    limits: ExecutionLimits,
+    execution: Execution,
     progress: Progress | None = None,
     cache: Path | None = None,
 ) -> LoadedModel:
@@ -61,10 +62,10 @@ def load_model(
     inventory = take_inventory(spec, facts, plan.precision)
     compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
     with open_tensors(facts) as reader:
-        weights = DecoderWeights(compiled, inventory, reader, limits.max_model_len, progress)
+        weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         started = time.monotonic()
-        executable = kernel_set.bind(compiled.program, weights, limits, packed)
+        executable = kernel_set.bind(compiled.program, weights, execution, packed)
     if packed is not None and packed.report is not None:
         return LoadedModel(executable, packed.report)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)

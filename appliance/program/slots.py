@@ -1,7 +1,13 @@
 """Activation buffers: what operators read and write."""
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+SlotType = Literal["f32", "bf16", "f16"]
+
+_TYPE_BYTES: Mapping[SlotType, int] = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 class Extent(enum.StrEnum):
@@ -18,6 +24,11 @@ class Slot:
     index: int
     extent: Extent
     width: int
+    dtype: SlotType = "f32"
+
+    @property
+    def row_bytes(self) -> int:
+        return _TYPE_BYTES[self.dtype] * self.width
 
 
 @dataclass(frozen=True, slots=True)

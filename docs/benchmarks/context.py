@@ -15,7 +15,8 @@ import numpy as np
 
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library, load_level
-from appliance.kernels.interface import ExecutionLimits, StepInputs
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import read_bandwidth, thread_pool
 from appliance.program import operators as ops
@@ -51,11 +52,10 @@ def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: i
     program = StepProgram((*operators, ops.GatherRows(mixed, wanted)), (qkv, mixed, wanted), wanted, shapes)
     table = np.random.default_rng(0).standard_normal((1, qkv.width)).astype(np.float32)
     most = max(CONTEXTS) * max(STREAMS)
-    limits = ExecutionLimits(
-        512, max(STREAMS), max(STREAMS), max(CONTEXTS), BLOCK, most // BLOCK, "bf16", threads, False
-    )
+    limits = ExecutionLimits(512, max(STREAMS), max(STREAMS), max(CONTEXTS), BLOCK, most // BLOCK)
+    execution = Execution(limits, Numerics("bf16", False), Placement(threads))
     weights = {"x": CanonicalWeight(Layout.F32, 1, qkv.width, table)}
-    return CpuKernelSet("benchmark", library).bind(program, weights, limits)
+    return CpuKernelSet("benchmark", library).bind(program, weights, execution)
 
 
 def decode(streams: int, context: int) -> StepInputs:

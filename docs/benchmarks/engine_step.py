@@ -13,6 +13,7 @@ from appliance.engine.messages import GenerateRequest, OutputBatch, SamplingPara
 from appliance.engine.runner import Runner
 from appliance.engine.wire import encode
 from appliance.kernels.interface import StepInputs
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 
 VOCAB_SIZE = 150_000
@@ -24,15 +25,11 @@ class NoModel:
 
     memory_bytes: Mapping[str, int] = {}
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
-        return np.zeros((len(inputs.sampled_rows), 1), np.float32)
+    def run(self, inputs: StepInputs) -> HostLogits:
+        return HostLogits(np.zeros((len(inputs.sampled_rows), 1), np.float32))
 
-    def start(self, inputs: StepInputs) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
-        return SampledBatch(np.full(batch.num_rows, 5, np.int32))
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        return SampledBatch(np.full(batch.num_rows, 5, np.int32), 0)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library, load_level
-from appliance.kernels.interface import ExecutionLimits, StepInputs
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.kernels.measure import peak, read_bandwidth, thread_pool
 from appliance.program.operators import Embed, GatherRows, Linear, StepProgram
@@ -95,8 +96,8 @@ def build(
     program = StepProgram((Embed("x", slots[0]), *linears, GatherRows(slots[count % 2], slots[2])), slots, slots[2])
     table = CanonicalWeight(Layout.F32, 1, WIDTH, rng.standard_normal((1, WIDTH)).astype(np.float32))
     weights = {"x": table, **{f"w{i}": weight for i in range(count)}}
-    limits = ExecutionLimits(rows, 1, 1, rows, 16, 1, "f32", threads, quantize)
-    return CpuKernelSet("benchmark", library).bind(program, weights, limits), count
+    execution = Execution(ExecutionLimits(rows, 1, 1, rows, 16, 1), Numerics("f32", quantize), Placement(threads))
+    return CpuKernelSet("benchmark", library).bind(program, weights, execution), count
 
 
 def best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:

@@ -28,7 +28,9 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import GenerateRequest, SamplingParams
 from appliance.engine.runner import Runner
-from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.cpu.kernel_set import CpuExecutable
+from appliance.kernels.interface import FewLogits, StepInputs
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
@@ -47,7 +49,7 @@ class Found:
 class Twice:
     """An executable that runs decode steps with and without the screen."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: CpuExecutable) -> None:
         self.found = Found()
         self.rows = 0  # of the steps that are looked at
         self.penalty = np.float32(1)
@@ -55,14 +57,20 @@ class Twice:
         self._seconds = np.zeros(len(executable.operator_work()))
         executable.time_operators(self._seconds)
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
+    @property
+    def few_logits(self) -> FewLogits | None:
+        return self._executable.few_logits
+
+    def run(self, inputs: StepInputs) -> HostLogits:
         asked = inputs.num_largest
         if asked is None or not len(inputs.token_ids) == len(inputs.sampled_rows) == self.rows:
             return self._executable.run(inputs)
         order = (False, True) if len(self.found.computed) % 2 else (True, False)
         logits = {screened: self._timed(inputs, asked if screened else None) for screened in order}
-        self.found.computed.append(float((logits[False] == logits[True]).mean()))
-        first = {screened: largest(self._penalised(inputs, rows), int(asked[0])) for screened, rows in logits.items()}
+        self.found.computed.append(float((logits[False].values == logits[True].values).mean()))
+        first = {
+            screened: largest(self._penalised(inputs, own.values), int(asked[0])) for screened, own in logits.items()
+        }
         self.found.differing += int((first[False] != first[True]).any(1).sum())
         self.found.rows += len(inputs.sampled_rows)
         return logits[False]
@@ -77,33 +85,21 @@ class Twice:
             penalised[at, ids] = np.where(values > 0, values / self.penalty, values * self.penalty)
         return penalised
 
-    def _timed(self, inputs: StepInputs, num_largest: np.ndarray | None) -> np.ndarray:
+    def _timed(self, inputs: StepInputs, num_largest: np.ndarray | None) -> HostLogits:
         self._seconds[:] = 0
         inputs = replace(inputs, num_largest=num_largest)
         begin = time.perf_counter()
         logits = self._executable.run(inputs)
         self.found.step_seconds[num_largest is not None].append(time.perf_counter() - begin)
-        logits = logits.copy()
+        logits = HostLogits(logits.values.copy())
         self.found.seconds[num_largest is not None].append(float(self._seconds[-1]))
         return logits
 
-    def start(self, inputs: StepInputs) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
         return self._executable.sample(logits, batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._executable.copy_blocks(pairs)
-
-    def prefault(self, block: int) -> None:
-        self._executable.prefault(block)
-
-    def time_operators(self, seconds: np.ndarray | None) -> None: ...
-
-    def operator_work(self) -> tuple[()]:
-        return ()
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from appliance.base.environ import cache_dir
 from appliance.checkpoint.read import read_model_facts
-from appliance.engine.backend import PACKED_FOLDER, execution_limits
+from appliance.engine.backend import PACKED_FOLDER, execution_of
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
@@ -36,8 +36,8 @@ def bind(model: str, libraries: list[str], level: str | None, num_blocks: int) -
     facts = read_model_facts(Path(plan.model.path), cache_dir())
     level = level or plan.kernels.kernel_set.removeprefix("cpu-")
     sets = [CpuKernelSet(level, Library(Path(path))) for path in libraries]
-    limits, folder = execution_limits(plan, config), cache_dir() / PACKED_FOLDER
-    loaded = [load_model(plan, facts, kernels, limits, lambda done, total: None, folder) for kernels in sets]
+    execution, folder = execution_of(plan, config), cache_dir() / PACKED_FOLDER
+    loaded = [load_model(plan, facts, kernels, execution, lambda done, total: None, folder) for kernels in sets]
     return [each.executable for each in loaded], config.block_size
 
 

@@ -14,7 +14,8 @@ from appliance.engine.profiler import StepProfiler
 from appliance.engine.runner import Runner
 from appliance.engine.step import StepPlan, StepResult
 from appliance.engine.validation import SamplingLimits
-from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.interface import Eager, Executable, StepInputs
+from appliance.kernels.logits import Logits
 from tests.kernels.harness import batch_step
 
 from .simulator import generate
@@ -29,6 +30,7 @@ class Watched:
         self._executable = executable
         self._started: tuple[StepInputs, list[np.ndarray]] | None = None
         self.early = self.late = self.given_up = 0
+        self.early_rows = 4
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._executable, name)
@@ -37,12 +39,12 @@ class Watched:
         self._started = inputs, numbers(inputs)
         self._executable.start(inputs)
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
+    def run(self, inputs: StepInputs) -> Logits:
         if self._started is None:
             self.late += 1
         else:
             started, before = self._started
-            assert started is inputs
+            assert started.revision == inputs.revision
             for now, then in zip(numbers(inputs), before, strict=True):
                 np.testing.assert_array_equal(now, then)
             self.early += 1
@@ -78,10 +80,10 @@ CONFIGS = {"roomy": configure(), "tight": configure(num_blocks=24), "tokenwise":
 
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_answers_are_those_of_steps_in_turn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("appliance.engine.runner.MOST_EARLY", 16)
     config = CONFIGS[name]
     requests = [*crowd(), *[drawn(name=f"d{n}", seed=n) for n in range(6)], *[penalised(n) for n in range(4)]]
     executable = watched(config)
+    executable.early_rows = 16
     early = engine_of(executable, config).run(*requests)
     assert executable.early >= 10
     never(monkeypatch)
@@ -107,6 +109,14 @@ def test_a_step_of_many_begins_in_its_turn() -> None:
     assert executable.early == 0
     engine_of(executable).run(*[drawn(name=f"d{n}", seed=n) for n in range(4)])
     assert executable.early > 10
+
+
+def test_a_set_without_another_thread_begins_nothing_early() -> None:
+    for num_threads, rows in ((1, 0), (2, 4)):
+        executable = tiny_executable(configure(), kernel_set="cpu-generic", num_threads=num_threads)
+        assert isinstance(executable, Eager)
+        assert executable.early_rows == rows
+    assert not isinstance(tiny_executable(configure()), Eager)
 
 
 class Planner:

@@ -1,6 +1,7 @@
 """Inputs that move on with the same rows are what they would be if each step made them anew."""
 
 from dataclasses import fields
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -10,10 +11,16 @@ from appliance.engine.messages import SamplingParams
 from appliance.engine.rows import Rows
 from appliance.engine.step import Chunk, NewRow, StepPlan
 from appliance.kernels.interface import StepInputs
+from appliance.kernels.logits import HostLogits, Logits
+from appliance.kernels.sampling import SampledBatch, SamplingBatch
 
 from .test_runner import VOCAB, Engine, configure, crowd, drawn, greedy
+from .tiny_program import tiny_executable
 
-ARRAYS = [each.name for each in fields(StepInputs) if each.name not in ("block_tables", "past")]
+if TYPE_CHECKING:
+    from appliance.kernels.reference.kernel_set import ReferenceExecutable
+
+ARRAYS = [each.name for each in fields(StepInputs) if each.name not in ("block_tables", "past", "follows", "revision")]
 
 
 class Checked(InputBuilder):
@@ -29,11 +36,11 @@ class Checked(InputBuilder):
         inputs, wanted = going_on
         Checked.moved += 1
         Checked.entered += sum(len(chunk.new_blocks) for chunk in plan.chunks)
-        anew, also = InputBuilder(self._rows, self._block_size, 256, 16).build(plan)
+        anew, also = InputBuilder(self._rows, self._block_size, 256, 16, self._few_logits).build(plan)
         for name in ARRAYS:
             np.testing.assert_array_equal(getattr(inputs, name), getattr(anew, name), name)
-        for each in fields(LogitRows):
-            np.testing.assert_array_equal(getattr(wanted, each.name), getattr(also, each.name), each.name)
+        for name in ("tokens", "rows", "given", "num_sampled"):
+            np.testing.assert_array_equal(getattr(wanted, name), getattr(also, name), name)
         for row, length in enumerate(inputs.seq_lens):
             blocks = -(-length // self._block_size)
             np.testing.assert_array_equal(inputs.block_tables[row, :blocks], anew.block_tables[row, :blocks])
@@ -58,7 +65,8 @@ def test_a_crowd_that_comes_and_goes(checked: type[Checked]) -> None:
 
 
 def test_penalised_rows_whose_largest_logits_are_asked(checked: type[Checked]) -> None:
-    answer = Engine(vocab=VOCAB).run(greedy(max_tokens=30, repetition_penalty=1.3)).tokens()
+    screened = tiny_executable(configure(), kernel_set="cpu-generic", screen_logits=True)
+    answer = Engine(executable=screened).run(greedy(max_tokens=30, repetition_penalty=1.3)).tokens()
     assert checked.moved == len(answer) - 2  # all but the prompt's step and the first after it
     assert checked.entered == 6  # of positions 16 to 39: that of 12 was taken ahead, by the first
 
@@ -71,6 +79,30 @@ def test_a_table_that_is_outgrown_is_made_anew(checked: type[Checked]) -> None:
 def test_a_row_that_wants_its_prompt_is_not_taken_for_one_that_goes_on(checked: type[Checked]) -> None:
     Engine().run(greedy([5], prompt_logprobs=0), drawn([7, 8], name="other"))
     assert checked.moved > 0
+
+
+def test_what_follows_runs_the_tokens_that_were_just_sampled() -> None:
+    executable = cast("ReferenceExecutable", tiny_executable(configure()))
+    engine = Engine(configure(num_blocks=24), executable=executable)
+    run, sample = executable.run, executable.sample
+    sampled: list[list[int]] = [[]]
+    told: list[bool] = []
+
+    def checked_run(inputs: StepInputs) -> HostLogits:
+        if inputs.follows:
+            assert inputs.token_ids.tolist() == sampled[-1]
+        told.append(inputs.follows)
+        return run(inputs)
+
+    def kept_sample(logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        result = sample(logits, batch)
+        sampled.append(result.token_ids.tolist())
+        return result
+
+    executable.run, executable.sample = checked_run, kept_sample  # type: ignore[method-assign]
+    engine.run(*crowd(), *[drawn(name=f"d{n}", seed=n) for n in range(6)])
+    assert told.count(True) > 20
+    assert told[0] is False
 
 
 def step_of(*chunks: Chunk) -> StepPlan:

@@ -10,7 +10,8 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.messages import GenerateRequest, SamplingParams
 from appliance.engine.rows import Rows
 from appliance.engine.step import NewRow
-from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.interface import Executable, Screened, StepInputs
+from appliance.kernels.logits import HostLogits, Logits
 
 from .simulator import generate
 from .test_processors import call
@@ -26,7 +27,7 @@ def put(rows: Rows, row: int = 0, *, prompt_logprobs: int | None = None, grammar
 
 
 def empty_rows() -> Rows:
-    return Rows(num_rows=4, max_len=16, block_size=4, vocab_size=64)
+    return Rows(num_rows=4, max_len=16, block_size=4, vocab_size=64, most_largest=128)
 
 
 @pytest.mark.parametrize("harmless", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.1}, {"seed": 3}, {"max_tokens": 4}])
@@ -89,33 +90,47 @@ def test_a_mask_that_comes_later_asks_for_more() -> None:
 
 
 def test_top_k_of_many_asks_for_all() -> None:
-    rows = Rows(num_rows=4, max_len=16, block_size=4, vocab_size=4096)
+    rows = Rows(num_rows=4, max_len=16, block_size=4, vocab_size=4096, most_largest=128)
     assert put(rows, temperature=1.0, top_k=128) == 128
     assert put(rows, temperature=1.0, top_k=129) == 0
+
+
+def test_all_is_asked_of_a_set_without_a_screen() -> None:
+    rows = Rows(num_rows=4, max_len=16, block_size=4, vocab_size=64)
+    assert put(rows) == put(rows, temperature=1.0, top_k=5) == 0
+    for kernel_set in ("cpu-generic", "reference"):
+        plain = tiny_executable(configure(), kernel_set=kernel_set)
+        assert not isinstance(plain, Screened) or plain.few_logits is None
+        assert steps_of(greedy(max_tokens=3), executable=plain) == [None] * 3
 
 
 def watched(executable: Executable, look: Callable[[StepInputs, np.ndarray], None]) -> Executable:
     """Calls look(inputs, logits) behind each step that has logits."""
     run = executable.run
 
-    def spy(inputs: StepInputs) -> np.ndarray:
+    def spy(inputs: StepInputs) -> Logits:
         logits = run(inputs)
         if len(inputs.sampled_rows):
-            look(inputs, logits)
+            assert isinstance(logits, HostLogits)
+            look(inputs, logits.values)
         return logits
 
     executable.run = spy  # type: ignore[method-assign]
     return executable
 
 
-def steps_of(*requests: GenerateRequest) -> list[list[int] | None]:
+def screened() -> Executable:
+    return tiny_executable(configure(), kernel_set="cpu-generic", screen_logits=True)
+
+
+def steps_of(*requests: GenerateRequest, executable: Executable | None = None) -> list[list[int] | None]:
     """num_largest of each step that has logits."""
     asked: list[list[int] | None] = []
 
     def look(inputs: StepInputs, _: np.ndarray) -> None:
         asked.append(None if inputs.num_largest is None else inputs.num_largest.tolist())
 
-    Engine(executable=watched(tiny_executable(configure()), look)).run(*requests)
+    Engine(executable=watched(executable or screened(), look)).run(*requests)
     return asked
 
 
@@ -136,7 +151,7 @@ def test_tokens_of_penalised_rows_do_not_count() -> None:
         steps.append([inputs.past.table[row, :count].tolist() for row, count in rows])
 
     plain, penalised = greedy(max_tokens=3), drawn(max_tokens=5, top_k=5, repetition_penalty=1.2, name="other")
-    engine = Engine(executable=watched(tiny_executable(configure()), look)).run(plain, penalised)
+    engine = Engine(executable=watched(screened(), look)).run(plain, penalised)
     tokens = engine.tokens("other")
     assert steps[:3] == [[[], [*PROMPT, *tokens[:count]]] for count in range(3)]
     assert steps[3:] == [[[*PROMPT, *tokens[:count]]] for count in (3, 4)]

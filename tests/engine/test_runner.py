@@ -10,6 +10,7 @@ from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import ErrorKind, FinishReason, GenerateRequest, SequenceOutput, TokenLogprobs
 from appliance.engine.runner import Runner
 from appliance.kernels.interface import Executable, StepInputs
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
 from .simulator import generate
@@ -225,10 +226,11 @@ def test_rows_that_cannot_go_on_fail_alone() -> None:
     assert engine.scheduler.kv.pool.num_used == 0
 
 
-def _with_nan(logits: np.ndarray, inputs: StepInputs) -> np.ndarray:
+def _with_nan(logits: Logits, inputs: StepInputs) -> Logits:
     """NaN for sequences that begin with the last token of the vocabulary; here they run whole."""
     starts = inputs.query_start[np.searchsorted(inputs.query_start, inputs.sampled_rows, side="right") - 1]
-    logits[inputs.token_ids[starts] == VOCAB - 1] = np.nan
+    assert isinstance(logits, HostLogits)
+    logits.values[inputs.token_ids[starts] == VOCAB - 1] = np.nan
     return logits
 
 
@@ -238,16 +240,12 @@ class _Recorder:
     def __init__(self) -> None:
         self.steps: list[StepInputs] = []
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
+    def run(self, inputs: StepInputs) -> HostLogits:
         self.steps.append(inputs)
-        return np.zeros((len(inputs.sampled_rows), VOCAB), np.float32)
+        return HostLogits(np.zeros((len(inputs.sampled_rows), VOCAB), np.float32))
 
-    def start(self, inputs: StepInputs) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
-        return SampledBatch(np.zeros(batch.num_rows, np.int32))
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        return SampledBatch(np.zeros(batch.num_rows, np.int32), 0)
 
 
 def test_arrays_are_contiguous_int32_of_the_promised_shapes() -> None:
@@ -263,7 +261,10 @@ def test_arrays_are_contiguous_int32_of_the_promised_shapes() -> None:
         assert len(inputs.token_ids) == len(inputs.positions) == len(inputs.slot_mapping) == plan.num_tokens
         assert len(inputs.query_start) == count + 1
         assert len(inputs.seq_lens) == count == len(inputs.block_tables)
-        arrays = {name: getattr(inputs, name) for name in StepInputs.__slots__ if name not in ("num_largest", "past")}
+        arrays = {
+            name: array for name in StepInputs.__slots__ if isinstance(array := getattr(inputs, name), np.ndarray)
+        }
+        assert len(arrays) == 7
         for name, array in arrays.items():
             assert array.dtype == np.int32, name
             assert array.flags.c_contiguous, name

@@ -4,7 +4,8 @@ import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.kernels.binding import load_kernel_set
-from appliance.kernels.interface import Executable, ExecutionLimits
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import Executable
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import (
@@ -90,9 +91,6 @@ def tiny_executable(
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
-        kv_dtype="f32",
-        num_threads=num_threads,
-        quantize_activations=False,
-        screen_logits=screen_logits,
     )
-    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, limits)
+    execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits))
+    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, execution)

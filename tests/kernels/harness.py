@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
+from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Operator, StepProgram
@@ -83,28 +84,28 @@ def whole(slot: Slot) -> Span:
     return Span(slot, 0, slot.width)
 
 
-def limits(
+def execution_of(
     tokens: int = 64,
     *,
     seqs: int = 8,
+    sampled: int | None = None,
     model_len: int = 1024,
     block_size: int = 16,
     num_blocks: int = 64,
     kv_dtype: str = "f32",
     num_threads: int = 2,
     quantize: bool = False,
-) -> ExecutionLimits:
-    return ExecutionLimits(
+    screen_logits: bool = False,
+) -> Execution:
+    sizes = ExecutionLimits(
         max_num_batched_tokens=tokens,
         max_num_seqs=seqs,
-        max_num_sampled=tokens,
+        max_num_sampled=sampled or tokens,
         max_model_len=model_len,
         block_size=block_size,
         num_blocks=num_blocks,
-        kv_dtype=kv_dtype,
-        num_threads=num_threads,
-        quantize_activations=quantize,
     )
+    return Execution(sizes, Numerics(kv_dtype, quantize), Placement(num_threads, screen_logits=screen_logits))
 
 
 @dataclass
@@ -192,17 +193,24 @@ def bind(
     kernel_set: KernelSet,
     graph: Graph,
     program: StepProgram,
-    bounds: ExecutionLimits,
+    execution: Execution,
 ) -> Executable:
-    return kernel_set.bind(program, graph.weights, bounds)
+    return kernel_set.bind(program, graph.weights, execution)
+
+
+def logits_of(executable: Executable, step: StepInputs) -> np.ndarray:
+    """A copy of the logits of a step."""
+    logits = executable.run(step)
+    rows = [logits.row(at) for at in range(logits.num_rows)]
+    return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
 
 def run_once(
-    kernel_set: KernelSet, build: Callable[[Graph], Slot], step: StepInputs, bounds: ExecutionLimits
+    kernel_set: KernelSet, build: Callable[[Graph], Slot], step: StepInputs, execution: Execution
 ) -> np.ndarray:
     graph = Graph()
     program = graph.program(build(graph))
-    executable = bind(kernel_set, graph, program, bounds)
-    result = executable.run(step).copy()
+    executable = bind(kernel_set, graph, program, execution)
+    result = logits_of(executable, step)
     executable.close()
     return result

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet
+from appliance.kernels.execution import Execution
+from appliance.kernels.interface import Executable, KernelSet
 from appliance.program.caches import KvShape
 from appliance.program.operators import KvWrite, PagedAttention
 from appliance.program.slots import Span
-from tests.kernels.harness import Graph, batch_step, bind, limits
+from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_of
 
 VOCABULARY = 64
 NUM_BLOCKS = 200
@@ -26,7 +27,7 @@ CASES = [
 
 
 def make(
-    kernel_set: KernelSet, case: tuple[int, int, int, int, int | None, float | None], bounds: ExecutionLimits
+    kernel_set: KernelSet, case: tuple[int, int, int, int, int | None, float | None], bounds: Execution
 ) -> Executable:
     heads, kv_heads, dim, _, window, cap = case
     rng = np.random.default_rng(1)
@@ -57,12 +58,12 @@ def test_prefill_chunks_and_decode(
     native: CpuKernelSet, reference: KernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
 ) -> None:
     block_size = case[3]
-    bounds = limits(320, kv_dtype=kv_dtype, block_size=block_size, num_blocks=NUM_BLOCKS)
+    bounds = execution_of(320, kv_dtype=kv_dtype, block_size=block_size, num_blocks=NUM_BLOCKS)
     expected, actual = make(reference, case, bounds), make(native, case, bounds)
     table = tables(block_size, 220, 60, 5)
     for counts, cached in (((200, 33, 1), (0, 0, 0)), ((1, 17, 1), (200, 33, 1)), ((1, 1, 1), (201, 50, 2))):
         step = batch_step(tokens(*counts), cached, table, block_size)
-        want, got = expected.run(step), actual.run(step)
+        want, got = logits_of(expected, step), logits_of(actual, step)
         assert np.abs(want - got).max() <= TOLERANCE[kv_dtype] * np.abs(want).max()
 
 
@@ -71,13 +72,13 @@ def test_one_long_decode_is_shared_among_threads(
     native: CpuKernelSet, reference: KernelSet, window: int | None
 ) -> None:
     case = (4, 1, 64, 16, window, None)
-    bounds = limits(1024, kv_dtype="f32", num_blocks=NUM_BLOCKS, num_threads=3)
+    bounds = execution_of(1024, kv_dtype="f32", num_blocks=NUM_BLOCKS, num_threads=3)
     table = tables(16, 1020)
     outputs = []
     for kernel_set in (reference, native):
         executable = make(kernel_set, case, bounds)
         executable.run(batch_step(tokens(1000), [0], table, 16))
-        outputs.append(executable.run(batch_step(tokens(1), [1000], table, 16)))
+        outputs.append(logits_of(executable, batch_step(tokens(1), [1000], table, 16)))
     np.testing.assert_allclose(outputs[1], outputs[0], atol=2e-5)
 
 
@@ -92,7 +93,7 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(
 ) -> None:
     """To the bit: alone, when threads share it out; among others; and whatever pieces its prompt came in."""
     block_size, length = case[3], 1300
-    bounds = limits(
+    bounds = execution_of(
         length + 64, model_len=model_len, kv_dtype=kv_dtype, block_size=block_size, num_blocks=5 * NUM_BLOCKS
     )
     words, others = tokens(length)[0], tokens(40, 90, 300, 7, 60)
@@ -106,7 +107,7 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(
             pieces, cached = [words[start:end]], [start]
             if beside and end >= 1280:
                 pieces, cached = [*pieces, *others], [*cached, 0, 0, 0, 0, 0]
-            logits = executable.run(batch_step(pieces, cached, table[: len(pieces)], block_size))
+            logits = logits_of(executable, batch_step(pieces, cached, table[: len(pieces)], block_size))
             if end in ends:
                 rows[end] = logits[end - start - 1].copy()
             start = end
@@ -126,16 +127,16 @@ def test_many_decodes_whose_heads_are_read_together(
     """Each of forty sequences gets the bits that it gets alone, where a thread takes single heads or segments."""
     block_size, num_seqs = case[3], 40
     cached = np.random.default_rng(5).integers(1, 600, num_seqs).tolist()
-    bounds = limits(600, seqs=num_seqs, model_len=700, kv_dtype=kv_dtype, block_size=block_size, num_blocks=2000)
+    bounds = execution_of(600, seqs=num_seqs, model_len=700, kv_dtype=kv_dtype, block_size=block_size, num_blocks=2000)
     free = np.random.default_rng(6).permutation(2000).tolist()
     table = [[free.pop() for _ in range(length // block_size + 1)] for length in cached]
     executable = make(native, case, bounds)
     for prompt, blocks in zip(tokens(*cached), table, strict=True):
         executable.run(batch_step([prompt], [0], [blocks], block_size))
     words = tokens(*[1] * num_seqs)
-    together = executable.run(batch_step(words, cached, table, block_size)).copy()
+    together = logits_of(executable, batch_step(words, cached, table, block_size))
     for number in range(num_seqs):
-        alone = executable.run(batch_step([words[number]], [cached[number]], [table[number]], block_size))
+        alone = logits_of(executable, batch_step([words[number]], [cached[number]], [table[number]], block_size))
         np.testing.assert_array_equal(together[number], alone[0], f"{number}")
 
 
@@ -154,21 +155,21 @@ def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str
     graph.add(KvWrite(k, v, 0, 1, dim))
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     length = 2 * half + 1
-    bounds = limits(length, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS)
+    bounds = execution_of(length, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS)
     executable = bind(native, graph, graph.program(out, [KvShape(1, dim)]), bounds)
     for token in range(1, 65):
         prompt = [0] * half + [token] * half + [query]
-        got = executable.run(batch_step([prompt], [0], tables(16, length), 16))[-1]
+        got = logits_of(executable, batch_step([prompt], [0], tables(16, length), 16))[-1]
         np.testing.assert_allclose(got, 1 / (1 + 2.0 ** -scores[token]), rtol=tolerance)
 
 
 def test_copied_blocks_serve_another_sequence(native: CpuKernelSet) -> None:
-    executable = make(native, CASES[0], limits(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
+    executable = make(native, CASES[0], execution_of(64, kv_dtype="bf16", num_blocks=NUM_BLOCKS))
     prompt = tokens(20)
     executable.run(batch_step(prompt, [0], [[3, 4]], 16))
     executable.copy_blocks([(3, 7), (4, 9)])
-    original = executable.run(batch_step(tokens(1), [20], [[3, 4]], 16)).copy()
-    copied = executable.run(batch_step(tokens(1), [20], [[7, 9]], 16))
+    original = logits_of(executable, batch_step(tokens(1), [20], [[3, 4]], 16))
+    copied = logits_of(executable, batch_step(tokens(1), [20], [[7, 9]], 16))
     np.testing.assert_array_equal(copied, original)
 
 
@@ -180,17 +181,17 @@ def test_a_spoiled_sequence_does_not_spoil_the_next_owner_of_its_blocks(native: 
     qkv, out = graph.given(values), graph.slot(heads * dim)
     graph.add(KvWrite(Span(qkv, 64, 32), Span(qkv, 96, 32), 0, kv_heads, dim))
     graph.add(PagedAttention(Span(qkv, 0, 64), out, 0, heads, kv_heads, dim, 1.0))
-    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)]), limits(32))
+    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)]), execution_of(32))
     executable.run(batch_step([[0] * 16], [0], [[5]], 16))
-    assert np.isfinite(executable.run(batch_step([[1, 2, 3]], [0], [[5]], 16))).all()
+    assert np.isfinite(logits_of(executable, batch_step([[1, 2, 3]], [0], [[5]], 16))).all()
 
 
 def test_tokens_without_a_slot_are_not_stored(native: CpuKernelSet) -> None:
-    executable = make(native, CASES[0], limits(64, num_blocks=NUM_BLOCKS))
+    executable = make(native, CASES[0], execution_of(64, num_blocks=NUM_BLOCKS))
     step = batch_step(tokens(8), [0], [[0]], 16)
-    first = executable.run(step).copy()
+    first = logits_of(executable, step)
     other = batch_step([[9] * 8], [0], [[0]], 16)
     other.slot_mapping[:] = -1
     executable.run(other)
     last = batch_step([tokens(8)[0][-1:]], [7], [[0]], 16)
-    np.testing.assert_allclose(executable.run(last)[0], first[7], atol=1e-6)
+    np.testing.assert_allclose(logits_of(executable, last)[0], first[7], atol=1e-6)

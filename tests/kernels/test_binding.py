@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library, library_path
 from appliance.kernels.errors import BindError, KernelSetError, StepError
+from appliance.kernels.execution import Placement
+from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.arena import plan_arena
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, Linear, RmsNorm, StepProgram
 from appliance.program.slots import Span
-from tests.kernels.harness import Graph, batch_step, dense, limits, plain_step, random_weight, whole
+from tests.kernels.harness import Graph, batch_step, dense, execution_of, logits_of, plain_step, random_weight, whole
 
 
 def test_unknown_sets_are_refused() -> None:
@@ -52,7 +55,7 @@ def bind_weight(native: CpuKernelSet, weight: CanonicalWeight) -> None:
     graph, name = linear_graph()
     graph.weights[name] = weight
 
-    native.bind(StepProgram(tuple(graph.operators), tuple(graph.slots), graph.slots[-1]), graph.weights, limits())
+    native.bind(StepProgram(tuple(graph.operators), tuple(graph.slots), graph.slots[-1]), graph.weights, execution_of())
 
 
 def test_misfitting_weights_are_refused_by_name(native: CpuKernelSet) -> None:
@@ -78,7 +81,7 @@ def test_missing_weights_are_all_named(native: CpuKernelSet) -> None:
     x = graph.slot(8)
     graph.add(Embed("table", x), RmsNorm(x, "norm", x, 1e-6))
     with pytest.raises(BindError, match="norm, table"):
-        native.bind(graph.program(x), {}, limits())
+        native.bind(graph.program(x), {}, execution_of())
 
 
 def test_quantized_vectors_are_refused(native: CpuKernelSet) -> None:
@@ -86,7 +89,7 @@ def test_quantized_vectors_are_refused(native: CpuKernelSet) -> None:
     x = graph.given(np.zeros((2, 32), np.float32))
     graph.add(RmsNorm(x, graph.weight(random_weight(np.random.default_rng(0), Layout.INT8, 1, 32)), x, 1e-6))
     with pytest.raises(BindError, match="must be dense"):
-        native.bind(graph.program(x), graph.weights, limits())
+        native.bind(graph.program(x), graph.weights, execution_of())
 
 
 @pytest.mark.parametrize(
@@ -106,12 +109,11 @@ def test_quantized_vectors_are_refused(native: CpuKernelSet) -> None:
 def test_steps_out_of_bounds_are_refused(native: CpuKernelSet, field: str, value: object, message: str) -> None:
     graph = Graph()
     x = graph.given(np.zeros((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, limits(8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8))
     step = batch_step([[0, 1, 2]], [0], [[5]], 16)
     executable.run(step)
-    setattr(step, field, np.array(value, np.int32))
     with pytest.raises(StepError, match=message):
-        executable.run(step)
+        executable.run(replace(step, **{field: np.array(value, np.int32)}))
 
 
 @pytest.mark.parametrize("strides", [(0, 4), (4, 4), (-4000, 4), (12, 4)])
@@ -119,24 +121,24 @@ def test_the_stride_of_a_single_row_means_nothing(native: CpuKernelSet, strides:
     """numpy leaves it open: a transposed or broadcast array has any."""
     graph = Graph()
     x = graph.given(np.ones((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, limits(8, block_size=8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8, block_size=8))
     step = batch_step([[0, 1, 2]], [6], [[5, 6]], 8)
     step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (1, 2), strides)
-    assert executable.run(step).shape == (3, 32)
+    assert logits_of(executable, step).shape == (3, 32)
 
 
 def test_the_stride_within_a_column_means_nothing(native: CpuKernelSet) -> None:
     graph = Graph()
     x = graph.given(np.ones((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, limits(8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8))
     step = batch_step([[0], [1]], [0, 0], [[5], [6]], 16)
     step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (2, 1), (4, 400))
-    assert executable.run(step).shape == (2, 32)
+    assert logits_of(executable, step).shape == (2, 32)
 
 
 def test_wrong_element_types_are_refused(native: CpuKernelSet) -> None:
     graph = Graph()
-    executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, limits())
+    executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, execution_of())
     step = plain_step(3)
     step.positions = step.positions.astype(np.int64)
     with pytest.raises(StepError, match="positions is not an array of int32"):
@@ -146,27 +148,27 @@ def test_wrong_element_types_are_refused(native: CpuKernelSet) -> None:
 def test_arrays_that_come_again_are_read_again(native: CpuKernelSet) -> None:
     graph = Graph()
     table = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
-    executable = native.bind(graph.program(graph.given(table)), graph.weights, limits())
+    executable = native.bind(graph.program(graph.given(table)), graph.weights, execution_of())
     step = plain_step(2)
     step.token_ids = step.token_ids.copy()
     for ids in ([0, 1], [3, 2]):
         step.token_ids[:] = ids
-        np.testing.assert_array_equal(executable.run(step), table[ids])
+        np.testing.assert_array_equal(logits_of(executable, step), table[ids])
     step.token_ids[0] = 99
     with pytest.raises(StepError, match="outside the vocabulary"):
         executable.run(step)
-    good, step.positions = step.positions, step.positions.astype(np.int64)
+    wrong = replace(step, positions=step.positions.astype(np.int64))
     for _ in range(2):
         with pytest.raises(StepError, match="positions is not an array of int32"):
-            executable.run(step)
-    step.token_ids[:], step.positions = [1, 1], good
-    np.testing.assert_array_equal(executable.run(step), table[[1, 1]])
-    np.testing.assert_array_equal(executable.run(plain_step(1)), table[:1])
+            executable.run(wrong)
+    step.token_ids[:] = [1, 1]
+    np.testing.assert_array_equal(logits_of(executable, step), table[[1, 1]])
+    np.testing.assert_array_equal(logits_of(executable, plain_step(1)), table[:1])
 
 
 def test_a_closed_executable_refuses(native: CpuKernelSet) -> None:
     graph = Graph()
-    executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, limits())
+    executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, execution_of())
     executable.close()
     with pytest.raises(StepError, match="closed"):
         executable.run(plain_step(2))
@@ -176,7 +178,7 @@ def test_memory_is_accounted_for(native: CpuKernelSet) -> None:
     graph = Graph()
     x, out = graph.given(np.zeros((32, 64), np.float32)), graph.slot(48)
     graph.add(Linear(whole(x), graph.weight(random_weight(np.random.default_rng(0), Layout.INT4, 48, 64)), whole(out)))
-    bounds = limits(num_blocks=100, kv_dtype="bf16")
+    bounds = execution_of(num_blocks=100, kv_dtype="bf16")
     executable = native.bind(graph.program(out, [KvShape(2, 64)] * 3), graph.weights, bounds)
     memory = executable.memory_bytes
     assert memory["kv_cache"] == 3 * 2 * 100 * 16 * 2 * 64 * 2
@@ -205,7 +207,7 @@ def test_weights_are_read_once_in_order(native: CpuKernelSet) -> None:
     graph, _ = linear_graph()
     program = StepProgram(tuple(graph.operators), tuple(graph.slots), graph.slots[-1])
     recording = Recording({"unused": dense(np.zeros((1, 1))), **graph.weights})
-    native.bind(program, recording, limits())
+    native.bind(program, recording, execution_of())
     assert recording.reads == list(graph.weights)
 
 
@@ -229,4 +231,17 @@ def test_spans_within_a_wider_slot_are_checked(native: CpuKernelSet) -> None:
     name = graph.weight(random_weight(np.random.default_rng(0), Layout.F32, 16, 64))
     graph.add(Linear(Span(x, 0, 64), name, whole(out)))
     with pytest.raises(BindError, match="wider than its stride"):
-        native.bind(graph.program(out), graph.weights, limits())
+        native.bind(graph.program(out), graph.weights, execution_of())
+
+
+def test_what_is_not_of_the_host_is_refused(native: CpuKernelSet, reference: KernelSet) -> None:
+    graph = Graph()
+    program = graph.program(graph.given(np.zeros((4, 32), np.float32)))
+    elsewhere = replace(execution_of(), placement=Placement(1, "cuda"))
+    half = [replace(slot, dtype="bf16") for slot in program.slots]
+    assert half[0].row_bytes * 2 == program.slots[0].row_bytes
+    for kernel_set in (native, reference):
+        with pytest.raises(BindError, match="on cpu, not on cuda"):
+            kernel_set.bind(program, graph.weights, elsewhere)
+        with pytest.raises(BindError, match="slot 0 is bf16"):
+            kernel_set.bind(replace(program, slots=tuple(half)), graph.weights, execution_of())

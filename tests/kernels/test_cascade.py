@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
+from appliance.kernels.execution import Execution
+from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.program.caches import KvShape
 from appliance.program.operators import Add, KvWrite, PagedAttention
 from appliance.program.slots import Span
-from tests.kernels.harness import Graph, batch_step, bind, limits
+from tests.kernels.harness import Graph, batch_step, bind, execution_of, logits_of
 from tests.kernels.test_attention import VOCABULARY, make
 
 BLOCK, CHUNK, SEGMENT = 16, 256, 512  # keys: where a model of so many tokens is cut
@@ -71,8 +72,8 @@ def executable_for(
     return executable
 
 
-def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2, model_len: int = LONG) -> ExecutionLimits:
-    return limits(
+def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2, model_len: int = LONG) -> Execution:
+    return execution_of(
         3000,
         seqs=32,
         model_len=model_len,
@@ -85,9 +86,9 @@ def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2, model_l
 
 def check_rows(executable: Executable, crowd: Crowd, order: list[int]) -> None:
     """To the bit what each gets alone."""
-    together = executable.run(crowd.decode(*order)).copy()
+    together = logits_of(executable, crowd.decode(*order))
     for row, one in enumerate(order):
-        alone = executable.run(crowd.decode(one))
+        alone = logits_of(executable, crowd.decode(one))
         assert executable.shared_keys == 0
         np.testing.assert_array_equal(together[row], alone[0], f"{one}")
 
@@ -129,7 +130,7 @@ def test_who_reads_together_gets_the_bits_that_it_gets_alone(
 def test_rows_are_those_of_the_reference(native: CpuKernelSet, reference: KernelSet) -> None:
     crowd = tree()
     order = crowd.shuffled()
-    got, expected = (executable_for(one, PLAIN, crowd).run(crowd.decode(*order)) for one in (native, reference))
+    got, expected = (logits_of(executable_for(one, PLAIN, crowd), crowd.decode(*order)) for one in (native, reference))
     assert np.abs(got - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
@@ -224,10 +225,10 @@ def test_prompts_beside_them_read_by_themselves(native: CpuKernelSet) -> None:
     executable = executable_for(native, PLAIN, crowd)
     prompt, table = crowd.words[1][1024:1100], crowd.tables[1]
     beside = crowd.decode(0, 2)
-    alone = [executable.run(beside).copy(), executable.run(batch_step([prompt], [1024], [table], BLOCK)).copy()]
+    alone = [logits_of(executable, beside), logits_of(executable, batch_step([prompt], [1024], [table], BLOCK))]
     last = crowd.words[0][-1:], crowd.words[2][-1:]
     tables = [crowd.tables[0], table, crowd.tables[2]]
-    together = executable.run(batch_step([last[0], prompt, last[1]], [1100, 1024, 1300], tables, BLOCK))
+    together = logits_of(executable, batch_step([last[0], prompt, last[1]], [1100, 1024, 1300], tables, BLOCK))
     assert executable.shared_keys == 1024
     np.testing.assert_array_equal(together[[0, -1]], alone[0])
     np.testing.assert_array_equal(together[1:-1], alone[1])

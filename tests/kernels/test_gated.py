@@ -13,7 +13,7 @@ from appliance.kernels.layout import Layout
 from appliance.program.fusion import gates_of_linears
 from appliance.program.operators import Add, GatedActivation, Linear, Operator, StepProgram
 from appliance.program.slots import Slot, Span
-from tests.kernels.harness import Graph, limits, plain_step, random_sub_groups, random_weight, whole
+from tests.kernels.harness import Graph, execution_of, logits_of, plain_step, random_sub_groups, random_weight, whole
 
 MIN_ROWS = 25  # kernels/cpu/linear.h
 HIDDEN, INNER = 256, 144
@@ -37,7 +37,7 @@ class Block:
 
     def bind(self, native: CpuKernelSet, result: Slot) -> CpuExecutable:
         program = self.graph.program(result)
-        return native.bind(program, self.graph.weights, limits(self.rows, quantize=True))
+        return native.bind(program, self.graph.weights, execution_of(self.rows, quantize=True))
 
     def run(self, native: CpuKernelSet, *, fused: bool) -> tuple[np.ndarray, np.ndarray]:
         """The result, and what then lies in the second half of the slot between: the first is the logits' by then. A
@@ -45,9 +45,9 @@ class Block:
         if not fused:
             self.graph.add(Add(self.both, self.graph.slot(self.both.width)))
         executable = self.bind(native, self.out)
-        result = executable.run(plain_step(self.rows)).copy()
+        result = logits_of(executable, plain_step(self.rows))
         floats = ctypes.c_float * (self.rows * self.both.width)
-        between = np.array(floats.from_address(executable.slot(self.both)))[result.size :]
+        between = np.array(floats.from_address(executable._at.slot(self.both)))[result.size :]
         executable.close()
         return result, between
 

@@ -16,7 +16,8 @@ from tests.kernels.harness import (
     Graph,
     bind,
     dense,
-    limits,
+    execution_of,
+    logits_of,
     plain_step,
     random_quantized,
     random_sub_groups,
@@ -80,7 +81,7 @@ def compare(
         graph.add(Linear(whole(source), graph.weight(weight), whole(out), graph.vector(bias), **fields))  # type: ignore[arg-type]  # keyword fields of Linear
         return out
 
-    bounds = limits(MIN_TALL_ROWS + 3, quantize=quantize)
+    bounds = execution_of(MIN_TALL_ROWS + 3, quantize=quantize)
     expected, actual = (run_once(s, build, plain_step(rows), bounds) for s in (reference, native))
     assert_close(actual, expected, BF16_INPUTS if weight.layout is Layout.BF16 else EXACT)
 
@@ -240,8 +241,8 @@ def test_threads_that_come_late_or_never_change_nothing(native: CpuKernelSet) ->
     program, step = graph.program(out), plain_step(3)
     results = []
     for num_threads, runs in ((1, 1), (8, 200)):
-        executable = bind(native, graph, program, limits(quantize=True, num_threads=num_threads))
-        results += [executable.run(step).copy() for _ in range(runs)]
+        executable = bind(native, graph, program, execution_of(quantize=True, num_threads=num_threads))
+        results += [logits_of(executable, step) for _ in range(runs)]
         executable.close()
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
@@ -253,7 +254,7 @@ def times(native: CpuKernelSet, weight: CanonicalWeight, x: np.ndarray, quantize
         graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
         return out
 
-    return run_once(native, build, plain_step(len(x)), limits(MIN_TALL_ROWS + 3, quantize=quantize))
+    return run_once(native, build, plain_step(len(x)), execution_of(MIN_TALL_ROWS + 3, quantize=quantize))
 
 
 @pytest.mark.parametrize("scale_type", [np.float16, np.float32])
@@ -292,7 +293,7 @@ def test_groups_that_planes_cannot_hold_are_refused(
         return out
 
     with pytest.raises(BindError, match="group_size of int5"):
-        run_once(native, build, plain_step(1), limits())
+        run_once(native, build, plain_step(1), execution_of())
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
@@ -321,7 +322,7 @@ def test_spans_of_shared_slots(native: CpuKernelSet, reference: KernelSet) -> No
             graph.add(Linear(Span(source, 64, 64), graph.weight(weight), Span(out, 24 * i, 24)))
         return out
 
-    bounds = limits(quantize=True)
+    bounds = execution_of(quantize=True)
     assert_close(
         run_once(native, build, plain_step(6), bounds), run_once(reference, build, plain_step(6), bounds), EXACT
     )
@@ -340,7 +341,7 @@ def test_a_row_that_is_not_finite_stays_alone(native: CpuKernelSet) -> None:
             graph.add(Linear(whole(source), graph.weight(weight), whole(out)))
             return out
 
-        return run_once(native, build, plain_step(4), limits(quantize=True))
+        return run_once(native, build, plain_step(4), execution_of(quantize=True))
 
     clean, other = run(x), run(spoiled)
     assert np.isnan(other[1]).all()
@@ -366,5 +367,5 @@ def test_tied_table_is_gathered_from_the_packed_form(native: CpuKernelSet, refer
             graph.add(Embed(name, rows, 2.0, position, 2), Linear(whole(rows), name, whole(out)))
             return out
 
-        expected, actual = (run_once(s, build, plain_step(9), limits()) for s in (reference, native))
+        expected, actual = (run_once(s, build, plain_step(9), execution_of()) for s in (reference, native))
         assert_close(actual, expected, BF16_INPUTS if table.layout is Layout.BF16 else EXACT)

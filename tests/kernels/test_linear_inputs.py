@@ -14,7 +14,8 @@ from appliance.program.operators import Add, GatedActivation, LayerNorm, Linear,
 from appliance.program.slots import Slot, Span
 from tests.kernels.harness import (
     Graph,
-    limits,
+    execution_of,
+    logits_of,
     plain_step,
     random_quantized,
     random_sub_groups,
@@ -83,10 +84,10 @@ class Chain:
         if not alone:
             self.graph.add(Add(between, self.graph.slot(between.width)))
         program = self.graph.program(self.out)
-        executable = native.bind(program, self.graph.weights, limits(self.rows, quantize=True))
-        result = executable.run(plain_step(self.rows)).copy()
+        executable = native.bind(program, self.graph.weights, execution_of(self.rows, quantize=True))
+        result = logits_of(executable, plain_step(self.rows))
         floats = ctypes.c_float * (self.rows * between.width)
-        left = np.array(floats.from_address(executable.slot(between)))[result.size :]
+        left = np.array(floats.from_address(executable._at.slot(between)))[result.size :]
         executable.close()
         return result, left
 

@@ -8,7 +8,7 @@ from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.layout import Layout
 from appliance.program.work import OperatorWork
 
-from .harness import Graph, batch_step, bind, limits
+from .harness import Graph, batch_step, bind, execution_of
 from .test_program import DIM, HEADS, HIDDEN, INNER, KV_HEADS, VOCABULARY, decoder, make
 
 
@@ -41,7 +41,7 @@ def test_attention_is_bound_by_the_arithmetic_of_its_cache(
     native: CpuKernelSet, kv_dtype: str, unit: str, size: int
 ) -> None:
     graph = Graph()
-    executable = bind(native, graph, decoder(graph, Layout.F32), limits(64, kv_dtype=kv_dtype))
+    executable = bind(native, graph, decoder(graph, Layout.F32), execution_of(64, kv_dtype=kv_dtype))
     work = by_label(executable)["attention"]
     assert (work.unit, work.key_bytes) == (unit, 2 * KV_HEADS * DIM * size)
 

@@ -9,7 +9,7 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import KernelSet
 from appliance.program import operators as ops
 from appliance.program.slots import Slot, Span
-from tests.kernels.harness import Graph, dense, limits, plain_step, run_once, whole
+from tests.kernels.harness import Graph, dense, execution_of, logits_of, plain_step, run_once, whole
 
 ROWS = 7
 WIDTHS = [8, 37, 64, 300]
@@ -81,7 +81,7 @@ BUILDERS = [
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda f: f.__name__)
 def test_operator(native: CpuKernelSet, reference: KernelSet, build: Callable[[Graph, int], Slot], width: int) -> None:
     want, got = (
-        run_once(s, lambda graph: build(graph, width), plain_step(ROWS), limits()) for s in (reference, native)
+        run_once(s, lambda graph: build(graph, width), plain_step(ROWS), execution_of()) for s in (reference, native)
     )
     np.testing.assert_allclose(got, want, atol=1e-5, rtol=2e-5)
 
@@ -96,7 +96,7 @@ def test_activation(native: CpuKernelSet, reference: KernelSet, kind: ops.Activa
         graph.add(ops.Activation(graph.given(x), out, kind))
         return out
 
-    want, got = (run_once(s, build, plain_step(7), limits()) for s in (reference, native))
+    want, got = (run_once(s, build, plain_step(7), execution_of()) for s in (reference, native))
     np.testing.assert_allclose(got, want, atol=3e-6, rtol=1e-5)
 
 
@@ -112,7 +112,7 @@ def test_rope(native: CpuKernelSet, reference: KernelSet, head_dim: int, rotary_
         return x
 
     step = plain_step(ROWS, [5, 0, 1023, 7, 7, 300, 2])
-    want, got = (run_once(s, build, step, limits()) for s in (reference, native))
+    want, got = (run_once(s, build, step, execution_of()) for s in (reference, native))
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
@@ -122,8 +122,8 @@ def test_only_sampled_rows_reach_the_logits(native: CpuKernelSet) -> None:
     source = graph.given(x)
     step = plain_step(ROWS)
     step.sampled_rows = np.array([6, 2], np.int32)
-    executable = native.bind(graph.program(source), graph.weights, limits())
-    np.testing.assert_array_equal(executable.run(step), x[[6, 2]])
+    executable = native.bind(graph.program(source), graph.weights, execution_of())
+    np.testing.assert_array_equal(logits_of(executable, step), x[[6, 2]])
 
 
 def test_large_steps_are_shared_among_threads(native: CpuKernelSet, reference: KernelSet) -> None:
@@ -138,6 +138,6 @@ def test_large_steps_are_shared_among_threads(native: CpuKernelSet, reference: K
 
     for num_threads in (1, 2, 4):
         want, got = (
-            run_once(s, build, plain_step(300), limits(300, num_threads=num_threads)) for s in (reference, native)
+            run_once(s, build, plain_step(300), execution_of(300, num_threads=num_threads)) for s in (reference, native)
         )
         np.testing.assert_allclose(got, want, atol=2e-4)

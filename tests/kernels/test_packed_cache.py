@@ -19,7 +19,7 @@ from appliance.kernels.layout import CanonicalWeight, Layout, WeightPieces
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.program.operators import Linear, RmsNorm, StepProgram
-from tests.kernels.harness import Graph, limits, plain_step, random_weight, whole
+from tests.kernels.harness import Graph, execution_of, logits_of, plain_step, random_weight, whole
 
 NUM_TOKENS, WIDTH = 8, 64
 MANY = 1 << 30
@@ -52,7 +52,7 @@ def wait_for_keepers() -> None:
 
 def bind(native: CpuKernelSet, cache: PackedCache | None) -> CpuExecutable:
     graph, program = graph_of_all_layouts()
-    executable = native.bind(program, graph.weights, limits(), cache)
+    executable = native.bind(program, graph.weights, execution_of(), cache)
     wait_for_keepers()
     return executable
 
@@ -60,7 +60,7 @@ def bind(native: CpuKernelSet, cache: PackedCache | None) -> CpuExecutable:
 def start(native: CpuKernelSet, cache: PackedCache) -> tuple[np.ndarray, WeightsReport]:
     """One life of an engine: its logits, and where its weights came from."""
     executable = bind(native, cache)
-    logits = executable.run(plain_step(NUM_TOKENS)).copy()
+    logits = logits_of(executable, plain_step(NUM_TOKENS))
     executable.close()
     assert cache.report is not None
     return logits, cache.report
@@ -74,7 +74,7 @@ def mapped_files(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("copies", [False, True], ids=["mapped", "copied"])
 def test_adopted_weights_give_the_same_logits(native: CpuKernelSet, tmp_path: Path, copies: bool) -> None:
     without = bind(native, None)
-    expected = without.run(plain_step(NUM_TOKENS)).copy()
+    expected = logits_of(without, plain_step(NUM_TOKENS))
     first, packed = start(native, cache_in(tmp_path))
     second = cache_in(tmp_path)
     second.copies = copies
@@ -84,7 +84,7 @@ def test_adopted_weights_give_the_same_logits(native: CpuKernelSet, tmp_path: Pa
     assert (packed.origin, second.report.origin) == ("checkpoint", "cache")
     assert again.memory_bytes == without.memory_bytes
     np.testing.assert_array_equal(first, expected)
-    np.testing.assert_array_equal(again.run(plain_step(NUM_TOKENS)), expected)
+    np.testing.assert_array_equal(logits_of(again, plain_step(NUM_TOKENS)), expected)
     assert packed.reason == "nothing is kept"
     assert Path(second.report.file).parent == tmp_path
 
@@ -278,7 +278,7 @@ def test_an_engine_that_ends_stops_writing(
 
     monkeypatch.setattr("appliance.kernels.cpu.packed_keeper.write_packed", endless)
     graph, program = graph_of_all_layouts()
-    executable = native.bind(program, graph.weights, limits(), cache_in(tmp_path))
+    executable = native.bind(program, graph.weights, execution_of(), cache_in(tmp_path))
     begun.wait()
     executable.close()
     assert list(tmp_path.iterdir()) == []
@@ -337,7 +337,7 @@ class Pieces(WeightPieces):
 def kept_bytes(
     native: CpuKernelSet, weights: dict[str, CanonicalWeight] | Pieces, program: StepProgram, folder: Path
 ) -> bytes:
-    executable = native.bind(program, weights, limits(), cache_in(folder))
+    executable = native.bind(program, weights, execution_of(), cache_in(folder))
     wait_for_keepers()
     executable.close()
     (kept,) = folder.glob("*.packed")

@@ -11,7 +11,7 @@ from appliance.catalog.packing import packed_bytes
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.operators import Linear
-from tests.kernels.harness import GROUP_UNITS, Graph, limits, random_sub_groups, whole
+from tests.kernels.harness import GROUP_UNITS, Graph, execution_of, random_sub_groups, whole
 
 ROWS = (1, 15, 16, 17, 33, 96)
 DENSE_COLUMNS = (1, 2, 7, 64, 97)
@@ -22,7 +22,7 @@ def packed_here(native: CpuKernelSet, weight: CanonicalWeight) -> int:
     graph = Graph()
     x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
     graph.add(Linear(whole(x), graph.weight(weight), whole(out)))
-    executable = native.bind(graph.program(out), graph.weights, limits())
+    executable = native.bind(graph.program(out), graph.weights, execution_of())
     size = executable.memory_bytes["weights"]
     executable.close()
     return size

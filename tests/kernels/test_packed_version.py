@@ -15,7 +15,7 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.operators import Linear
-from tests.kernels.harness import Graph, limits, whole
+from tests.kernels.harness import Graph, execution_of, whole
 
 SUB_GROUP_DIGESTS = {  # by layout, size of a sub-group, and whether there are offsets
     ("int4", 32, True): "7d018fe53163dd0d",
@@ -77,7 +77,7 @@ def digest(library: Library, weight: CanonicalWeight) -> str:
     x, out = graph.slot(weight.in_features), graph.slot(weight.out_features)
     name = graph.weight(weight)
     graph.add(Linear(whole(x), name, whole(out)))
-    executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, limits())
+    executable = CpuKernelSet("under-test", library).bind(graph.program(out), graph.weights, execution_of())
     handle = executable._weights.matrix(name)
     form = abi.PackedForm()
     library.functions.appl_weight_form(handle, ctypes.byref(form))

@@ -13,7 +13,7 @@ from appliance.kernels.cpu.memory import MADV_POPULATE_WRITE, MappedMemory
 from appliance.program.caches import KvShape
 from appliance.program.operators import KvWrite, PagedAttention
 from appliance.program.slots import Span
-from tests.kernels.harness import Graph, batch_step, limits
+from tests.kernels.harness import Graph, batch_step, execution_of, logits_of
 
 PAGE = mmap.PAGESIZE
 NUM_BLOCKS, NUM_LAYERS = 64, 3
@@ -51,7 +51,7 @@ def pages(start: int, size_bytes: int) -> set[int]:
 def with_layers(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> CpuExecutable:
     graph = Graph()
     program = graph.program(graph.given(np.zeros((4, 32), np.float32)), [shape] * NUM_LAYERS)
-    bounds = limits(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
+    bounds = execution_of(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
     return native.bind(program, graph.weights, bounds)
 
 
@@ -82,7 +82,7 @@ def test_a_step_finds_its_memory_there_and_what_was_written_stays(native: CpuKer
     out = graph.slot(dim)
     graph.add(KvWrite(Span(qkv, dim, dim), Span(qkv, 2 * dim, dim), 0, 1, dim))
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
-    bounds = limits(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
+    bounds = execution_of(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
     executable = native.bind(graph.program(out, [KvShape(1, dim)]), graph.weights, bounds)
     memory = in_small_pages(executable._kv_cache.memory)
     for block in (3, 40):
@@ -90,13 +90,13 @@ def test_a_step_finds_its_memory_there_and_what_was_written_stays(native: CpuKer
     before = resident(memory)
     executable.run(batch_step([list(range(20))], [0], [[3, 40]], 16))
     assert resident(memory) == before, "the step met a page that was not there"
-    after = executable.run(batch_step([[7]], [19], [[3, 40]], 16)).copy()
+    after = logits_of(executable, batch_step([[7]], [19], [[3, 40]], 16))
     written = ctypes.string_at(memory.address, memory.size_bytes)
     assert any(written)
     for block in range(NUM_BLOCKS):
         executable.prefault(block)
     assert ctypes.string_at(memory.address, memory.size_bytes) == written
-    np.testing.assert_array_equal(executable.run(batch_step([[7]], [19], [[3, 40]], 16)), after)
+    np.testing.assert_array_equal(logits_of(executable, batch_step([[7]], [19], [[3, 40]], 16)), after)
 
 
 def test_a_system_that_cannot_leaves_memory_lazy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from appliance.program import operators as ops
 from appliance.program.caches import KvShape
 from appliance.program.operators import StepProgram
 from appliance.program.slots import Extent, Span
-from tests.kernels.harness import Graph, batch_step, bind, dense, limits, random_weight, whole
+from tests.kernels.harness import Graph, batch_step, bind, dense, execution_of, logits_of, random_weight, whole
 
 HIDDEN, HEADS, KV_HEADS, DIM, INNER, VOCABULARY = 128, 4, 2, 32, 224, 96
 
@@ -57,14 +57,14 @@ def decoder(graph: Graph, layout: Layout) -> StepProgram:
 def make(kernel_set: KernelSet, layout: Layout, quantize: bool = True) -> Executable:
     graph = Graph()
     program = decoder(graph, layout)
-    return bind(kernel_set, graph, program, limits(64, quantize=quantize))
+    return bind(kernel_set, graph, program, execution_of(64, quantize=quantize))
 
 
 def run_pieces(executable: Executable, tokens: list[int], pieces: list[int]) -> np.ndarray:
     results, start = [], 0
     for length in pieces:
         step = batch_step([tokens[start : start + length]], [start], [[9, 3, 30, 1]], 16)
-        results.append(executable.run(step).copy())
+        results.append(logits_of(executable, step))
         start += length
     return np.concatenate(results)
 
@@ -84,8 +84,10 @@ def test_a_batch_gives_each_sequence_what_it_gets_alone(native: CpuKernelSet, la
     rng = np.random.default_rng(2)
     prompts = [rng.integers(0, VOCABULARY, n).tolist() for n in (5, 17, 1, 30)]
     tables = [[4, 5], [6, 7], [8], [10, 11]]
-    together = make(native, layout).run(batch_step(prompts, [0] * 4, tables, 16)).copy()
-    alone = [make(native, layout).run(batch_step([p], [0], [t], 16)) for p, t in zip(prompts, tables, strict=True)]
+    together = logits_of(make(native, layout), batch_step(prompts, [0] * 4, tables, 16))
+    alone = [
+        logits_of(make(native, layout), batch_step([p], [0], [t], 16)) for p, t in zip(prompts, tables, strict=True)
+    ]
     np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-4)
 
 
@@ -93,6 +95,6 @@ def test_slot_reuse_is_sound(native: CpuKernelSet) -> None:
     """The same step twice gives the same bits, whatever the arena held."""
     executable = make(native, Layout.BF16)
     step = batch_step([list(range(20))], [0], [[2, 3]], 16)
-    first = executable.run(step).copy()
+    first = logits_of(executable, step)
     executable.run(batch_step([[90, 3, 77]], [0], [[8]], 16))
-    np.testing.assert_array_equal(executable.run(step), first)
+    np.testing.assert_array_equal(logits_of(executable, step), first)

@@ -9,6 +9,7 @@ import pytest
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.errors import StepError
+from appliance.kernels.logits import HostLogits
 from appliance.kernels.measure import thread_pool
 from appliance.kernels.reference.sampler import ReferenceSampler, philox_uniform
 from appliance.kernels.sampling import NO_TOKEN, Sampler, SamplingBatch, empty_batch
@@ -64,7 +65,7 @@ def test_agrees_with_the_oracle(sampler: Sampler, vocab: int, seed: int) -> None
     batch = random_batch(rng, rows, vocab)
     batch.logprobs_mode = MODES[seed % 4]
     before = logits.copy()
-    want, got = ReferenceSampler().sample(logits, batch), sampler.sample(logits, batch)
+    want, got = ReferenceSampler().sample(HostLogits(logits), batch), sampler.sample(HostLogits(logits), batch)
     np.testing.assert_array_equal(got.token_ids, want.token_ids)
     np.testing.assert_array_equal(logits, before)
     if want.logprobs is None or got.logprobs is None:
@@ -87,12 +88,12 @@ def test_frequencies_follow_the_distribution(sampler: Sampler) -> None:
     batch.temperature[:] = 1
     batch.seed[:] = 7
     batch.position[:] = np.arange(rows)
-    drawn = sampler.sample(np.tile(logits, (rows, 1)), batch).token_ids
+    drawn = sampler.sample(HostLogits(np.tile(logits, (rows, 1))), batch).token_ids
     shares = np.bincount(drawn, minlength=5) / rows
     expected = np.exp(logits)
     assert (np.abs(shares - expected) < 5 * np.sqrt(expected / rows)).all()
     batch.top_p[:] = 0.6
-    kept = np.bincount(sampler.sample(np.tile(logits, (rows, 1)), batch).token_ids, minlength=5) / rows
+    kept = np.bincount(sampler.sample(HostLogits(np.tile(logits, (rows, 1))), batch).token_ids, minlength=5) / rows
     np.testing.assert_allclose(kept, [2 / 3, 1 / 3, 0, 0, 0], atol=0.02)
 
 
@@ -102,12 +103,12 @@ def test_a_row_does_not_depend_on_its_batch(sampler: Sampler) -> None:
     batch = empty_batch(16, 3000)
     batch.temperature[:] = 1
     batch.seed[:] = rng.integers(0, 2**62, 16)
-    together = sampler.sample(logits, batch).token_ids
+    together = sampler.sample(HostLogits(logits), batch).token_ids
     for row in range(16):
         alone = empty_batch(1, 3000)
         alone.temperature[:] = 1
         alone.seed[:] = batch.seed[row]
-        assert sampler.sample(logits[row : row + 1], alone).token_ids[0] == together[row]
+        assert sampler.sample(HostLogits(logits[row : row + 1]), alone).token_ids[0] == together[row]
 
 
 def test_top_k_keeps_no_more_where_just_so_many_are_near_the_largest(sampler: Sampler) -> None:
@@ -119,13 +120,13 @@ def test_top_k_keeps_no_more_where_just_so_many_are_near_the_largest(sampler: Sa
     batch.temperature[:] = 1
     batch.top_k[:] = 3
     batch.seed[:] = np.arange(rows)
-    assert set(sampler.sample(logits, batch).token_ids) <= {7, 70_001, 499_999}
+    assert set(sampler.sample(HostLogits(logits), batch).token_ids) <= {7, 70_001, 499_999}
 
 
 def test_greedy_takes_the_lowest_id_of_a_tie(sampler: Sampler) -> None:
     logits = np.zeros((1, 1000), np.float32)
     logits[0, [700, 41, 999]] = 3
-    assert sampler.sample(logits, empty_batch(1, 1000)).token_ids[0] == 41
+    assert sampler.sample(HostLogits(logits), empty_batch(1, 1000)).token_ids[0] == 41
 
 
 def test_rows_without_a_choice_say_so(sampler: Sampler) -> None:
@@ -136,7 +137,9 @@ def test_rows_without_a_choice_say_so(sampler: Sampler) -> None:
     batch.temperature[3] = 1
     batch.mask_bits = np.zeros((1, 2), np.uint32)
     batch.mask_row[3] = 0
-    np.testing.assert_array_equal(sampler.sample(logits, batch).token_ids, [0, NO_TOKEN, NO_TOKEN, NO_TOKEN])
+    result = sampler.sample(HostLogits(logits), batch)
+    np.testing.assert_array_equal(result.token_ids, [0, NO_TOKEN, NO_TOKEN, NO_TOKEN])
+    assert result.num_failed == 3
 
 
 @pytest.mark.parametrize(
@@ -154,17 +157,29 @@ def test_ids_out_of_bounds_are_refused(sampler: Sampler, change: dict[str, list[
     batch = empty_batch(1, 40)
     changed = {name: np.array(value, getattr(batch, name).dtype) for name, value in change.items()}
     with pytest.raises(StepError, match="sampling"):
-        sampler.sample(np.zeros((1, 40), np.float32), dataclasses.replace(batch, **changed))
+        sampler.sample(HostLogits(np.zeros((1, 40), np.float32)), dataclasses.replace(batch, **changed))
 
 
-def test_an_array_that_asks_for_more_than_before_is_refused(sampler: Sampler) -> None:
-    """Its results were sized when it first came."""
-    batch, logits = empty_batch(1, 40), np.zeros((1, 40), np.float32)
+def test_arrays_that_ask_for_more_than_before_are_refused(sampler: Sampler) -> None:
+    """Results are sized once a revision."""
+    batch, logits = empty_batch(1, 40), HostLogits(np.zeros((1, 40), np.float32))
     assert sampler.sample(logits, batch).logprobs is None
     batch.num_logprobs[0] = 3
     with pytest.raises(StepError, match="no room for log-probabilities"):
         sampler.sample(logits, batch)
-    batch.num_logprobs = batch.num_logprobs.copy()
-    result = sampler.sample(logits, batch)
+    result = sampler.sample(logits, dataclasses.replace(batch))
     assert result.logprobs is not None
     assert result.logprobs.shape == (1, 4)
+
+
+def test_other_logits_or_another_batch_are_looked_at_anew(sampler: Sampler) -> None:
+    first, second = (np.zeros((1, 40), np.float32) for _ in range(2))
+    first[0, 7], second[0, 9] = 1, 1
+    batch = empty_batch(1, 40)
+    assert sampler.sample(HostLogits(first), batch).token_ids[0] == 7
+    again = HostLogits(second)
+    assert sampler.sample(again, batch).token_ids[0] == 9
+    forbidding = {"forbidden_start": np.array([0, 1], np.int32), "forbidden_ids": np.array([9], np.int32)}
+    assert sampler.sample(again, dataclasses.replace(batch, **forbidding)).token_ids[0] == 0
+    second[0, 11] = 2
+    assert sampler.sample(again, batch).token_ids[0] == 11

@@ -9,29 +9,25 @@ import numpy as np
 from appliance.catalog.formats import STORAGES, WeightForm, tensor_role
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
-from appliance.kernels.interface import Executable, ExecutionLimits, KernelSet, StepInputs
+from appliance.kernels.execution import Execution
+from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.layers.decoder import compile_decoder
 from appliance.loading.inventory import take_inventory
 from appliance.loading.model import build_decoder
 from appliance.loading.weights import DecoderWeights
 from appliance.plan.types import PrecisionPlan, WeightPlan
+from tests.kernels import harness
+from tests.kernels.harness import logits_of
 
 BLOCK_SIZE = 4  # small, so that short prompts cross blocks
 
 
-def limits(max_model_len: int = 128, num_blocks: int = 128, **changes: object) -> ExecutionLimits:
-    values: dict[str, object] = {
-        "max_num_batched_tokens": 128,
-        "max_num_seqs": 16,
-        "max_num_sampled": 128,
-        "max_model_len": max_model_len,
-        "block_size": BLOCK_SIZE,
-        "num_blocks": num_blocks,
-        "kv_dtype": "f32",
+def execution_of(max_model_len: int = 128, num_blocks: int = 128, **changes: Any) -> Execution:
+    values: dict[str, Any] = {
+        "tokens": 128, "seqs": 16, "model_len": max_model_len, "block_size": BLOCK_SIZE, "num_blocks": num_blocks,
         "num_threads": 1,
-        "quantize_activations": False,
-    }
-    return ExecutionLimits(**(values | changes))
+    }  # fmt: skip
+    return harness.execution_of(**(values | changes))
 
 
 def precision(facts: ModelFacts, dense: str | None = None, quantize: WeightForm | None = None) -> PrecisionPlan:
@@ -61,15 +57,16 @@ def bind(
     facts: ModelFacts,
     kernel_set: KernelSet,
     plan: PrecisionPlan | None = None,
-    bounds: ExecutionLimits | None = None,
+    execution: Execution | None = None,
 ) -> Executable:
-    bounds = bounds or limits()
-    spec = build_decoder(facts, bounds.max_model_len)
+    execution = execution or execution_of()
+    max_model_len = execution.limits.max_model_len
+    spec = build_decoder(facts, max_model_len)
     inventory = take_inventory(spec, facts, plan or precision(facts))
     compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
     with open_tensors(facts) as reader:
-        weights = DecoderWeights(compiled, inventory, reader, bounds.max_model_len)
-        return kernel_set.bind(compiled.program, weights, bounds)
+        weights = DecoderWeights(compiled, inventory, reader, max_model_len)
+        return kernel_set.bind(compiled.program, weights, execution)
 
 
 def _int32(*values: Any) -> list[np.ndarray]:
@@ -90,11 +87,11 @@ class Driver:
     """Hands out blocks in a scattered order, and runs steps."""
 
     executable: Executable
-    bounds: ExecutionLimits
+    execution: Execution
     _free: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        order = np.random.default_rng(7).permutation(self.bounds.num_blocks)
+        order = np.random.default_rng(7).permutation(self.execution.limits.num_blocks)
         self._free = [int(block) for block in order]
 
     def sequence(self, token_ids: Sequence[int], shared: Row | None = None, with_blocks: bool = False) -> Row:
@@ -108,13 +105,13 @@ class Driver:
                 if mine != theirs:
                     break
                 same += 1
-            full = min(same, len(token_ids) - 1) // self.bounds.block_size
+            full = min(same, len(token_ids) - 1) // self.execution.limits.block_size
             sequence.blocks = shared.blocks[:full]
-            sequence.num_computed = full * self.bounds.block_size
+            sequence.num_computed = full * self.execution.limits.block_size
         return sequence
 
     def _grow(self, sequence: Row, num_tokens: int) -> None:
-        while len(sequence.blocks) * self.bounds.block_size < num_tokens:
+        while len(sequence.blocks) * self.execution.limits.block_size < num_tokens:
             sequence.blocks.append(self._free.pop())
 
     def step(self, chunks: Sequence[tuple[Row, int]], sample: Sequence[bool] | None = None) -> np.ndarray:
@@ -126,7 +123,7 @@ class Driver:
             self._grow(sequence, end)
             tokens += sequence.token_ids[begin:end]
             positions += range(begin, end)
-            size = self.bounds.block_size
+            size = self.execution.limits.block_size
             slots += [sequence.blocks[p // size] * size + p % size for p in range(begin, end)]
             starts.append(len(tokens))
             lengths.append(end)
@@ -138,19 +135,19 @@ class Driver:
         for index, (sequence, _) in enumerate(chunks):
             tables[index, : len(sequence.blocks)] = sequence.blocks
         inputs = StepInputs(*_int32(tokens, positions, slots, starts, lengths), tables, *_int32(rows))
-        return self.executable.run(inputs).copy()
+        return logits_of(self.executable, inputs)
 
     def all_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Logits after every token of one whole prompt, f32 [n, V]."""
         sequence = self.sequence(token_ids)
         n = len(token_ids)
         self._grow(sequence, n)
-        size, at = self.bounds.block_size, np.arange(n)
+        size, at = self.execution.limits.block_size, np.arange(n)
         table = np.asarray(sequence.blocks, np.int32)
         slots = table[at // size] * size + at % size
         tokens, positions, slots, starts, lengths, rows = _int32(token_ids, at, slots, [0, n], [n], at)
         inputs = StepInputs(tokens, positions, slots, starts, lengths, table.reshape(1, -1), rows)
-        return self.executable.run(inputs).copy()
+        return logits_of(self.executable, inputs)
 
     def greedy(self, token_ids: Sequence[int], count: int) -> list[int]:
         """The `count` most likely tokens after a prompt, one after the other."""

@@ -17,7 +17,7 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
 from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import VOCAB_SIZE
-from tests.parity.harness import Driver, bind, limits, precision
+from tests.parity.harness import Driver, bind, execution_of, precision
 
 PROMPT = [int(token) for token in np.random.default_rng(9).integers(3, VOCAB_SIZE, 23)]
 TIGHT = {"rtol": 3e-4, "atol": 3e-4}
@@ -55,7 +55,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 def logits(facts: ModelFacts, kernel_set: KernelSet, dense: str | None = None, **changes: object) -> np.ndarray:
-    bounds = limits(max_model_len=64, **changes)
+    bounds = execution_of(max_model_len=64, **changes)
     return Driver(bind(facts, kernel_set, precision(facts, dense), bounds), bounds).all_logits(PROMPT)
 
 
@@ -91,6 +91,6 @@ def test_rounded_activations_stay_near(compressed: Write, kernel_set: KernelSet)
     if kernel_set.name == "reference":
         pytest.skip("the reference set computes in floats")
     facts, expected = compressed("llama", "W8A8")
-    found = logits(facts, kernel_set, quantize_activations=True)
+    found = logits(facts, kernel_set, quantize=True)
     assert not np.array_equal(found, logits(facts, kernel_set))
     assert deviation(found, expected) < INT8_ACTIVATIONS

@@ -11,7 +11,7 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE, make_tiny
 from tests.parity.conftest import Checkpoint
-from tests.parity.harness import Driver, bind, limits
+from tests.parity.harness import Driver, bind, execution_of
 from tests.parity.rounding import assert_logits_close, rounds_inputs
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(3, VOCAB_SIZE, 37)]
@@ -24,8 +24,8 @@ def test_logits_equal_those_of_transformers(
 ) -> None:
     checkpoint = tiny(name)
     # Up to the original context of Phi-3's longrope, where transformers takes the short factors too.
-    bounds = limits(max_model_len=64)
-    driver = Driver(bind(checkpoint.facts, kernel_set, bounds=bounds), bounds)
+    bounds = execution_of(max_model_len=64)
+    driver = Driver(bind(checkpoint.facts, kernel_set, execution=bounds), bounds)
     expected = checkpoint.logits(PROMPT).numpy()
     assert np.abs(expected).max() > 0.5
     np.testing.assert_allclose(driver.all_logits(PROMPT), expected, **TOLERANCE)
@@ -36,8 +36,8 @@ def test_greedy_tokens_equal_those_of_transformers(
     name: str, tiny: Callable[[str], Checkpoint], kernel_set: KernelSet
 ) -> None:
     checkpoint = tiny(name)
-    bounds = limits(max_model_len=64)
-    driver = Driver(bind(checkpoint.facts, kernel_set, bounds=bounds), bounds)
+    bounds = execution_of(max_model_len=64)
+    driver = Driver(bind(checkpoint.facts, kernel_set, execution=bounds), bounds)
     prompt, count = PROMPT[:13], 20
     expected = list(prompt)
     for _ in range(count):
@@ -50,8 +50,8 @@ def test_longrope_takes_the_long_factors_where_sequences_may_pass_the_original_c
 ) -> None:
     checkpoint = tiny("phi3")
     prompt = [int(token) for token in np.random.default_rng(5).integers(3, VOCAB_SIZE, 80)]
-    bounds = limits(max_model_len=128)
-    driver = Driver(bind(checkpoint.facts, kernel_set, bounds=bounds), bounds)
+    bounds = execution_of(max_model_len=128)
+    driver = Driver(bind(checkpoint.facts, kernel_set, execution=bounds), bounds)
     expected = checkpoint.logits(prompt)  # 80 tokens: beyond the 64 of the original context
     np.testing.assert_allclose(driver.all_logits(prompt), expected.numpy(), **TOLERANCE)
 
@@ -62,6 +62,6 @@ def test_a_bf16_checkpoint_runs_as_stored(kernel_set: KernelSet, tmp_path_factor
     facts = read_model_facts(folder)
     assert {tensor.storage for tensor in facts.tensors} == {"bf16"}
     oracle = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    bounds = limits(max_model_len=64)
-    driver = Driver(bind(facts, kernel_set, bounds=bounds), bounds)
+    bounds = execution_of(max_model_len=64)
+    driver = Driver(bind(facts, kernel_set, execution=bounds), bounds)
     assert_logits_close(driver.all_logits(PROMPT), oracle, PROMPT, TOLERANCE, rounds_inputs(kernel_set))

@@ -14,7 +14,7 @@ from appliance.kernels.interface import KernelSet
 from tests.models.gguf_files import GgufFile
 from tests.models.tiny import FAMILIES, VOCAB_SIZE
 from tests.parity.conftest import Write
-from tests.parity.harness import Driver, bind, limits, precision
+from tests.parity.harness import Driver, bind, execution_of, precision
 from tests.parity.rounding import assert_logits_close, deviation, oracle_logits, rounds_inputs
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
@@ -28,7 +28,7 @@ def expected(file: GgufFile) -> np.ndarray:
 
 
 def logits(file: GgufFile, kernel_set: KernelSet, dense: str | None = None) -> np.ndarray:
-    facts, bounds = read_model_facts(file.path), limits(max_model_len=64)
+    facts, bounds = read_model_facts(file.path), execution_of(max_model_len=64)
     return Driver(bind(facts, kernel_set, precision(facts, dense), bounds), bounds).all_logits(PROMPT)
 
 

@@ -17,6 +17,7 @@ from appliance.kernels.reports import WeightsReport
 from appliance.plan.boot import BootReport, compare_boot
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
+from tests.kernels.harness import logits_of
 from tests.models.tiny import FAMILIES
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
 from tests.parity.test_memory_plan import SPEC
@@ -45,25 +46,25 @@ def start(plan: EnginePlan) -> Backend:
     return backend
 
 
-def logits_of(plan: EnginePlan) -> tuple[np.ndarray, WeightsReport]:
+def start_and_run(plan: EnginePlan) -> tuple[np.ndarray, WeightsReport]:
     backend = start(plan)
     count = 8
     every = np.arange(count, dtype=np.int32)
     blocks = np.arange(8, dtype=np.int32).reshape(1, -1)
     bounds = np.array([0, count], np.int32)
     step = StepInputs(every + 3, every, every, bounds, bounds[1:], blocks, every)
-    logits = backend.executable.run(step).copy()
+    logits = logits_of(backend.executable, step)
     backend.executable.close()
     assert backend.weights is not None
     return logits, backend.weights
 
 
 def check_starts(plan: EnginePlan) -> None:
-    first, packed = logits_of(plan)
+    first, packed = start_and_run(plan)
     assert (packed.origin, plan.loading.packed_access) == ("checkpoint", "map")
     copying = msgspec.structs.replace(plan, loading=msgspec.structs.replace(plan.loading, packed_access="copy"))
     for again in (plan, copying):
-        logits, adopted = logits_of(again)
+        logits, adopted = start_and_run(again)
         assert adopted.origin == "cache"
         assert packed.size_bytes == adopted.size_bytes
         np.testing.assert_array_equal(first, logits)
@@ -81,7 +82,7 @@ def test_every_kind_of_block(kind: str, written: Write, tmp_path: Path) -> None:
 
 def test_adopted_weights_take_the_planned_bytes(tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
     plan = planned(tiny("llama").folder, tmp_path)
-    logits_of(plan)
+    start_and_run(plan)
     backend = start(plan)
     measured = dict(backend.executable.memory_bytes)
     backend.executable.close()
@@ -92,12 +93,12 @@ def test_adopted_weights_take_the_planned_bytes(tiny: Callable[[str], Checkpoint
 def test_the_spec_says_whether_and_where(tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
     source = tiny("llama").folder
     for _ in range(2):
-        assert logits_of(planned(source, tmp_path, "{keep_packed: false}"))[1].origin == "checkpoint"
+        assert start_and_run(planned(source, tmp_path, "{keep_packed: false}"))[1].origin == "checkpoint"
     assert not (tmp_path / "cache" / "packed").exists()
-    _, report = logits_of(planned(source, tmp_path, "{packed_dir: ./here}"))
+    _, report = start_and_run(planned(source, tmp_path, "{packed_dir: ./here}"))
     assert Path(report.file).parent == tmp_path / "here"
     assert Path(report.file).is_file()
-    _, report = logits_of(planned(source, tmp_path, "{packed_dir: ./small, packed_size: 1KiB}"))
+    _, report = start_and_run(planned(source, tmp_path, "{packed_dir: ./small, packed_size: 1KiB}"))
     assert not Path(report.file).exists()
 
 
@@ -107,14 +108,14 @@ def test_other_weights_or_another_plan_are_packed_anew(tiny: Callable[[str], Che
     for file in tiny("llama").folder.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     plan = planned(folder, tmp_path)
-    before, _ = logits_of(plan)
+    before, _ = start_and_run(plan)
     [weights] = folder.glob("*.safetensors")
     data = bytearray(weights.read_bytes())
     data[-64:] = bytes(64)  # the header stays as it is
     weights.write_bytes(data)
     assert read_model_facts(folder).header_sha256 == plan.model.header_sha256
-    after, report = logits_of(plan)
+    after, report = start_and_run(plan)
     assert report.origin == "checkpoint"
     assert not np.array_equal(before, after)
     longer = msgspec.structs.replace(plan, model=msgspec.structs.replace(plan.model, max_model_len=32))
-    assert logits_of(longer)[1].origin == "checkpoint"  # its rotary table has other rows
+    assert start_and_run(longer)[1].origin == "checkpoint"  # its rotary table has other rows

@@ -12,15 +12,15 @@ import pytest
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import load_kernel_set
 from tests.parity.conftest import kernel_set_names
-from tests.parity.harness import Driver, bind, limits, precision
+from tests.parity.harness import Driver, bind, execution_of, precision
 from tests.parity.real_oracle import NUM_TOKENS, Answer, oracle_answers
 
 MODELS = ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "gemma-3-270m-q4_k_m.gguf")
 TIE = 2e-3  # of logits of size 10 to 30: f32 sums of another order over a thousand terms and two dozen layers
 LIMITS = {
     "max_model_len": 256,
-    "max_num_batched_tokens": 512,
-    "max_num_sampled": 16,
+    "tokens": 512,
+    "sampled": 16,
     "num_blocks": 1024,
     "block_size": 16,
     "num_threads": 2,
@@ -69,7 +69,7 @@ def check_chunked_and_cached(driver: Driver, prompt: list[int], expected: list[i
 
 def real_driver(model_file: Path, weights: str | None, **changes: object) -> Driver:
     """The best kernel set here. weights: all dense of that type; None: each in the form of its stored type."""
-    facts, bounds = read_model_facts(model_file), limits(**(LIMITS | changes))
+    facts, bounds = read_model_facts(model_file), execution_of(**(LIMITS | changes))
     kernel_set = load_kernel_set(kernel_set_names()[-1])
     return Driver(bind(facts, kernel_set, precision(facts, dense=weights), bounds), bounds)
 
@@ -101,7 +101,7 @@ def in_batches_of_16(driver: Driver, prompts: list[list[int]]) -> list[list[int]
 def test_stored_precision_agrees_with_transformers(
     model_file: Path, cache: Path, quantize_activations: bool, kv_dtype: str, least: float
 ) -> None:
-    changes = {"quantize_activations": quantize_activations, "kv_dtype": kv_dtype, "max_num_sampled": 128}
+    changes = {"quantize": quantize_activations, "kv_dtype": kv_dtype, "sampled": 128}
     driver = real_driver(model_file, weights=None, **changes)
     answers = oracle_answers(model_file, "f32", cache, lambda prompt: driver.greedy(prompt, NUM_TOKENS))
     same = 0

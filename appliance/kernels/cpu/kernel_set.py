@@ -13,12 +13,15 @@ from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.records import Addresses, encode
 from appliance.kernels.cpu.sampler import NativeSampler
-from appliance.kernels.cpu.screen import create_screen
+from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, StepError
-from appliance.kernels.interface import ExecutionLimits, StepInputs
+from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
+from appliance.kernels.host import check_host
+from appliance.kernels.interface import FewLogits, StepInputs
 from appliance.kernels.layout import CanonicalWeight
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program import operators as ops
@@ -27,6 +30,10 @@ from appliance.program.fusion import gates_of_linears, inputs_of_linears
 from appliance.program.roofline import program_work
 from appliance.program.slots import Extent
 from appliance.program.work import Forms, OperatorWork
+
+# So few decodes wait for memory, which one core brings nearly as fast as all. More compute, and while one of two cores
+# is away the other takes twice as long (16 decodes 0.99x).
+EARLY_ROWS = 4
 
 
 class CpuKernelSet:
@@ -39,12 +46,13 @@ class CpuKernelSet:
         self,
         program: ops.StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        limits: ExecutionLimits,
+        execution: Execution,
         cache: PackedCache | None = None,
     ) -> "CpuExecutable":
-        """Raises BindError where sizes do not fit together."""
+        """Raises BindError where sizes do not fit together, or the set cannot do what is asked."""
+        check_host(self.name, program, execution.placement)
         with contextlib.ExitStack() as resources:
-            executable = CpuExecutable(self._library, resources, program, weights, limits, cache)
+            executable = CpuExecutable(self._library, resources, program, weights, execution, cache)
             executable.own(resources.pop_all())
             return executable
 
@@ -56,40 +64,49 @@ class CpuExecutable:
         resources: contextlib.ExitStack,
         program: ops.StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        limits: ExecutionLimits,
+        execution: Execution,
         cache: PackedCache | None,
     ) -> None:
         """Allocates into `resources`, which the caller closes when this raises."""
+        limits, numerics, placement = execution.limits, execution.numerics, execution.placement
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
-        self._started: StepInputs | None = None
-        self._limits = limits
+        self._started = 0  # the revision of the step that was started; 0 for none
+        self._numerics = numerics
+        self._num_threads = placement.num_threads
         self._operators = program
         self._operator_seconds: np.ndarray | None = None
-        self._pool = create_pool(library, resources, limits.num_threads)
+        self._pool = create_pool(library, resources, placement.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, program.matrices())
-        self._weights.load(weights, program, limits.num_threads, cache)
-        screens = limits.screen_logits
+        self._weights.load(weights, program, placement.num_threads, cache)
+        screens = placement.screen_logits
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
-        native_limits = _native_limits(limits)
+        native_limits = _native_limits(limits, numerics)
         self._kv_cache = KvMemory(library, native_limits, program.caches)
         self._at = _place(program, limits, self._weights)
         self._program = self._create_program(native_limits, resources)
         shape = (limits.max_num_sampled, program.logits.width)
         start = self._at.offsets[program.logits.index]
         self._logits = self._at.arena.floats(start, shape[0] * shape[1]).reshape(shape)
-        self._last_logits = self._logits
+        self._last_logits = HostLogits(self._logits)
         self._step = NativeStep()
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over what was allocated; it is freed by `close`, or with this object."""
         self._finalizer = weakref.finalize(self, resources.close)
 
-    def run(self, inputs: StepInputs) -> np.ndarray:
-        """Raises StepError where an input is out of bounds; nothing has run then."""
-        if inputs is self._started:
-            self._started = None
+    @property
+    def early_rows(self) -> int:
+        return EARLY_ROWS if self._num_threads > 1 else 0
+
+    @property
+    def few_logits(self) -> FewLogits | None:
+        return None if self._screen is None else FEW_LOGITS
+
+    def run(self, inputs: StepInputs) -> HostLogits:
+        if inputs.revision == self._started:
+            self._started = 0
             status = self._library.functions.appl_program_finish(self._program)
         else:
             self.cancel()
@@ -98,8 +115,8 @@ class CpuExecutable:
         if status != 0:
             raise StepError(self._library.last_error())
         num_rows = inputs.sampled_rows.shape[0]
-        if len(self._last_logits) != num_rows:
-            self._last_logits = self._logits[:num_rows]  # the same object next time, which the sampler knows
+        if self._last_logits.num_rows != num_rows:
+            self._last_logits = HostLogits(self._logits[:num_rows])
         return self._last_logits
 
     def start(self, inputs: StepInputs) -> None:
@@ -108,16 +125,18 @@ class CpuExecutable:
         self._step.point_to(inputs)
         if self._library.functions.appl_program_start(self._program, self._step.reference) != 0:
             raise StepError(self._library.last_error())
-        self._started = inputs
+        self._started = inputs.revision
 
     def cancel(self) -> None:
         """Waits for the operator that runs."""
-        if self._started is not None:
-            self._started = None
+        if self._started:
+            self._started = 0
             self._library.functions.appl_program_cancel(self._program)
 
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        """Samples on the same threads as `run`."""
         self.cancel()
+        assert isinstance(logits, HostLogits), "logits are those of this executable"
         return self._sampler.sample(logits, batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -136,7 +155,7 @@ class CpuExecutable:
         self._library.functions.appl_program_time_operators(self._program, address)
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
-        forms = Forms(self._weights.size_of, self._limits.kv_dtype, self._limits.quantize_activations)
+        forms = Forms(self._weights.size_of, self._numerics.kv_dtype, self._numerics.quantize_activations)
         return program_work(self._operators, forms, None if self._screen is None else self._screen.facts)
 
     @property
@@ -183,7 +202,7 @@ class CpuExecutable:
 def _place(program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights) -> Addresses:
     """Allocates the activations."""
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-    arena = plan_arena(program, {slot.index: 4 * slot.width * rows[slot.extent] for slot in program.slots})
+    arena = plan_arena(program, {slot.index: slot.row_bytes * rows[slot.extent] for slot in program.slots})
     return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights)
 
 
@@ -194,9 +213,9 @@ def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: 
     return pool
 
 
-def _native_limits(limits: ExecutionLimits) -> abi.Limits:
-    if limits.kv_dtype not in ("f32", "f16", "bf16"):
-        raise BindError(f"kv_dtype is {limits.kv_dtype!r}", hint="the CPU sets keep a cache of f32, f16 or bf16")
+def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:
+    if numerics.kv_dtype not in ("f32", "f16", "bf16"):
+        raise BindError(f"kv_dtype is {numerics.kv_dtype!r}", hint="the CPU sets keep a cache of f32, f16 or bf16")
     return abi.Limits(
         max_tokens=limits.max_num_batched_tokens,
         max_seqs=limits.max_num_seqs,
@@ -204,8 +223,8 @@ def _native_limits(limits: ExecutionLimits) -> abi.Limits:
         max_model_len=limits.max_model_len,
         block_size=limits.block_size,
         num_blocks=limits.num_blocks,
-        kv_layout=abi.LAYOUTS[limits.kv_dtype],
-        quantize_activations=limits.quantize_activations,
+        kv_layout=abi.LAYOUTS[numerics.kv_dtype],
+        quantize_activations=numerics.quantize_activations,
     )
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import mmap
-from operator import is_
 
 import numpy as np
 
@@ -28,11 +27,6 @@ class MappedMemory:
     def floats(self, offset: int, count: int) -> np.ndarray:
         """A view of `count` f32 numbers that keeps the mapping alive."""
         return np.frombuffer(self._map, np.float32, count, offset)
-
-
-def are_same(arrays: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """Whether these are the same objects, whatever is in them."""
-    return len(arrays) == len(others) and all(map(is_, arrays, others))
 
 
 def row_stride(array: np.ndarray) -> int:

@@ -1,17 +1,15 @@
 """The native sampler: one call a batch."""
 
 import ctypes
-from operator import attrgetter
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
-from appliance.kernels.cpu.memory import are_same, row_stride
+from appliance.kernels.cpu.memory import row_stride
 from appliance.kernels.errors import StepError
+from appliance.kernels.logits import HostLogits
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
-
-_parts_of = attrgetter(*abi.SAMPLING_INPUTS, "logprobs_mode")
 
 
 class NativeSampler:
@@ -22,37 +20,37 @@ class NativeSampler:
         self._sample = library.functions.appl_sample
         self._call = abi.Sampling()
         self._reference = ctypes.byref(self._call)
-        self._parts: tuple[object, ...] = ()
+        self._pointed_to: tuple[HostLogits, SamplingBatch] | None = None  # kept alive: the call points to them
         self._token_ids = np.zeros(0, np.int32)
         self._most_logprobs = NO_LOGPROBS
 
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+    def sample(self, logits: HostLogits, batch: SamplingBatch) -> SampledBatch:
         """Raises StepError where an id or a range of the batch is out of bounds."""
         self._point_to(logits, batch)
-        result = SampledBatch(self._token_ids)
+        result = SampledBatch(self._token_ids, 0)
         if self._most_logprobs != NO_LOGPROBS:
             _allocate_logprobs(result, self._most_logprobs)
             _point_to_logprobs(self._call, result)
         if self._sample(self._pool, self._reference) != 0:
             raise StepError(self._library.last_error())
+        result.num_failed = int(np.count_nonzero(self._token_ids == NO_TOKEN))
         return result
 
-    def _point_to(self, logits: np.ndarray, batch: SamplingBatch) -> None:
-        """Arrays that come again are looked at once: asking numpy for an address is slow. Their numbers may be others,
-        but for num_logprobs."""
-        parts = (logits, *_parts_of(batch))
-        if are_same(parts, self._parts):
+    def _point_to(self, logits: HostLogits, batch: SamplingBatch) -> None:
+        """Arrays of a revision that comes again are not looked at anew: asking numpy for an address is slow."""
+        last = self._pointed_to
+        if last is not None and logits.revision == last[0].revision and batch.revision == last[1].revision:
             return
-        self._parts = ()
+        self._pointed_to = None
         call = self._call
         call.num_rows = batch.num_rows
-        call.vocab_size = logits.shape[1]
-        call.logits_stride = row_stride(logits)
+        call.vocab_size = logits.values.shape[1]
+        call.logits_stride = row_stride(logits.values)
         call.token_table_stride = row_stride(batch.token_table)
         call.mask_stride = row_stride(batch.mask_bits)
         call.raw_logprobs = batch.logprobs_mode.startswith("raw")
         call.normalize = batch.logprobs_mode.endswith("logprobs")
-        call.logits = logits.ctypes.data
+        call.logits = logits.values.ctypes.data
         for name in abi.SAMPLING_INPUTS:
             setattr(call, name, getattr(batch, name).ctypes.data)
         self._token_ids = np.full(batch.num_rows, NO_TOKEN, np.int32)
@@ -60,7 +58,7 @@ class NativeSampler:
         call.token_ids = self._token_ids.ctypes.data
         call.logprobs = call.logprob_ids = call.ranks = None
         call.logprobs_stride = 0  # the native check refuses rows that ask for some nevertheless
-        self._parts = parts  # kept alive: the call points to them
+        self._pointed_to = logits, batch
 
 
 def _allocate_logprobs(result: SampledBatch, most: int) -> None:

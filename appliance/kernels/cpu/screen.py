@@ -8,9 +8,14 @@ from appliance.catalog.formats import screen_form
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.weights import BoundWeights
+from appliance.kernels.interface import FewLogits
 from appliance.program.head import screened_head
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import Screen
+
+# Of more than 128 the candidates are so many that a screen gains little. Where an eighth of the rows wants all logits,
+# the whole head is read for them, and the other rows cost nothing beside it.
+FEW_LOGITS = FewLogits(most=128, whole_share=1 / 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,39 +1,32 @@
 """The native struct of a step, and the checks of what it points to."""
 
 import ctypes
-from operator import attrgetter
 
 import numpy as np
 
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.memory import are_same, has_gaps, row_stride
+from appliance.kernels.cpu.memory import has_gaps, row_stride
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import PastTokens, StepInputs
 
-_parts_of = attrgetter(*abi.STEP_ARRAYS, "num_largest", "past")
-_past_parts_of = attrgetter("table", "row", "count")
-
 
 class NativeStep:
-    """What the library is called with. Arrays that come again, with other numbers, are looked at once: asking numpy for
-    an address is slow."""
+    """What the library is called with. Arrays of a revision that comes again are not looked at anew: asking numpy
+    for an address is slow."""
 
     def __init__(self) -> None:
         self._step = abi.Step()
-        self._parts: tuple[object, ...] = ()
+        self._inputs: StepInputs | None = None  # kept alive: the struct points to its arrays
         self.reference = ctypes.byref(self._step)
 
     def point_to(self, inputs: StepInputs) -> None:
         """Raises StepError where the arrays do not fit together; the native call checks what is in them."""
-        parts = _parts_of(inputs)
-        if inputs.past is not None:
-            parts += _past_parts_of(inputs.past)
-        if are_same(parts, self._parts):
+        if self._inputs is not None and inputs.revision == self._inputs.revision:
             return
-        self._parts = ()
+        self._inputs = None
         _check(inputs)
         self._put(inputs)
-        self._parts = parts  # kept alive: the struct points to them
+        self._inputs = inputs
 
     def _put(self, inputs: StepInputs) -> None:
         step = self._step

@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from appliance.kernels.interface import ExecutionLimits, StepInputs
+from appliance.kernels.execution import Execution
+from appliance.kernels.host import check_host
+from appliance.kernels.interface import StepInputs
 from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
+from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN, Step
@@ -29,40 +33,42 @@ class ReferenceExecutable:
         self,
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        limits: ExecutionLimits,
+        execution: Execution,
     ) -> None:
+        limits, numerics = execution.limits, execution.numerics
         self._program = program
         self._seconds: np.ndarray | None = None
+        self._sampled = np.zeros(0, np.int32)  # token ids of the last `sample`
         self._weights: dict[str, torch.Tensor] = {}
         self._activation_groups: dict[str, int] = {}
         for name, weight in weights.items():
             self._weights[name] = dequantize(weight)
-            if limits.quantize_activations and weight.layout in INTEGER_LAYOUTS:
+            if numerics.quantize_activations and weight.layout in INTEGER_LAYOUTS:
                 self._activation_groups[name] = weight.group_size or weight.in_features
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
         self._buffers = {slot.index: torch.zeros(rows[slot.extent], slot.width) for slot in program.slots}
-        dtype = KV_DTYPES[limits.kv_dtype]
+        dtype = KV_DTYPES[numerics.kv_dtype]
         shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in program.caches]
         self._caches = [LayerCache(torch.zeros(s, dtype=dtype), torch.zeros(s, dtype=dtype)) for s in shapes]
 
     @torch.inference_mode()
-    def run(self, inputs: StepInputs) -> np.ndarray:
+    def run(self, inputs: StepInputs) -> HostLogits:
+        """Takes its own tokens for a step that follows, so that whoever says so without cause gets other answers."""
+        if inputs.follows:
+            inputs = replace(inputs, token_ids=self._sampled)
         step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, inputs)
         for index, op in enumerate(self._program.operators):
             started = time.perf_counter()
             RUN[type(op)](op, step)
             if self._seconds is not None:
                 self._seconds[index] += time.perf_counter() - started
-        return step.slot(self._program.logits).numpy()
+        return HostLogits(step.slot(self._program.logits).numpy())
 
-    def start(self, inputs: StepInputs) -> None:
-        """`run` does all of it."""
-
-    def cancel(self) -> None:
-        """Nothing was begun."""
-
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
-        return ReferenceSampler().sample(logits, batch)
+    def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
+        assert isinstance(logits, HostLogits), "logits are those of this executable"
+        result = ReferenceSampler().sample(logits, batch)
+        self._sampled = result.token_ids
+        return result
 
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._seconds = seconds
@@ -77,9 +83,6 @@ class ReferenceExecutable:
             for cache in self._caches:
                 cache.keys[destination] = cache.keys[source]
                 cache.values[destination] = cache.values[source]
-
-    def prefault(self, block: int) -> None:
-        """Zeros were written to all blocks at the start."""
 
     @property
     def shared_keys(self) -> int:
@@ -134,8 +137,9 @@ class ReferenceKernelSet:
         self,
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
-        limits: ExecutionLimits,
+        execution: Execution,
         cache: PackedCache | None = None,
     ) -> ReferenceExecutable:
-        """Packs nothing, so `cache` is left alone."""
-        return ReferenceExecutable(program, weights, limits)
+        """Packs nothing, so `cache` is left alone. Raises BindError for what is not for the host."""
+        check_host(self.name, program, execution.placement)
+        return ReferenceExecutable(program, weights, execution)

@@ -3,22 +3,24 @@
 import numpy as np
 import numpy.typing as npt
 
+from appliance.kernels.logits import HostLogits
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, SampledBatch, SamplingBatch
 
 Row = npt.NDArray[np.float32]
 
 
 class ReferenceSampler:
-    def sample(self, logits: np.ndarray, batch: SamplingBatch) -> SampledBatch:
+    def sample(self, logits: HostLogits, batch: SamplingBatch) -> SampledBatch:
         num_rows = batch.num_rows
-        result = SampledBatch(np.full(num_rows, NO_TOKEN, np.int32))
+        result = SampledBatch(np.full(num_rows, NO_TOKEN, np.int32), 0)
         widest = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
         if widest != NO_LOGPROBS:
             result.logprob_ids = np.full((num_rows, widest + 1), NO_TOKEN, np.int32)
             result.logprobs = np.full((num_rows, widest + 1), -np.inf, np.float32)
             result.ranks = np.zeros(num_rows, np.int32)
         for row in range(num_rows):
-            _sample_row(logits[row], batch, row, result)
+            _sample_row(logits.row(row), batch, row, result)
+        result.num_failed = int(np.count_nonzero(result.token_ids == NO_TOKEN))
         return result
 
 

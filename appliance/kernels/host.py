@@ -1,0 +1,14 @@
+"""What kernel sets of the host refuse to bind."""
+
+from appliance.kernels.errors import BindError
+from appliance.kernels.execution import Placement
+from appliance.program.operators import StepProgram
+
+
+def check_host(name: str, program: StepProgram, placement: Placement) -> None:
+    """Raises BindError for another device than the CPU, and for activations that are not f32."""
+    if placement.device != "cpu":
+        raise BindError(f"kernel set {name} runs on cpu, not on {placement.device}")
+    for slot in program.slots:
+        if slot.dtype != "f32":
+            raise BindError(f"kernel set {name} keeps activations in f32; slot {slot.index} is {slot.dtype}")
