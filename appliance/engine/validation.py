@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from appliance.engine.messages import Constraint, GenerateRequest, ProcessorCall, SamplingParams
 
 MAX_STOP_TOKEN_IDS = 1024
+MAX_TOP_K = (1 << 31) - 1  # rows keep it in 32 bits
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 128
 MAX_LOGIT_BIAS = 1024
@@ -44,7 +45,7 @@ def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingL
     _real("temperature", params.temperature, 0.0, 100.0)
     if not 0.0 < params.top_p <= 1.0:
         raise InvalidSamplingError("top_p", params.top_p, "above 0 and at most 1")
-    _whole("top_k", params.top_k, 0, None)
+    _whole("top_k", params.top_k, 0, MAX_TOP_K)
     _real("min_p", params.min_p, 0.0, 1.0)
     _real("presence_penalty", params.presence_penalty, *_PENALTY)
     _real("frequency_penalty", params.frequency_penalty, *_PENALTY)

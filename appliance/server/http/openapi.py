@@ -28,7 +28,7 @@ from appliance.server.tokens.demo import DemoFields
 from appliance.server.tokens.fields import GenerateFields
 from appliance.server.tokens.routes import DetokenizeFields, TokenizeFields
 
-_BODIES: dict[str, type[msgspec.Struct]] = {
+BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatFields,
     "/v1/completions": CompletionFields,
     "/v1/responses": ResponsesFields,
@@ -66,8 +66,8 @@ _REFUSALS_OF_BODIES = {
 
 def document(routes: Iterable[Route], *, has_keys: bool) -> bytes:
     """The document as JSON, OpenAPI 3.1."""
-    bodies, schemas = msgspec.json.schema_components(list(_BODIES.values()), ref_template=_REFERENCE)
-    references = dict(zip(_BODIES, bodies, strict=True))
+    bodies, schemas = msgspec.json.schema_components(list(BODIES.values()), ref_template=_REFERENCE)
+    references = dict(zip(BODIES, bodies, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         for method in route.methods:

@@ -79,9 +79,12 @@ def _check(state: ServerState, fields: ScoringFields) -> None:
     if not 1 <= len(labels) <= MAX_LABELS or len(set(labels)) != len(labels):
         message = f"label_token_ids must be 1 to {MAX_LABELS} different token ids"
         raise invalid("label_token_ids", message, "invalid_value")
-    for label in labels:
-        if not 0 <= label < 1 << 31:
-            raise invalid("label_token_ids", f"label_token_ids has {label}, which no vocabulary has", "invalid_value")
+    texts = {"label_token_ids": labels, "query": fields.query}
+    texts |= {f"items[{place}]": item for place, item in enumerate(fields.items)}
+    for where, ids in texts.items():
+        for token_id in () if isinstance(ids, str) else ids:
+            if not 0 <= token_id < 1 << 31:
+                raise invalid(where, f"{where} has {token_id}, which no vocabulary has", "invalid_value")
     if not fields.items:
         raise invalid("items", "items is empty", "invalid_value")
     if len(fields.items) * len(labels) > MAX_REQUESTS:

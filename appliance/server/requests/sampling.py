@@ -87,6 +87,8 @@ class SamplingRules:
                 "and at least one must be left for the answer",
                 "context_length_exceeded",
             )
+        if asked is not None and asked < 1:
+            raise invalid(field, f"{field} is {asked}; it must be at least 1", "invalid_value")
         left = context - num_prompt_tokens
         if asked is not None and asked > left:
             raise invalid(

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from appliance.server.http.errors import invalid
+from appliance.engine.messages import SamplingParams
+from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.message import MessageReader
 from appliance.server.output.parsing import OutputReading
 from appliance.server.requests.fields import ChatFields, refuse_unbuilt, text_of
@@ -39,9 +40,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
     form = state.prompts.output
     is_open = form.begins_open(prompt or "", _continued(fields))
     reading = OutputReading(form, wish, is_open, fields.include_reasoning is not False)
-    sampling = state.sampling.params(
-        fields, _max_tokens(state, fields, len(token_ids)), _num_logprobs(fields), fields.prompt_logprobs
-    )
+    sampling = _sampling(state, fields, len(token_ids))
     request = TextRequest(
         request_id=request_id,
         prompt_token_ids=token_ids,
@@ -56,6 +55,16 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         cache_salt=fields.cache_salt,
     )
     return ChatTurn(fields, request, reading)
+
+
+def _sampling(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> SamplingParams:
+    max_tokens, num_logprobs = _max_tokens(state, fields, num_prompt_tokens), _num_logprobs(fields)
+    try:
+        return state.sampling.params(fields, max_tokens, num_logprobs, fields.prompt_logprobs)
+    except ApiError as error:
+        if error.param == "logprobs":  # how many they are has a field of its own here
+            error.param, error.message = "top_logprobs", f"top_{error.message}"
+        raise
 
 
 def _continued(fields: ChatFields) -> str:

@@ -167,6 +167,7 @@ COPIED = (
     "model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "seed", "stop", "priority", "cache_salt", "chat_template_kwargs", "parallel_tool_calls",
 )  # fmt: skip
+_MOST = (1 << 31) - 1
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = (LOGPROBS, "reasoning.encrypted_content")  # the second is taken: reasoning is not encrypted here
 
@@ -202,6 +203,7 @@ def check_fields(fields: ResponsesFields) -> None:
         raise not_in_this_version("stream", "streaming in the background")
     if fields.background and fields.store is False:
         raise invalid("background", "background needs store: nothing else would keep the answer", "invalid_value")
-    if fields.max_output_tokens is not None and fields.max_output_tokens < 1:
-        message = f"max_output_tokens is {fields.max_output_tokens}; it must be at least 1"
-        raise invalid("max_output_tokens", message, "invalid_value")
+    for name in ("max_output_tokens", "max_tool_calls"):
+        count: int | None = getattr(fields, name)
+        if count is not None and not 1 <= count <= _MOST:
+            raise invalid(name, f"{name} is {count}; it must be between 1 and {_MOST}", "invalid_value")

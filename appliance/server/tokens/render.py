@@ -15,6 +15,7 @@ from appliance.server.http.errors import not_in_this_version
 from appliance.server.openai.completions import DEFAULT_MAX_TOKENS
 from appliance.server.output.generation import request_id_of
 from appliance.server.requests.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
+from appliance.server.requests.sampling import LengthWish, text_options
 from appliance.server.requests.turn import prepare_turn
 from appliance.server.state import ServerState
 from appliance.server.tokens.fields import SAMPLING_NAMES, TokenSamplingFields
@@ -47,11 +48,22 @@ async def render_completion(state: ServerState, request: Request) -> Response:
     request_id = request_id_of(request, state, fields)
     fields.max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     prompts = await state.prompts.completion(fields)
+    for _, token_ids in prompts:
+        _check_sampling(state, fields, len(token_ids))
     rendered = [
         _rendered(state, fields, token_ids, f"{request_id}-{place}", fields.logprobs)
         for place, (_, token_ids) in enumerate(prompts)
     ]
     return _json(rendered)
+
+
+def _check_sampling(state: ServerState, fields: CompletionFields, num_prompt_tokens: int) -> None:
+    """What is rendered is what would be generated: the same bounds hold. Raises ApiError 400."""
+    rules = state.sampling
+    wish = LengthWish(asked=fields.max_tokens, field="max_tokens", prompt_field="prompt")
+    rules.params(fields, rules.max_tokens(wish, num_prompt_tokens), fields.logprobs, fields.prompt_logprobs)
+    rules.check_priority(fields)
+    text_options(fields)
 
 
 def _check(fields: GenerationFields) -> None:
