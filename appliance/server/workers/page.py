@@ -2,81 +2,90 @@
 
 A row belongs to one worker, which alone writes it; the keeper clears it when the worker is gone. Levels of keys are
 written by all, under the file's lock, which the kernel releases when its holder dies.
+
+Everything but digests is a word of 8 bytes on a boundary of 8, read and written by one instruction each: nobody reads
+half of what another process writes, with the lock or without, and a worker that is killed leaves no half of a number.
 """
 
 import fcntl
 import mmap
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
 MAX_KEYS = 4096  # with rules; of further ones each worker counts alone
-_DIGEST = 16
-_LEVEL = struct.Struct("<dd")
-_ROW = struct.Struct("<qq")
-_OPEN = struct.Struct("<i")
+_WORD = 8
+_DIGEST = 2  # words
+_LEVEL = 2
+_ROW = 2
+_NUM_LEVELS = 2
+
+
+def _slot_words(count: int) -> int:
+    return _DIGEST + _NUM_LEVELS * _LEVEL + count
+
+
+def _page_bytes(count: int) -> int:
+    return _WORD * (count * _ROW + MAX_KEYS * _slot_words(count))
 
 
 class SharedPage:
-    """`index` is the worker's own row, of `count`."""
+    """`index` is the worker's own row, of `count`. Places are counted in words."""
 
     def __init__(self, path: Path, index: int, count: int) -> None:
         """Opens what `make` made."""
         self._index = index
         self._count = count
-        self._slot_bytes = _DIGEST + 2 * _LEVEL.size + count * _OPEN.size
-        self._slots_at = count * _ROW.size
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._memory = mmap.mmap(self._file, self._slots_at + MAX_KEYS * self._slot_bytes)
+        self._memory = mmap.mmap(self._file, _page_bytes(count))
+        self._integers = memoryview(self._memory).cast("q")
+        self._floats = memoryview(self._memory).cast("d")
 
     @classmethod
     def make(cls, path: Path, count: int) -> "SharedPage":
         """A new page, for the keeper."""
-        size = count * _ROW.size + MAX_KEYS * (_DIGEST + 2 * _LEVEL.size + count * _OPEN.size)
         with path.open("xb") as file:
-            file.truncate(size)
+            file.truncate(_page_bytes(count))
         return cls(path, 0, count)
 
     def close(self) -> None:
+        self._integers.release()
+        self._floats.release()
         self._memory.close()
         os.close(self._file)
 
     def note(self, num_open_sequences: int, num_tokens_ahead: int) -> None:
         """What this worker has open, and the prompt tokens of it that wait for a first token."""
-        _ROW.pack_into(self._memory, self._index * _ROW.size, num_open_sequences, num_tokens_ahead)
+        self._write_row(self._index, num_open_sequences, num_tokens_ahead)
 
     def others(self) -> tuple[int, int]:
         """The same of all other workers together."""
-        rows = [_ROW.unpack_from(self._memory, place * _ROW.size) for place in range(self._count)]
-        del rows[self._index]
-        return sum(row[0] for row in rows), sum(row[1] for row in rows)
+        rows = self._integers[: self._count * _ROW].tolist()
+        del rows[self._index * _ROW : (self._index + 1) * _ROW]
+        return sum(rows[::_ROW]), sum(rows[1::_ROW])
 
     def clear(self, index: int) -> None:
         """That worker is gone, and what it had open with it."""
-        _ROW.pack_into(self._memory, index * _ROW.size, 0, 0)
+        self._write_row(index, 0, 0)
         with self.locked():
-            for slot in range(MAX_KEYS):
-                start = self._slot_start(slot)
-                if not any(self._memory[start : start + _DIGEST]):
-                    return
-                _OPEN.pack_into(self._memory, self._open_at(start, index), 0)
+            for start in self._used_slots():
+                self._integers[self._open_at(start, index)] = 0
 
     def account(self, name: str) -> "SharedAccount | None":
         """Of the key of that name; None when the page is full."""
-        digest = sha256(name.encode("utf-8", "surrogatepass")).digest()[:_DIGEST]
+        digest = sha256(name.encode("utf-8", "surrogatepass")).digest()[: _DIGEST * _WORD]
         with self.locked():
-            for slot in range(MAX_KEYS):
-                start = self._slot_start(slot)
-                found = self._memory[start : start + _DIGEST]
-                if not any(found):
-                    self._memory[start : start + _DIGEST] = digest
-                    found = digest
-                if found == digest:
+            free = self._slot_start(0)
+            for start in self._used_slots():
+                if self._digest(start) == digest:
                     return SharedAccount(self, start)
-        return None
+                free = start + _slot_words(self._count)
+            if free == self._slot_start(MAX_KEYS):
+                return None
+            self._memory[free * _WORD : (free + _DIGEST) * _WORD] = digest
+            return SharedAccount(self, free)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -87,28 +96,44 @@ class SharedPage:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def read_level(self, start: int, which: int) -> tuple[float, float]:
-        used, at = _LEVEL.unpack_from(self._memory, start + _DIGEST + which * _LEVEL.size)
+        used, at = self._floats[self._level_at(start, which) :][:_LEVEL].tolist()
         return used, at
 
     def write_level(self, start: int, which: int, used: float, at: float) -> None:
-        _LEVEL.pack_into(self._memory, start + _DIGEST + which * _LEVEL.size, used, at)
+        place = self._level_at(start, which)
+        self._floats[place], self._floats[place + 1] = used, at
 
     def num_open(self, start: int) -> int:
-        return sum(self._open(start, index) for index in range(self._count))
+        first = self._open_at(start, 0)
+        return sum(self._integers[first : first + self._count].tolist())
 
     def add_open(self, start: int, change: int) -> None:
-        own = self._open(start, self._index)
-        _OPEN.pack_into(self._memory, self._open_at(start, self._index), own + change)
+        self._integers[self._open_at(start, self._index)] += change
 
-    def _open(self, start: int, index: int) -> int:
-        (value,) = _OPEN.unpack_from(self._memory, self._open_at(start, index))
-        return int(value)
+    def _write_row(self, index: int, num_open_sequences: int, num_tokens_ahead: int) -> None:
+        self._integers[index * _ROW], self._integers[index * _ROW + 1] = num_open_sequences, num_tokens_ahead
 
-    def _open_at(self, start: int, index: int) -> int:
-        return start + _DIGEST + 2 * _LEVEL.size + index * _OPEN.size
+    def _used_slots(self) -> Iterator[int]:
+        """Where they start; they come first."""
+        for slot in range(MAX_KEYS):
+            start = self._slot_start(slot)
+            if not any(self._digest(start)):
+                return
+            yield start
+
+    def _digest(self, start: int) -> bytes:
+        return self._memory[start * _WORD : (start + _DIGEST) * _WORD]
 
     def _slot_start(self, slot: int) -> int:
-        return self._slots_at + slot * self._slot_bytes
+        return self._count * _ROW + slot * _slot_words(self._count)
+
+    @staticmethod
+    def _level_at(start: int, which: int) -> int:
+        return start + _DIGEST + which * _LEVEL
+
+    @staticmethod
+    def _open_at(start: int, index: int) -> int:
+        return start + _DIGEST + _NUM_LEVELS * _LEVEL + index
 
 
 class SharedLevel:
