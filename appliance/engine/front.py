@@ -190,8 +190,8 @@ class Front(threading.Thread):
 
     def _beat(self) -> None:
         pulse = self._pulse()
-        now, since = self._clock(), pulse.since
-        frame = encode(Heartbeat(now, pulse.step, now - since if since else 0.0))
+        step, since, now = pulse.step, pulse.since, self._clock()  # so no step gets the age of one before it
+        frame = encode(Heartbeat(now, step, now - since if since else 0.0))
         for client in tuple(self._clients):
             self._send(client, frame)
 

@@ -66,6 +66,18 @@ def start(native: CpuKernelSet, cache: PackedCache) -> tuple[np.ndarray, Weights
     return logits, cache.report
 
 
+def test_a_system_without_threads_keeps_nothing_and_serves(
+    native: CpuKernelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("appliance.kernels.cpu.packed_keeper.PackedKeeper.start", refuse)
+    _, report = start(native, cache_in(tmp_path))
+    assert report.origin == "checkpoint"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def mapped_files(folder: Path) -> list[Path]:
     found = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line}
     return [Path(name) for name in found]

@@ -171,8 +171,12 @@ class BoundWeights:
         if self.size_bytes < cache.min_bytes:
             return
         keeper = PackedKeeper(cache, key, self._packed(), self._library)
+        try:
+            keeper.start()
+        except RuntimeError as error:  # the system gives no more threads
+            _log.info("packed weights are not kept", extra=fields(reason=str(error)))
+            return
         self._resources.callback(keeper.cancel)
-        keeper.start()
 
     def _packed(self) -> list[PackedBytes]:
         found = []
