@@ -31,10 +31,9 @@ TIMES := build/times
 TIMED := @.ci/timed $(TIMES)
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
-# Tests compare every level that this processor has, and read the machine code of others; a server needs one.
-$(VENV)/.base: APPLIANCE_LEVELS ?= auto
-$(VENV)/.dev: APPLIANCE_LEVELS ?= all
-export APPLIANCE_LEVELS
+# A server needs one level; tests compare every level that this processor has, and read the machine code of others.
+$(VENV)/.base: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),auto)
+$(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
 
 .PHONY: quickstart quickstart-down model test check lint style types layers pytest clients bench clean help
 
