@@ -142,6 +142,7 @@ def test_a_stop_string_cuts_a_constrained_answer(http: httpx.Client) -> None:
 
 
 TAG = {"begin": "f", "schema": {}, "end": ""}
+TITLED: dict[str, Any] = {"triggers": ["f"], "structures": [{**TAG, "schema": {"title": 5}}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": {"properties": {"a": {"items": {"if": {}}}}}}, "guided_json.properties.a.items.if"),
     ({"guided_json": {"type": "array", "uniqueItems": True}}, "guided_json.uniqueItems"),
@@ -153,6 +154,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": {"allOf": [{}, {"enum": [1, 2**60 + 1]}]}}, "guided_json.allOf[1].enum[1]"),
     ({"guided_json": {"items": {"pattern": "^a\\x1b$"}}}, "guided_json.items.pattern"),
     ({"guided_json": {"type": "integer", "multipleOf": 2**31}}, "guided_json.multipleOf"),
+    ({"guided_json": {"properties": {"a": {"title": 5}}}}, "guided_json.properties.a.title"),
+    (
+        {"response_format": {"type": "structural_tag", **TITLED}},
+        "response_format.structures[0].schema.title",
+    ),
     ({"guided_json": {"type": "integer", "minimum": 3, "maximum": 1}}, "guided_json.minimum"),
     ({"guided_json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "guided_json.oneOf"),
     ({"guided_json": {"type": "object", "minProperties": 2}}, "guided_json.minProperties"),

@@ -2,7 +2,7 @@
 
 import re
 
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from appliance.engine.grammar.interface import GrammarError
 
@@ -17,8 +17,11 @@ def gbnf_as_lark(source: str) -> str:
         lark: str = any_to_lark(_PARTS.sub(_with_plain_characters, source))
     except RecursionError as error:
         raise GrammarError("it is nested too deeply") from error
-    except Exception as error:  # the converter raises nothing finer
-        raise GrammarError(str(error) or type(error).__name__) from error
+    except GbnfToLarkError as error:
+        line = error.pos.text.count("\n", 0, error.pos.pos) + 1
+        raise GrammarError(f"line {line}: it is no GBNF") from error
+    except Exception as error:  # the converter raises nothing finer for the rest
+        raise GrammarError("it is no GBNF") from error
     return lark
 
 

@@ -10,6 +10,7 @@ import llguidance
 import msgspec
 
 from appliance.engine.grammar.calls import CallsOrAnswer, calls_as_lark
+from appliance.engine.grammar.complaints import meaning
 from appliance.engine.grammar.gbnf import gbnf_as_lark
 from appliance.engine.grammar.inline import InlineSchemas, schema_grammar
 from appliance.engine.grammar.interface import GrammarError, MatcherError
@@ -34,7 +35,6 @@ LIMITS = llguidance.LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-_SHOWN = 300  # characters of a library's message
 
 
 class GuidanceBackend:
@@ -47,7 +47,7 @@ class GuidanceBackend:
                 vocabulary.tokenizer, n_vocab=vocab_size, eos_token=list(vocabulary.eos_token_ids)
             )
         except ValueError as error:
-            raise GrammarError(f"the vocabulary of this model cannot be constrained: {_short(str(error))}") from error
+            raise GrammarError("the vocabulary of this model is of no kind that can be constrained") from error
 
     def prepare(self, constraint: Constraint) -> str:
         try:
@@ -63,7 +63,7 @@ class GuidanceBackend:
             path = ""
             if constraint.kind == "json_schema":
                 path = locate(msgspec.json.decode(constraint.source), self._is_bad_schema)
-            raise GrammarError(_short(matcher.get_error()), path)
+            raise GrammarError(meaning(matcher.get_error(), has_places=constraint.kind == "lark"), path)
         return GuidanceGrammar(matcher)
 
     def _is_bad_schema(self, schema: dict[str, Any]) -> bool:
@@ -143,7 +143,7 @@ class GuidanceMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise MatcherError(_short(self._matcher.get_error()))
+            raise MatcherError(meaning(self._matcher.get_error()))
 
 
 def grammar_text(
@@ -201,10 +201,3 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
 
 def _encode(*grammars: dict[str, Any]) -> str:
     return msgspec.json.encode({"grammars": grammars}).decode()
-
-
-def _short(reason: str) -> str:
-    """The library's message on one line, without what it quotes of the grammar."""
-    lines = reason.replace("<non-verbose/>", "").strip().splitlines()
-    text = " ".join(line.strip() for line in lines)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -156,6 +156,7 @@ def _tags(tag: StructuralTag, field: str, style: JsonStyle) -> Constraint:
     tags, places = [], {}
     for place, (begin, schema, end) in enumerate(each):
         places[f".tags[{place}]"] = f"{tags_at}[{place}]"
+        places[f".tags[{place}].schema"] = f"{tags_at}[{place}]{schemas_at}"
         ready = ready_schema(schema, f"{tags_at}[{place}]{schemas_at}", style)
         tags.append(Tag(begin=begin, schema=ready, end=end))
     rules = TagRules(triggers=triggers, tags=tags, at_least_one=flags[0], stop_after_first=flags[1])

@@ -49,7 +49,12 @@ def calls_or_answer(answer: Constraint, wish: ToolWish, form: ToolFormat | None,
     if len(source) > MAX_SOURCE:
         problem = f"tools and {answer.field} have {len(source)} bytes together; {MAX_SOURCE} are allowed"
         raise invalid("tools", problem, "invalid_value")
-    return Constraint(kind="calls", source=source, field=answer.field, whitespace=style.whitespace)
+    places = {".answer": answer.field} | {
+        f".lists[{at}].calls[{place}].arguments": f"tools[{place}].function.parameters"
+        for at in range(len(lists))
+        for place in range(len(tools))
+    }
+    return Constraint(kind="calls", source=source, field=answer.field, whitespace=style.whitespace, places=places)
 
 
 def _call(spelling: Spelling, place: int, name: str, schema: Mapping[str, Any] | None, style: JsonStyle) -> Call:

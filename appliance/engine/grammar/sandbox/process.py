@@ -20,6 +20,7 @@ from pathlib import Path
 
 from appliance.engine.grammar.backends import backend_loader
 from appliance.engine.grammar.interface import Backend, GrammarError
+from appliance.engine.grammar.sandbox.schemas import check_schemas
 from appliance.engine.grammar.sandbox.wire import Start, TrialLimits, Verdict, receive, send
 from appliance.engine.messages import Constraint
 
@@ -141,9 +142,10 @@ def _child(answer: socket.socket, backend: Backend, limits: TrialLimits) -> None
 
 
 def tried(backend: Backend, constraint: Constraint) -> Verdict:
-    """Compiles and walks, in this very process."""
+    """Checks, compiles and walks, in this very process."""
     before = _anonymous_bytes()
     try:
+        check_schemas(constraint)
         text = backend.prepare(constraint)
         backend.compile(constraint, text).rehearse()
     except GrammarError as error:
