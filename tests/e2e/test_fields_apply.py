@@ -282,7 +282,8 @@ def test_every_live_field_keeps_processes_and_cache_and_holds(deployment: Deploy
         effect = EFFECTS.get(path)
         before = effect.seen(asker) if effect else None
         result = deployment.apply(*given, override)
-        if result.how != "reload" or family(result) != kept:
+        others = set(family(result)) - set(kept)  # at most the one in which grammars are tried
+        if result.how != "reload" or not set(kept) <= set(family(result)) or len(others) > 1:
             wrong[path] = f"{result.how}, and {family(result)} run"
         elif effect is not None and (after := effect.seen(asker)) == before:
             wrong[path] = f"{after} before and after"
