@@ -7,6 +7,9 @@ from pathlib import Path
 OVERRIDE_PREFIX = "APPLIANCE__"  # APPLIANCE__SECTION__FIELD overrides a field of the spec
 
 
+COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `appliance completion` ask; typer reads it
+
+
 def snapshot() -> Mapping[str, str]:
     """A copy of the environment, to be passed on as data."""
     return dict(os.environ)

@@ -4,7 +4,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +14,10 @@ import msgspec
 
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError, ExitCode
+from appliance.cli.arguments.lifecycle import ApplyArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
 from appliance.cli.progress import ProgressBar
+from appliance.cli.spec_target import spec_target
 from appliance.deploy.execute import Applier, ApplyResult, Wanted
 from appliance.deploy.launch import server_command
 from appliance.deploy.lock import changing
@@ -36,25 +38,16 @@ _HOW = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyOptions:
-    spec: str
-    overrides: Sequence[str] = ()
-    foreground: bool = False
-    timeout_s: float = 600.0
-    as_json: bool = False
-    locked: bool = False
-
-
-def run(options: ApplyOptions) -> int:
+def run(arguments: ApplyArguments) -> int:
     """Raises ApplyError (4) when it does not become ready, LockError (2) when it is not what was locked."""
     phases = PhaseClock("resolve")
-    printer = Printer(quiet=options.as_json)
+    printer = Printer(quiet=arguments.as_json)
     printer.phase("resolve")
+    spec, overrides = spec_target(arguments.spec, arguments.overrides)
     with ProgressBar() as bar:
-        prepared = prepare(options.spec, options.overrides, progress=bar)
-    if options.locked:
-        _require_locked(options.spec, prepared.plan)
+        prepared = prepare(spec, overrides, progress=bar)
+    if arguments.locked:
+        _require_locked(spec, prepared.plan)
     phases.begin("plan")
     for warning in prepared.loaded.warnings:
         print(f"warning: {warning.message}", file=sys.stderr)
@@ -62,12 +55,12 @@ def run(options: ApplyOptions) -> int:
         print(f"warning: {text}", file=sys.stderr)
     wanted = Wanted(
         plan=prepared.plan,
-        spec_file=str(Path(options.spec).resolve()),
+        spec_file=str(Path(spec).resolve()),
         spec_text=prepared.loaded.text,
         spec_data=prepared.loaded.resolved(),
-        overrides=options.overrides,
+        overrides=overrides,
     )
-    return bring_about(wanted, options, printer, phases)
+    return bring_about(wanted, arguments, printer, phases)
 
 
 def _require_locked(spec: str, plan: EnginePlan) -> None:
@@ -77,19 +70,19 @@ def _require_locked(spec: str, plan: EnginePlan) -> None:
     require_same(lock_path(Path(spec)), collect_lock(plan))
 
 
-def bring_about(wanted: Wanted, options: ApplyOptions, printer: "Printer", phases: PhaseClock) -> int:
+def bring_about(wanted: Wanted, arguments: ApplyArguments, printer: "Printer", phases: PhaseClock) -> int:
     """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""
     printer.counts = wanted.plan.model.show_load_progress
     state = DeploymentState(state_dir(), wanted.plan.name)
     state.create()
     with changing(state.lock_path, _command_line(), LOCK_WAIT_S, printer.waiting), _ended_in_order():
-        applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=options.timeout_s)
-        if options.foreground:
+        applier = Applier(state=state, reporter=printer, phases=phases, timeout_s=arguments.timeout_s)
+        if arguments.foreground:
             applier.tidy()
             _become_the_server(state, wanted)
         result = applier.apply(wanted)
     printer.clear()
-    print(_as_json(result) if options.as_json else _as_text(result, wanted.plan))
+    print(_as_json(result) if arguments.as_json else _as_text(result, wanted.plan))
     return ExitCode.OK
 
 
@@ -118,7 +111,9 @@ def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
         )
-    generation = state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides)
+    generation = state.new_generation(
+        wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
+    )
     process = identify(os.getpid())
     assert process is not None
     current = describe(wanted.plan, generation, process, wanted.spec_file)

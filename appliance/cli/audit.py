@@ -3,9 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from appliance.base.errors import ExitCode
+from appliance.cli.arguments.spec import AuditArguments
+from appliance.cli.spec_target import spec_target
 from appliance.deploy.audit.exposure import ExposedRoute, exposed_routes, reach_of
 from appliance.deploy.audit.finding import Finding
 from appliance.deploy.audit.policy import Policy, load_policy
@@ -14,23 +15,16 @@ from appliance.plan.prepare import prepare
 from appliance.plan.types import ServingPlan
 
 
-def run(
-    spec: str,
-    overrides: Sequence[str] = (),
-    policy_file: str | None = None,
-    *,
-    hardware: str | None = None,
-    model_facts: str | None = None,
-    as_json: bool = False,
-) -> int:
+def run(arguments: AuditArguments) -> int:
     """0 when nothing fails the policy, 2 when something does."""
-    policy = load_policy(Path(policy_file)) if policy_file else Policy()
-    facts = Path(model_facts) if model_facts else None
-    prepared = prepare(spec, overrides, hardware, model_facts=facts, to_run=False)
+    policy = load_policy(arguments.policy) if arguments.policy else Policy()
+    path, overrides = spec_target(arguments.spec, arguments.overrides)
+    prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts, to_run=False)
     serving = prepared.plan.serving
     findings, routes = audit(prepared), exposed_routes(serving)
     failures = policy.failures(findings)
-    print(_json(serving, findings, failures, routes) if as_json else _text(serving, findings, failures, routes))
+    shown = _json if arguments.as_json else _text
+    print(shown(serving, findings, failures, routes))
     return int(ExitCode.INVALID if failures else ExitCode.OK)
 
 

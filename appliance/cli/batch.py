@@ -11,9 +11,11 @@ import msgspec
 
 from appliance.base.errors import ExitCode
 from appliance.base.log import configure
-from appliance.batch.command import BatchCommand, batch_files, batch_options
+from appliance.batch.command import batch_files, batch_options
+from appliance.cli.arguments.work import BatchArguments
 from appliance.cli.inproc_api import inproc_api
 from appliance.cli.progress import ProgressBar
+from appliance.cli.spec_target import spec_target
 from appliance.engine.messages import BootPhase
 from appliance.jobs.answerer import asgi_answerer
 from appliance.jobs.progress import BatchProgress
@@ -24,17 +26,30 @@ from appliance.plan.types import EnginePlan
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 10.0
 
 
-def run(command: BatchCommand) -> int:
+def run(arguments: BatchArguments) -> int:
     """0 when every line has its answer, be it an error; what failed is in the files."""
+    spec, overrides = spec_target(arguments.spec, arguments.overrides)
     with ProgressBar() as bar:
-        prepared = prepare(command.spec, command.overrides, progress=bar)
+        prepared = prepare(spec, overrides, progress=bar)
     plan = prepared.plan
     configure("warning")
-    files, options = batch_files(command, plan.batch, Path(command.spec).parent), batch_options(command, plan.batch)
-    shown = _ProgressLine(quiet=command.as_json)
+    files = batch_files(
+        plan.batch,
+        Path(spec).parent,
+        input_file=arguments.input_file,
+        output_file=arguments.output_file,
+        error_file=arguments.error_file,
+    )
+    options = batch_options(
+        plan.batch,
+        order=arguments.order,
+        resume=arguments.resume,
+        max_concurrency=arguments.max_concurrency,
+    )
+    shown = _ProgressLine(quiet=arguments.as_json)
     progress = asyncio.run(_run(plan, files, options, shown))
     shown.end(progress)
-    if command.as_json:
+    if arguments.as_json:
         print(msgspec.json.encode(_summary(progress, files)).decode())
     return ExitCode.OK
 

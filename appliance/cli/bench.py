@@ -1,16 +1,16 @@
 """`appliance bench`: which scenarios, against what, and where the results go."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import msgspec
 
 from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode, SloMissedError
+from appliance.bench.changes import parse_changes
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
 from appliance.bench.result import BenchResult, compare, load, save
@@ -18,6 +18,9 @@ from appliance.bench.run import DEFAULT_VOCAB_SIZE, Depth, Subject, bench_in_pro
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import Target
 from appliance.bench.text import render, render_comparison, render_profile
+from appliance.cli.arguments.bench import BenchArguments, BenchServeArguments
+from appliance.cli.spec_target import spec_target
+from appliance.cli.verb import UsageError
 from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
@@ -28,39 +31,53 @@ if TYPE_CHECKING:
     from appliance.plan.prepare import Prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """What the command line said. `changes` are fields of the scenario that it set."""
+def run_in_process(kind: Kind, arguments: BenchArguments) -> int:
+    """On an engine in this process. Raises SloMissedError with --assert-slo when a target is missed."""
+    if not arguments.spec:
+        raise UsageError("nothing to measure", hint="name a spec or a deployment; bench serve --url takes any server")
+    prepared = _prepared(arguments)
 
-    kind: Kind
-    spec: str | None
-    overrides: Sequence[str]
-    scenario: str | None
-    preset: str | None
-    changes: dict[str, Any]
-    url: str | None
-    model: str | None
-    api_key: str | None
-    label: str | None
-    vocab_size: int | None
-    output: Path | None
-    html: Path | None
-    assert_slo: bool
-    depth: Depth = "figures"
+    def measure(scenario: Scenario) -> BenchResult:
+        subject = _subject(scenario, prepared, "in process", arguments.label)
+        vocab_size = _vocab_size(arguments, prepared)
+        return bench_in_process(scenario, prepared.plan, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
+
+    return _run(arguments, _scenarios(kind, arguments, prepared.plan), measure, prepared.plan)
 
 
-def run(options: BenchOptions) -> int:
-    """Raises SloMissedError with --assert-slo when a target is missed."""
-    prepared = _prepared(options)
+def run_serve(arguments: BenchServeArguments) -> int:
+    """Against a running server. Raises SloMissedError with --assert-slo when a target is missed."""
+    if not arguments.spec and not arguments.url:
+        raise UsageError("nothing to measure", hint="name a spec or a deployment, or a server with --url")
+    prepared = _prepared(arguments) if arguments.spec else None
     plan = prepared.plan if prepared is not None else None
+
+    def measure(scenario: Scenario) -> BenchResult:
+        target = _target(arguments, plan)
+        if prepared is not None:
+            subject = _subject(scenario, prepared, target.url, arguments.label)
+        else:
+            subject = Subject(label=arguments.label or target.url, target=target.url, model=target.model)
+        vocab_size = _vocab_size(arguments, prepared)
+        return bench_server(scenario, target, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
+
+    return _run(arguments, _scenarios("serve", arguments, plan), measure, plan)
+
+
+def _run(
+    arguments: BenchArguments,
+    scenarios: Sequence[Scenario],
+    measure: Callable[[Scenario], BenchResult],
+    plan: EnginePlan | None,
+) -> int:
     results = []
-    for scenario in _scenarios(options, plan):
-        result = _measure(scenario, options, prepared)
+    for scenario in scenarios:
+        result = measure(scenario)
         print(render(result), end="\n\n")
         if result.profile is not None:
             print(render_profile(result.rooflines, result.profile, result.measured, result.given), end="\n\n")
         results.append(result)
-    _write(results, options, _output_folder(options, plan))
+    _write(results, arguments, _output_folder(arguments, plan))
     return int(ExitCode.OK)
 
 
@@ -76,29 +93,26 @@ def run_report(files: Sequence[Path], html: Path) -> int:
     return int(ExitCode.OK)
 
 
-def _prepared(options: BenchOptions) -> "Prepared | None":
-    """What the spec becomes; None when a URL alone is measured."""
-    if options.spec is None:
-        if options.url is None or options.kind != "serve":
-            raise ApplianceError("nothing to measure", hint="name a spec, or use bench serve with --url")
-        return None
+def _prepared(arguments: BenchArguments) -> "Prepared":
     from appliance.plan.prepare import prepare
 
-    return prepare(Path(options.spec), tuple(options.overrides))
+    path, overrides = spec_target(arguments.spec, arguments.overrides)
+    return prepare(Path(path), overrides)
 
 
-def _scenarios(options: BenchOptions, plan: EnginePlan | None) -> list[Scenario]:
+def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None) -> list[Scenario]:
     """The named preset or scenario, the spec's scenarios of this kind, or one made of the defaults."""
-    if options.preset is not None:
-        chosen = [_named(PRESETS, options.preset, "preset")]
+    if arguments.preset is not None:
+        chosen = [_named(PRESETS, arguments.preset, "preset")]
     else:
         declared = _declared(plan)
-        if options.scenario is not None:
-            chosen = [_named(declared, options.scenario, "scenario")]
+        if arguments.scenario is not None:
+            chosen = [_named(declared, arguments.scenario, "scenario")]
         else:
-            chosen = [scenario for scenario in declared.values() if scenario.kind == options.kind]
-    chosen = chosen or [Scenario(name=options.kind)]
-    return [msgspec.structs.replace(scenario, kind=options.kind, **options.changes) for scenario in chosen]
+            chosen = [scenario for scenario in declared.values() if scenario.kind == kind]
+    chosen = chosen or [Scenario(name=kind)]
+    changes = parse_changes(arguments.changes)
+    return [msgspec.structs.replace(scenario, kind=kind, **changes) for scenario in chosen]
 
 
 def _declared(plan: EnginePlan | None) -> dict[str, Scenario]:
@@ -113,22 +127,17 @@ def _named(table: dict[str, Scenario], name: str, what: str) -> Scenario:
     return table[name]
 
 
-def _measure(scenario: Scenario, options: BenchOptions, prepared: "Prepared | None") -> BenchResult:
-    facts = probe_machine()
-    plan = prepared.plan if prepared is not None else None
+def _subject(scenario: Scenario, prepared: "Prepared", where: str, label: str | None) -> Subject:
+    return Subject.of_plan(prepared.plan, where, label or "appliance", estimated(scenario, prepared))
+
+
+def _vocab_size(arguments: BenchArguments, prepared: "Prepared | None") -> int:
     known = prepared.model.geometry.vocab_size if prepared is not None else DEFAULT_VOCAB_SIZE
-    vocab_size = options.vocab_size or min(known, DEFAULT_VOCAB_SIZE)
-    floor = estimated(scenario, prepared) if prepared is not None else {}
-    if options.kind != "serve":
-        assert plan is not None, "only serve runs without a plan"
-        subject = Subject.of_plan(plan, "in process", options.label or "appliance", floor)
-        return bench_in_process(scenario, plan, subject, vocab_size, facts, _tick, options.depth)
-    target = _target(options, plan)
-    if plan is not None:
-        subject = Subject.of_plan(plan, target.url, options.label or "appliance", floor)
-    else:
-        subject = Subject(label=options.label or target.url, target=target.url, model=target.model)
-    return bench_server(scenario, target, subject, vocab_size, facts, _tick, options.depth)
+    return arguments.vocab_size or min(known, DEFAULT_VOCAB_SIZE)
+
+
+def _depth(arguments: BenchArguments) -> Depth:
+    return "roofline" if arguments.roofline else "profile" if arguments.profile else "figures"
 
 
 def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
@@ -152,20 +161,21 @@ def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
     return floor
 
 
-def _target(options: BenchOptions, plan: EnginePlan | None) -> Target:
+def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> Target:
     """Raises ApplianceError when no server answers there."""
-    url = options.url or (_deployed_url(plan) if plan is not None else "")
+    url = arguments.url or (_deployed_url(plan) if plan is not None else "")
     root = url.rstrip("/").removesuffix("/v1")
-    headers = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
+    api_key = arguments.api_key or environ.get("APPLIANCE_API_KEY")
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx.get(f"{root}/v1/models", headers=headers, timeout=10)
         answer.raise_for_status()
         listed = [entry["id"] for entry in answer.json()["data"]]
     except (httpx.HTTPError, KeyError, ValueError) as error:
-        hint = f"start it with: appliance apply {options.spec}" if options.spec else "is it running?"
+        hint = f"start it with: appliance apply {arguments.spec}" if arguments.spec else "is it running?"
         raise ApplianceError(f"no OpenAI server answers at {root}: {error}", hint=hint) from error
-    model = options.model or (listed[0] if listed else "")
-    return Target(url=root, model=model, api_key=options.api_key)
+    model = arguments.model or (listed[0] if listed else "")
+    return Target(url=root, model=model, api_key=api_key)
 
 
 def _deployed_url(plan: EnginePlan) -> str:
@@ -179,26 +189,26 @@ def _tick(done: int, total: int) -> None:
         print(f"\r  {done}/{total} requests", end="" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
 
 
-def _output_folder(options: BenchOptions, plan: EnginePlan | None) -> Path | None:
+def _output_folder(arguments: BenchArguments, plan: EnginePlan | None) -> Path | None:
     """The spec's `bench.output_dir`, where the command line names no file."""
     planned = plan.bench.get("output_dir") if plan is not None else None
-    if options.output is not None or planned is None or options.spec is None:
+    if arguments.output is not None or planned is None:
         return None
-    return Path(options.spec).parent / str(planned)
+    return Path(spec_target(arguments.spec).path).parent / str(planned)
 
 
-def _write(results: Sequence[BenchResult], options: BenchOptions, folder: Path | None) -> None:
+def _write(results: Sequence[BenchResult], arguments: BenchArguments, folder: Path | None) -> None:
     for result in results:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             save(result, folder / f"{result.scenario.name}.json")
-        elif options.output is not None:
-            path = options.output
+        elif arguments.output is not None:
+            path = arguments.output
             save(result, path if len(results) == 1 else path.with_name(f"{path.stem}-{result.scenario.name}.json"))
-    if options.html is not None:
-        options.html.write_text(render_html(results), encoding="utf-8")
+    if arguments.html is not None:
+        arguments.html.write_text(render_html(results), encoding="utf-8")
     missed = [
         f"{result.scenario.name}: {line}" for result in results for line in missed_targets(result.rounds, result.slo)
     ]
-    if options.assert_slo and missed:
+    if arguments.assert_slo and missed:
         raise SloMissedError("the SLO was missed: " + "; ".join(missed))

@@ -2,8 +2,8 @@
 
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # offered there, not marked so
 
+from appliance.base.environ import COMPLETION_VARIABLE
 from appliance.base.errors import ExitCode
-from appliance.cli.app import COMPLETION_VARIABLE
 
 
 def run(shell: str) -> int:

@@ -1,11 +1,11 @@
 """`appliance diff`: what an apply would change, what each change costs, and how it would be carried out."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from appliance.base.environ import state_dir
 from appliance.base.errors import ExitCode
+from appliance.cli.arguments.lifecycle import DiffArguments
+from appliance.cli.spec_target import spec_target
 from appliance.deploy.difference import Difference, difference
 from appliance.deploy.observe import observe
 from appliance.deploy.reconcile import shown
@@ -14,12 +14,12 @@ from appliance.plan.prepare import prepare
 from appliance.plan.render import table
 
 
-def run(spec: str, overrides: Sequence[str] = (), as_json: bool = False) -> int:
+def run(arguments: DiffArguments) -> int:
     """2 when an apply would change something, else 0."""
-    prepared = prepare(spec, overrides)
+    prepared = prepare(*spec_target(arguments.spec, arguments.overrides))
     state = DeploymentState(state_dir(), prepared.plan.name)
     found = difference(state, observe(state), prepared.plan, prepared.loaded.resolved())
-    print(_as_json(found) if as_json else _as_text(found))
+    print(_as_json(found) if arguments.as_json else _as_text(found))
     return ExitCode.INVALID if found.is_pending else ExitCode.OK
 
 

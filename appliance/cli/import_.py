@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text
+from appliance.cli.arguments.exchange import ImportArguments
 from appliance.deploy.importing.command import import_command, import_config
 from appliance.deploy.importing.compose import import_services
 from appliance.deploy.importing.draft import CannotImportError, Imported, ImportedFile, Unplaced
@@ -39,21 +40,21 @@ READERS: Final[dict[str, Callable[[str], ImportedFile]]] = {
 OF_COMMAND_LINES: Final = ("vllm", "llama-server")
 
 
-def run(kind: str, words: list[str], folder: str | None, strict: bool, as_json: bool) -> int:
-    """Prints the specs, or writes each to `folder`. 2 with `strict` when something has no equivalent."""
-    reader = READERS.get(kind)
+def run(arguments: ImportArguments) -> int:
+    """Prints the specs, or writes each to a folder. 2 with --strict when something has no equivalent."""
+    reader = READERS.get(arguments.kind)
     if reader is None:
-        raise CannotImportError(f"nothing is imported from {kind!r}", hint=f"known: {', '.join(READERS)}")
-    found = reader(_text(kind, words))
-    if as_json:
+        raise CannotImportError(f"nothing is imported from {arguments.kind!r}", hint=f"known: {', '.join(READERS)}")
+    found = reader(_text(arguments.kind, arguments.words))
+    if arguments.as_json:
         specs = {name: msgspec.to_builtins(each) for name, each in found.specs.items()}
         print(json.dumps({"specs": specs, "unplaced": msgspec.to_builtins(found.unplaced)}))
-    elif folder is None:
+    elif arguments.folder is None:
         print("---\n".join(texts_of(found)), end="")
     else:
-        _write(found, Path(folder))
+        _write(found, arguments.folder)
     has_unplaced = bool(found.unplaced) or any(each.unplaced for each in found.specs.values())
-    return int(ExitCode.INVALID if strict and has_unplaced else ExitCode.OK)
+    return int(ExitCode.INVALID if arguments.strict and has_unplaced else ExitCode.OK)
 
 
 def texts_of(found: ImportedFile) -> list[str]:
@@ -75,9 +76,9 @@ def _lines(unplaced: Sequence[Unplaced]) -> list[str]:
     return [f"no equivalent: {each.origin}\n  {each.reason}" for each in unplaced]
 
 
-def _text(kind: str, words: list[str]) -> str:
+def _text(kind: str, words: Sequence[str]) -> str:
     """A command line as it stands, or the contents of a file; `-` is standard input."""
-    if words == [STDIN]:
+    if tuple(words) == (STDIN,):
         return _lines_of(sys.stdin.buffer.read(), "standard input")
     if kind in OF_COMMAND_LINES:
         return words[0] if len(words) == 1 else " ".join(_quoted(word) for word in words)

@@ -5,21 +5,21 @@ import sys
 from pathlib import Path
 
 from appliance.base.errors import ExitCode
+from appliance.cli.arguments.spec import InitArguments
 from appliance.spec.schema import FILE_NAME, schema_text
 from appliance.spec.starter import SOURCE, starter_text
 
 
-def run(
-    path: str = "deployment.yaml", source: str = SOURCE, name: str = "", force: bool = False, schema: bool = False
-) -> int:
-    """Writes a spec; with `schema` also the JSON Schema beside it, for editors. 2 when the file is there already."""
+def run(arguments: InitArguments) -> int:
+    """Writes a spec, and where asked the JSON Schema beside it, for editors. 2 when the file is there already."""
+    path, source = arguments.path, arguments.source or SOURCE
     file = Path(path)
-    if file.exists() and not force:
+    if file.exists() and not arguments.force:
         print(f"error: {path} is there already\n  hint: --force replaces it", file=sys.stderr)
         return ExitCode.INVALID
-    text = starter_text(path, name or _name_of(source), source)
+    text = starter_text(path, arguments.name or _name_of(source), source)
     file.parent.mkdir(parents=True, exist_ok=True)
-    if schema:
+    if arguments.with_schema:
         file.with_name(FILE_NAME).write_text(schema_text(), encoding="utf-8")
         text = f"# yaml-language-server: $schema=./{FILE_NAME}\n{text}"
     file.write_text(text, encoding="utf-8")

@@ -1,21 +1,23 @@
 """`appliance lock`: write the lock file, or hold the deployment against it."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 
 from appliance.base.errors import ExitCode
+from appliance.cli.arguments.spec import LockArguments
+from appliance.cli.spec_target import spec_target
 from appliance.deploy.pins.collect import collect_lock
 from appliance.deploy.pins.lockfile import differences, lock_path, lock_text, read_lock, told
 from appliance.plan.prepare import prepare
 
 
-def run(spec: str, overrides: Sequence[str], output: str | None, check: bool, as_json: bool) -> int:
+def run(arguments: LockArguments) -> int:
     """0 when written or the same, 2 with `check` when something differs."""
-    path = Path(output) if output else lock_path(Path(spec))
+    spec, overrides = spec_target(arguments.spec, arguments.overrides)
+    path, as_json = arguments.output or lock_path(Path(spec)), arguments.as_json
     found = collect_lock(prepare(spec, overrides).plan)
-    if check:
+    if arguments.check:
         differing = differences(read_lock(path), found)
         print(dumps([asdict(each) for each in differing]) if as_json else "\n".join(map(told, differing)) or "same")
         return int(ExitCode.INVALID if differing else ExitCode.OK)

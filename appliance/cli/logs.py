@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.cli.arguments.lifecycle import LogsArguments
+from appliance.cli.pipes import is_unread
 from appliance.deploy.follow import log_tail
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.process import is_running
@@ -13,19 +15,19 @@ from appliance.deploy.state import DeploymentState, Generation
 _POLL_S = 0.1
 
 
-def run(name: str = "", follow: bool = False, num_lines: int = 100, generation: int = 0) -> int:
-    """The last lines, of the newest generation unless one is named; with `follow` also what comes, until it ends."""
-    state = find_deployment(name)
-    wanted = _with_log(state, generation)
+def run(arguments: LogsArguments) -> int:
+    """The last lines, of the newest generation unless one is named; with --follow also what comes, until it ends."""
+    state = find_deployment(arguments.name)
+    wanted = _with_log(state, arguments.generation)
     if wanted is None or not wanted.log_path.is_file():
-        which = f"generation {generation}" if generation else "it"
+        which = f"generation {arguments.generation}" if arguments.generation else "it"
         raise ApplianceError(
             f"{state.name}: {which} has no log", hint="in the foreground a server logs to its terminal"
         )
     size = wanted.log_path.stat().st_size
-    if tail := log_tail(wanted.log_path, num_lines):
+    if tail := log_tail(wanted.log_path, arguments.num_lines):
         print(tail)
-    if follow:
+    if arguments.follow:
         _follow(wanted.log_path, size, state)
     return ExitCode.OK
 
@@ -47,6 +49,6 @@ def _follow(path: Path, offset: int, state: DeploymentState) -> None:
             data = stream.read()
             sys.stdout.write(data.decode("utf-8", "replace"))
             sys.stdout.flush()
-            if not is_alive:
+            if not is_alive or is_unread():
                 return
             time.sleep(_POLL_S)

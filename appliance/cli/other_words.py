@@ -1,16 +1,21 @@
 """Words that people type because another tool has them, and our verb for each."""
 
 _VERBS = {
-    "apply": ("serve", "run", "start", "up", "deploy", "launch", "create"),
-    "down": ("stop", "rm", "remove", "delete", "kill", "destroy", "undeploy"),
-    "status": ("ps", "ls", "list", "show", "get", "info"),
+    "apply": ("serve", "run", "start", "up", "deploy", "launch", "create", "load"),
+    "down": ("stop", "rm", "remove", "delete", "kill", "destroy", "undeploy", "unload"),
+    "status": ("ps", "ls", "list", "show", "get", "info", "top", "inspect", "health", "models"),
     "validate": ("check", "lint", "verify", "test"),
     "complete": ("generate", "completion-request", "infer"),
-    "chat": ("ask", "talk"),
+    "chat": ("ask", "talk", "prompt", "query"),
     "bench": ("benchmark", "perf"),
     "pull": ("download", "fetch"),
     "import": ("convert", "migrate-from"),
     "plan": ("compile", "estimate"),
+    "logs": ("log",),
+    "init": ("new",),
+    "render": ("export",),
+    "rollback": ("undo",),
+    "doctor": ("env", "hardware", "devices", "gpus"),
 }
 _OURS = {word: verb for verb, words in _VERBS.items() for word in words}
 _HINTS = {

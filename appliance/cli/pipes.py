@@ -2,6 +2,7 @@
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,3 +42,30 @@ def _unbroken(stream: TextIO) -> TextIO:
     stream.flush()
     raw = _Unbroken(stream.fileno(), "w", closefd=False)
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True)
+
+
+def open_missing_streams() -> None:
+    """Lets standard descriptors that were closed at the start lead nowhere: no file of ours gets their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
+
+
+def drop_output() -> None:
+    """Lets standard output lead nowhere, so that what is left in its buffer raises nothing at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_unread() -> bool:
+    """Whether nobody reads standard output any more. Asking costs nothing, so work that waits to print may ask."""
+    try:
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):  # a stream of a test has no descriptor
+        return False
+    poll = select.poll()
+    poll.register(number, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,12 +1,13 @@
 """`appliance plan`: what a spec becomes on a machine, and why."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.base import environ
 from appliance.base.diagnostics import render_json as diagnostics_json
 from appliance.base.errors import ApplianceError, DiagnosedError, ExitCode
+from appliance.cli.arguments.machine import PlanArguments
+from appliance.cli.spec_target import spec_target
 from appliance.plan.advice import advise as advise_changes
 from appliance.plan.advice import figures, full_batch
 from appliance.plan.boot import compare_boot, read_boot_report
@@ -20,27 +21,18 @@ from appliance.plan.render_estimate import advice_json, advice_lines, estimate_l
 from appliance.plan.types import EnginePlan
 
 
-def run(
-    spec: str,
-    overrides: Sequence[str] = (),
-    hardware: str | None = None,
-    as_json: bool = False,
-    explain: bool = False,
-    model_facts: str | None = None,
-    verify: str | None = None,
-    advise: bool = False,
-) -> int:
+def run(arguments: PlanArguments) -> int:
     """Prints the plan. 0 when there is one, 2 when the spec is invalid, 3 when it does not fit.
 
-    verify: a BootReport file, or a deployment's state folder; "" is that of the spec's name. 2 when a measured size is
-    more than a tenth off. advise: also what would be faster or hold more; as JSON, that in place of the plan.
+    Compared with a boot report: 2 when a measured size is more than a tenth off. Advice as JSON replaces the plan.
     """
+    as_json = arguments.as_json
     try:
-        facts = Path(model_facts) if model_facts else None
-        prepared = prepare(spec, overrides, hardware, model_facts=facts, to_run=False)
-        if verify is not None:
-            return _verify(prepared, verify)
-        print(_shown(prepared, as_json=as_json, explain=explain, advise=advise))
+        path, overrides = spec_target(arguments.spec, arguments.overrides)
+        prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts, to_run=False)
+        if arguments.verify or arguments.boot_report is not None:
+            return _verify(prepared, arguments.boot_report)
+        print(_shown(prepared, as_json=as_json, explain=arguments.explain, advise=arguments.advise))
     except DiagnosedError as error:
         print(diagnostics_json(error.diagnostics) if as_json else error.report(), file=None if as_json else sys.stderr)
         return error.exit_code
@@ -82,8 +74,9 @@ def _replan(inputs: PlanInputs) -> tuple[EnginePlan, Ledger]:
     return outcome.plan, outcome.ledger
 
 
-def _verify(prepared: Prepared, place: str) -> int:
-    report = read_boot_report(Path(place) if place else environ.state_dir() / prepared.plan.name)
+def _verify(prepared: Prepared, place: Path | None) -> int:
+    """place: a boot report, or a folder of state; None is that of the deployment of this name."""
+    report = read_boot_report(place or environ.state_dir() / prepared.plan.name)
     rows = compare_boot(prepared.plan, report)
     print(render_comparison(rows))
     return ExitCode.OK if all(row.is_close for row in rows) else ExitCode.INVALID

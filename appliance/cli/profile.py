@@ -20,10 +20,10 @@ from appliance.hardware import (
 )
 
 
-def run_list(*, explain: bool = False, hardware: str = "", as_json: bool = False) -> int:
+def run_list(*, explain: bool = False, hardware: str | None = None, as_json: bool = False) -> int:
     """Prints every profile, the chosen one marked; `explain` adds each condition and whether it holds.
 
-    hardware: a known machine or a facts file; empty is this machine. 3 when no profile, or more than one, is best.
+    hardware: a known machine or a facts file; None is this machine. 3 when no profile, or more than one, is best.
     """
     facts = load_facts(hardware) if hardware else probe_machine()
     matches = match_profiles(facts, load_profiles())

@@ -1,44 +1,48 @@
 """`appliance pull`: fetch, check and cache the checkpoint of a spec, or of a source given by hand."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
+from appliance.base.environ import state_dir
 from appliance.base.errors import ExitCode
 from appliance.base.units import format_size
 from appliance.checkpoint import FetchOptions, ModelFacts, read_model_facts, resolve_source
 from appliance.checkpoint.sources.store import file_digest
+from appliance.cli.arguments.machine import PullArguments
 from appliance.cli.progress import ProgressBar
+from appliance.cli.spec_target import spec_target
+from appliance.deploy.state import DeploymentState
 from appliance.plan.prepare import fetch_options
+from appliance.spec.files import SPEC_SUFFIXES
 from appliance.spec.loader import load_spec
 
 
-def run(
-    target: str,
-    *,
-    mirrors: Sequence[str] = (),
-    sha256: str | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-    overrides: Sequence[str] = (),
-    as_json: bool = False,
-) -> int:
-    """target: a spec's YAML file, or a source. Prints where the checkpoint is and its digest.
+def run(arguments: PullArguments) -> int:
+    """Prints where the checkpoint is and its digest.
 
     Mirrors, digest and revision given here come before the spec's. Raises CheckpointError or SpecError.
     """
-    options = FetchOptions(revision=revision, offline=offline)
-    if target.endswith((".yaml", ".yml")):
-        spec = load_spec(target, list(overrides)).spec
-        options = fetch_options(
-            spec, Path(target).parent, revision or spec.model.revision, offline or spec.loading.offline
-        )
-        target, mirrors, sha256 = spec.model.source, [*mirrors, *spec.model.mirrors], sha256 or spec.model.sha256
+    target, mirrors, sha256 = arguments.target, arguments.mirrors, arguments.sha256
+    options = FetchOptions(revision=arguments.revision, offline=arguments.offline)
+    if _is_deployment(target):
+        path, overrides = spec_target(target, arguments.overrides)
+        spec = load_spec(path, overrides).spec
+        revision, offline = arguments.revision or spec.model.revision, arguments.offline or spec.loading.offline
+        options = fetch_options(spec, Path(path).parent, revision, offline)
+        target, mirrors, sha256 = spec.model.source, (*mirrors, *spec.model.mirrors), sha256 or spec.model.sha256
     with ProgressBar() as progress:
-        path = resolve_source(target, mirrors, sha256, options, progress)
-        digest = sha256 or (file_digest(path, progress) if path.is_file() else None)
-    _report(path, digest, read_model_facts(path), as_json)
+        found = resolve_source(target, mirrors, sha256, options, progress)
+        digest = sha256 or (file_digest(found, progress) if found.is_file() else None)
+    _report(found, digest, read_model_facts(found), arguments.as_json)
     return ExitCode.OK
+
+
+def _is_deployment(target: str) -> bool:
+    """A spec, or the name of a deployment that was applied here; anything else is a source."""
+    if target.endswith(SPEC_SUFFIXES):
+        return True
+    is_name = "/" not in target and ":" not in target and not Path(target).exists()
+    return is_name and bool(DeploymentState(state_dir(), target).generations())
 
 
 def _report(path: Path, digest: str | None, facts: ModelFacts, as_json: bool) -> None:

@@ -1,39 +1,40 @@
 """`appliance render`: files for other supervisors."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.cli.arguments.exchange import RenderArguments
+from appliance.cli.spec_target import spec_target
 from appliance.deploy.render.targets import render_target
 from appliance.deploy.render.workload import RenderError, RenderOptions
 from appliance.plan.prepare import prepare
 
 
-def run(
-    spec: str,
-    target: str,
-    overrides: Sequence[str],
-    options: RenderOptions,
-    *,
-    hardware: str | None = None,
-    model_facts: str | None = None,
-    folder: str | None = None,
-    as_json: bool = False,
-) -> int:
-    """Prints the files, or writes them into `folder`, where none may be there already."""
-    facts = Path(model_facts) if model_facts else None
-    prepared = prepare(spec, overrides, hardware, model_facts=facts)
-    files = render_target(target, prepared, overrides, options)
-    if as_json:
+def run(arguments: RenderArguments) -> int:
+    """Prints the files, or writes them into a folder, where none may be there already."""
+    path, overrides = spec_target(arguments.spec, arguments.overrides)
+    prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts)
+    files = render_target(arguments.target, prepared, overrides, _options(arguments))
+    if arguments.as_json:
         print(json.dumps(files))
-    elif folder is None and len(files) > 1:
-        raise RenderError(f"--to {target} makes {len(files)} files", hint="give a folder for them: -o DIR")
-    elif folder is None:
-        print("\n".join(files.values()), end="")
+    elif arguments.folder is not None:
+        _write(files, arguments.folder)
+    elif len(files) > 1:
+        raise RenderError(f"--to {arguments.target} makes {len(files)} files", hint="give a folder for them: -o DIR")
     else:
-        _write(files, Path(folder))
+        print("\n".join(files.values()), end="")
     return int(ExitCode.OK)
+
+
+def _options(arguments: RenderArguments) -> RenderOptions:
+    return RenderOptions(
+        image=arguments.image,
+        replicas=arguments.replicas,
+        max_replicas=arguments.max_replicas or None,
+        prometheus_url=arguments.prometheus,
+        start_timeout_s=arguments.timeout_s,
+    )
 
 
 def _write(files: dict[str, str], folder: Path) -> None:

@@ -4,7 +4,8 @@ import msgspec
 
 from appliance import __version__
 from appliance.base.errors import ApplianceError
-from appliance.cli.apply import ApplyOptions, Printer, bring_about
+from appliance.cli.apply import Printer, bring_about
+from appliance.cli.arguments.lifecycle import ApplyArguments, RollbackArguments
 from appliance.deploy.execute import Wanted
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.phases import PhaseClock
@@ -12,25 +13,26 @@ from appliance.deploy.state import DeploymentState, Generation
 from appliance.plan.types import EnginePlan
 
 
-def run(name: str, number: int = 0, timeout_s: float = 600.0, as_json: bool = False) -> int:
-    """0 names the one that served before the one that serves. Raises ApplyError (4) when it does not become ready."""
-    state = find_deployment(name)
-    generation = _chosen(state, number)
+def run(arguments: RollbackArguments) -> int:
+    """Raises ApplyError (4) when it does not become ready."""
+    state = find_deployment(arguments.name)
+    generation = _chosen(state, arguments.generation)
     current = state.current()
-    phases, printer = PhaseClock("resolve"), Printer(quiet=as_json)
+    phases, printer = PhaseClock("resolve"), Printer(quiet=arguments.as_json)
     wanted = Wanted(
         plan=_plan(generation),
-        spec_file=current.spec_file if current is not None else str(generation.folder / "spec.yaml"),
+        spec_file=current.spec_file if current is not None else generation.spec_file,
         spec_text=generation.spec_text,
         spec_data=generation.spec_data() or {},
         overrides=generation.overrides,
         rollback_of=generation.number,
     )
-    options = ApplyOptions(spec=wanted.spec_file, timeout_s=timeout_s, as_json=as_json)
-    return bring_about(wanted, options, printer, phases)
+    how = ApplyArguments(spec=wanted.spec_file, timeout_s=arguments.timeout_s, as_json=arguments.as_json)
+    return bring_about(wanted, how, printer, phases)
 
 
 def _chosen(state: DeploymentState, number: int) -> Generation:
+    """0 names the one that served before the one that serves. Raises ApplianceError."""
     kept = {each.number: each for each in state.generations()}
     served = [each for each in kept.values() if (result := each.result()) is not None and result.outcome == "serving"]
     current = state.current()

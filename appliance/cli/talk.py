@@ -3,16 +3,24 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import httpx
 import msgspec
 
 from appliance.base import environ
+from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.cli.arguments.work import ChatArguments, TalkArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
+from appliance.cli.pipes import is_unread
+from appliance.cli.verb import UsageError
+from appliance.deploy.naming import names_deployment, running
 from appliance.deploy.probe import UNIX
+from appliance.deploy.state import deployment_names
 
+_NEAR = 0.7  # how alike a mistyped name is, of 1
 _TIMEOUT = httpx.Timeout(10.0, read=None)  # an answer may take long; connecting may not
 
 
@@ -25,72 +33,88 @@ class TalkTarget:
     api_key: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TalkOptions:
-    """None: as the server does."""
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-    show_curl: bool = False
-
-
-def find_target(name: str, url: str, model: str, api_key: str) -> TalkTarget:
-    """A deployment by name, or the server at `url`; its first model unless one is named. Raises ApplianceError."""
-    key = api_key or environ.get("APPLIANCE_API_KEY")
-    if url:
-        root = url.rstrip("/").removesuffix("/v1")
-        return TalkTarget(root, model or _first_model(root, key), key)
-    from appliance.deploy.naming import running
-
-    current = running(name)
-    return TalkTarget(current.url, model or current.served_name, key)
-
-
-def run_chat(target: TalkTarget, options: TalkOptions, quick: str = "", system_prompt: str = "") -> int:
+def run_chat(arguments: ChatArguments) -> int:
     """One question, or a conversation that ends with the input."""
-    opening = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    if quick:
-        _answer(target, options, CHAT_PATH, {"messages": [*opening, {"role": "user", "content": quick}]})
+    target, text = _meant(arguments)
+    opening = [{"role": "system", "content": arguments.system_prompt}] if arguments.system_prompt else []
+    if text:
+        _answer(target, arguments, CHAT_PATH, {"messages": [*opening, {"role": "user", "content": text}]})
         return ExitCode.OK
     _greet(target)
     messages = opening
     for text in _inputs():
         asked = [*messages, {"role": "user", "content": text}]
-        if answer := _answer(target, options, CHAT_PATH, {"messages": asked}):
+        if answer := _answer(target, arguments, CHAT_PATH, {"messages": asked}):
             messages = [*asked, {"role": "assistant", "content": answer}]
     return ExitCode.OK
 
 
-def run_complete(target: TalkTarget, options: TalkOptions, quick: str = "") -> int:
+def run_complete(arguments: TalkArguments) -> int:
     """One text, or one after the other; they know nothing of each other."""
-    if quick:
-        _answer(target, options, COMPLETION_PATH, {"prompt": quick})
+    target, text = _meant(arguments)
+    if text:
+        _answer(target, arguments, COMPLETION_PATH, {"prompt": text})
         return ExitCode.OK
     _greet(target)
     for text in _inputs():
-        _answer(target, options, COMPLETION_PATH, {"prompt": text})
+        _answer(target, arguments, COMPLETION_PATH, {"prompt": text})
     return ExitCode.OK
 
 
-def _answer(target: TalkTarget, options: TalkOptions, path: str, asked: dict[str, Any]) -> str:
+def _meant(arguments: TalkArguments) -> tuple[TalkTarget, str]:
+    """Whom to ask, and what. Raises ApplianceError."""
+    name, text = deployment_and_text(arguments)
+    if text and arguments.quick:
+        raise UsageError("the text was given twice: after the name, and as --quick")
+    return _find_target(name, arguments), arguments.quick or text
+
+
+def deployment_and_text(arguments: TalkArguments) -> tuple[str, str]:
+    """Tells a name from a text where one word was given. Raises UsageError for a name with a typo."""
+    name, text = arguments.name, arguments.text
+    if text or not name or " " in name:
+        return (name, text) if text else ("", name)
+    if arguments.url:
+        return "", name  # a server at a URL has no name of ours
+    if names_deployment(name):
+        return name, ""
+    near = get_close_matches(name, deployment_names(state_dir()), 1, _NEAR)
+    if near:
+        raise UsageError(f"no deployment is named {name!r}", hint=f"did you mean {near[0]}? A text is said with -q")
+    return "", name
+
+
+def _find_target(name: str, arguments: TalkArguments) -> TalkTarget:
+    """A deployment by name, or the server at a URL; its first model unless one is named. Raises ApplianceError."""
+    key = arguments.api_key or environ.get("APPLIANCE_API_KEY")
+    if arguments.url:
+        root = arguments.url.rstrip("/").removesuffix("/v1")
+        return TalkTarget(root, arguments.model or _first_model(root, key), key)
+    current = running(name)
+    return TalkTarget(current.url, arguments.model or current.served_name, key)
+
+
+def _answer(target: TalkTarget, arguments: TalkArguments, path: str, asked: dict[str, Any]) -> str:
     """Prints the answer as it comes and returns it; what the model thinks before goes to standard error.
 
     Ctrl-C in a terminal ends the answer and keeps what came.
     """
     body = {"model": target.model, **asked, "stream": True}
-    body |= {"max_tokens": options.max_tokens} if options.max_tokens else {}
-    body |= {"temperature": options.temperature} if options.temperature is not None else {}
+    body |= {"max_tokens": arguments.max_tokens} if arguments.max_tokens else {}
+    body |= {"temperature": arguments.temperature} if arguments.temperature is not None else {}
     pieces: list[str] = []
     try:
         for thought, text in _stream(target, path, body):
             pieces.append(text)
             print(thought, end="", file=sys.stderr, flush=True)
             print(text, end="", flush=True)
+            if is_unread():
+                break  # nobody reads on, so nothing more is computed
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
     print()
-    if options.show_curl:
+    if arguments.curl:
         print("\n" + curl_line(target.url, path, body, needs_key=target.api_key is not None))
     return "".join(pieces)
 

@@ -1,21 +1,22 @@
 """`appliance tune`: measures settings of the scheduler, and writes the best into a copy of the spec."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.bench.changes import parse_changes
 from appliance.bench.offline import run_closed
 from appliance.bench.record import RoundFigures, summarize
 from appliance.bench.run import DEFAULT_VOCAB_SIZE
 from appliance.bench.scenario import PRESETS, Scenario
 from appliance.bench.tune import Settings, Trial, Tuned, tune
+from appliance.cli.arguments.bench import TuneArguments
+from appliance.cli.spec_target import SpecTarget, spec_target
 from appliance.engine.boot import boot
 from appliance.engine.inproc import InprocEngine
 from appliance.plan.prepare import prepare
@@ -29,38 +30,25 @@ WORK = Scenario(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """What the command line said. `changes` are fields of the workload that it set."""
-
-    spec: str
-    overrides: Sequence[str] = ()
-    preset: str | None = None
-    changes: dict[str, Any]
-    seconds: float
-    output: Path | None = None
-    as_json: bool = False
-
-
-def run(options: TuneOptions) -> int:
+def run(arguments: TuneArguments) -> int:
     """Raises ApplianceError when the spec cannot be planned, or is written so that a value has no place."""
-    work = _work(options)
-    vocab_size = min(prepare(options.spec, options.overrides).model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
-    tell: Callable[[Trial], None] = (lambda trial: None) if options.as_json else (lambda trial: print(_line(trial)))
+    work, spec = _work(arguments), spec_target(arguments.spec, arguments.overrides)
+    vocab_size = min(prepare(*spec).model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
+    tell: Callable[[Trial], None] = (lambda trial: None) if arguments.as_json else (lambda trial: print(_line(trial)))
     found = tune(
-        lambda settings: _planned(options, settings),
+        lambda settings: _planned(spec, settings),
         lambda plan: measured(plan, work, vocab_size),
         time.monotonic,
-        options.seconds,
+        arguments.seconds,
         tell,
     )
-    target = options.output or Path(options.spec).with_suffix(".tuned.yaml")
+    target = arguments.output or Path(spec.path).with_suffix(".tuned.yaml")
     changes = changed(found)
-    text = tuned_text(read_text(Path(options.spec), options.spec), found, work)
+    text = tuned_text(read_text(Path(spec.path), spec.path), found, work)
     evidence = target.with_suffix(".trials.json")
     evidence.write_bytes(msgspec.json.format(msgspec.json.encode({"workload": work, "trials": found.trials}), indent=1))
     target.write_text(text, encoding="utf-8")
-    if options.as_json:
+    if arguments.as_json:
         shown = {"spec": str(target), "evidence": str(evidence), "changes": changes, "best": found.best}
         print(msgspec.json.encode(shown).decode())
     else:
@@ -69,7 +57,7 @@ def run(options: TuneOptions) -> int:
 
 
 def measured(plan: EnginePlan, work: Scenario, vocab_size: int) -> RoundFigures:
-    """Measures one round on an engine in this process, whose steps are paced as in a server."""
+    """Of one round on an engine in this process, whose steps are paced as in a server."""
     eos_token_ids = () if work.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine(boot(plan, lambda phase: None)) as engine:
         return summarize(run_closed(work, engine, eos_token_ids, vocab_size), plan.slo)
@@ -99,21 +87,21 @@ def tuned_text(text: str, found: Tuned, work: Scenario) -> str:
     return f"{edited.rstrip()}\n\n" + "".join(f"# {line.rstrip()}\n" for line in lines)
 
 
-def _work(options: TuneOptions) -> Scenario:
-    if options.preset is None:
+def _work(arguments: TuneArguments) -> Scenario:
+    if arguments.preset is None:
         work = WORK
-    elif options.preset in PRESETS:
-        work = msgspec.structs.replace(PRESETS[options.preset], repeats=1)
+    elif arguments.preset in PRESETS:
+        work = msgspec.structs.replace(PRESETS[arguments.preset], repeats=1)
     else:
-        raise ApplianceError(f"no preset named {options.preset!r}", hint=f"known: {', '.join(sorted(PRESETS))}")
-    return msgspec.structs.replace(work, **options.changes)
+        raise ApplianceError(f"no preset named {arguments.preset!r}", hint=f"known: {', '.join(sorted(PRESETS))}")
+    return msgspec.structs.replace(work, **parse_changes(arguments.changes))
 
 
-def _planned(options: TuneOptions, settings: Settings) -> EnginePlan | None:
+def _planned(spec: SpecTarget, settings: Settings) -> EnginePlan | None:
     """Plans a setting; None when it does not fit. Raises what is wrong with the spec itself."""
     wanted = [f"{path}={value}" for path, value in settings.items()]
     try:
-        return prepare(options.spec, [*options.overrides, *wanted]).plan
+        return prepare(spec.path, [*spec.overrides, *wanted]).plan
     except ApplianceError:
         if not settings:
             raise

@@ -1,28 +1,32 @@
 """`appliance validate`: is a spec right, as far as the spec alone can tell."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from appliance.base.diagnostics import RENDERERS, Diagnostic, has_errors
 from appliance.base.errors import ExitCode, SpecError
+from appliance.cli.arguments.spec import DiagnosticsForm, ValidateArguments
+from appliance.cli.spec_target import SpecTarget, spec_target
 from appliance.spec.compose import included_files
+from appliance.spec.files import SPEC_SUFFIXES
 from appliance.spec.loader import load_spec
 
-SUFFIXES = (".yaml", ".yml")
+_FOLDER_SUFFIXES = SPEC_SUFFIXES[:2]  # a folder may hold JSON that is no spec
 
 
-def run(paths: Sequence[str], form: str = "text", overrides: Sequence[str] = ()) -> int:
-    """Checks files, and the YAML files below folders. `form` is text, json or github. 0, or 2 when one is wrong.
+def run(arguments: ValidateArguments) -> int:
+    """Checks files, and the YAML files below folders. 0, or 2 when one is wrong.
 
     Of a folder, a file that another includes is checked with that one.
     """
+    form = DiagnosticsForm.JSON if arguments.as_json else arguments.form
     found: list[Diagnostic] = []
     count = 0
-    for file in _files(paths):
+    for target in _targets(arguments):
         count += 1
-        found += _check(file, overrides)
+        found += _check(target)
     if count == 0:
-        found.append(Diagnostic(rule="file/read", message="no .yaml file here", file=", ".join(paths)))
+        found.append(Diagnostic(rule="file/read", message="no .yaml file here", file=", ".join(arguments.paths)))
     if found or form == "json":
         print(RENDERERS[form](found))
     if form == "text":
@@ -30,19 +34,19 @@ def run(paths: Sequence[str], form: str = "text", overrides: Sequence[str] = ())
     return ExitCode.INVALID if has_errors(found) else ExitCode.OK
 
 
-def _files(paths: Iterable[str]) -> Iterator[str]:
-    for path in paths:
+def _targets(arguments: ValidateArguments) -> Iterator[SpecTarget]:
+    for path in arguments.paths:
         if not Path(path).is_dir():
-            yield path
+            yield spec_target(path, arguments.overrides)
             continue
-        found = [each for each in sorted(Path(path).rglob("*")) if each.suffix in SUFFIXES and each.is_file()]
+        found = [each for each in sorted(Path(path).rglob("*")) if each.suffix in _FOLDER_SUFFIXES and each.is_file()]
         parts = {included for each in found for included in included_files(each)}
-        yield from (str(each) for each in found if each.resolve() not in parts)
+        yield from (SpecTarget(str(each), arguments.overrides) for each in found if each.resolve() not in parts)
 
 
-def _check(file: str, overrides: Sequence[str]) -> Sequence[Diagnostic]:
+def _check(target: SpecTarget) -> Sequence[Diagnostic]:
     try:
-        return load_spec(file, overrides).warnings
+        return load_spec(target.path, target.overrides).warnings
     except SpecError as error:
         return error.diagnostics
 

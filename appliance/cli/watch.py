@@ -4,31 +4,32 @@ import sys
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError, ExitCode
-from appliance.cli.apply import ApplyOptions
 from appliance.cli.apply import run as apply_once
-from appliance.cli.commands.verb import UsageError
+from appliance.cli.arguments.lifecycle import ApplyArguments
+from appliance.cli.spec_target import spec_target
+from appliance.cli.verb import UsageError
 from appliance.deploy.watch import Watch
 from appliance.spec.compose import reachable_files
 
 
-def run(options: ApplyOptions, watch: Watch | None = None) -> int:
+def run(arguments: ApplyArguments, watch: Watch | None = None) -> int:
     """Applies once, which must succeed; then whatever is saved, until Ctrl-C. What runs then goes on."""
-    if options.foreground:
+    if arguments.foreground:
         raise UsageError("--watch and --foreground exclude each other", hint="a foreground server has no other process")
-    spec = Path(options.spec)
+    spec = Path(spec_target(arguments.spec).path)
     watch = watch or Watch(lambda: reachable_files(spec))
-    apply_once(options)
+    apply_once(arguments)
     print(f"watching {spec}; Ctrl-C ends the watching, not the server", file=sys.stderr)
     try:
-        watch.run(lambda: _apply_or_tell(options))
+        watch.run(lambda: _apply_or_tell(arguments))
     except KeyboardInterrupt:
         return ExitCode.OK
 
 
-def _apply_or_tell(options: ApplyOptions) -> None:
+def _apply_or_tell(arguments: ApplyArguments) -> None:
     """Applies an edit. One that cannot be applied is reported, and what runs is left alone."""
     try:
-        apply_once(options)
+        apply_once(arguments)
     except ApplianceError as error:
         print(error.report(), file=sys.stderr)
         print("what ran goes on; save a file of the spec to try again", file=sys.stderr)

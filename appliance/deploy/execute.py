@@ -98,7 +98,9 @@ class Applier:
 
     def _carry_out(self, action: Action, wanted: Wanted, seen: Observation) -> tuple[CurrentState, str]:
         """Makes a generation, and writes down what became of it."""
-        generation = self.state.new_generation(wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides)
+        generation = self.state.new_generation(
+            wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
+        )
         how = self._how(action, wanted.plan)
         before = seen.current.generation if seen.current is not None else 0
         began = self.clock()

@@ -3,19 +3,23 @@
 from pathlib import Path
 
 from appliance.base.environ import state_dir
-from appliance.base.errors import ApplianceError
+from appliance.base.errors import ApplianceError, ExitCode
 from appliance.deploy.state import CurrentState, DeploymentState, deployment_names
 from appliance.spec import load_spec
+from appliance.spec.files import SPEC_SUFFIXES
 
-_SPEC_SUFFIXES = {".yaml", ".yml"}
+
+class NoDeploymentError(ApplianceError):
+    """A name that nothing was applied by."""
+
+    exit_code = ExitCode.INVALID
 
 
 def find_deployment(wanted: str) -> DeploymentState:
     """Finds a deployment by its name or its spec, or the only one when `wanted` is empty. Raises ApplianceError."""
     root = state_dir()
     if wanted:
-        is_file = Path(wanted).suffix in _SPEC_SUFFIXES
-        return DeploymentState(root, load_spec(wanted).spec.name if is_file else _checked(wanted))
+        return DeploymentState(root, load_spec(wanted).spec.name if _is_spec(root, wanted) else _checked(wanted))
     names = deployment_names(root)
     if len(names) == 1:
         return DeploymentState(root, names[0])
@@ -24,29 +28,48 @@ def find_deployment(wanted: str) -> DeploymentState:
     raise ApplianceError("which deployment?", hint=f"name one of {', '.join(names)}")
 
 
-def spec_file(wanted: str) -> str:
-    """The file of a spec that is named by its path, or by the deployment that was applied from it.
-
-    What is neither is given back as it is, so that reading it says what is wrong. Raises ApplianceError where a
-    deployment's file has gone.
-    """
-    if Path(wanted).suffix in _SPEC_SUFFIXES or Path(wanted).exists() or wanted not in deployment_names(state_dir()):
-        return wanted
-    current = DeploymentState(state_dir(), wanted).current()
-    if current is None:
-        raise ApplianceError(f"{wanted} does not run", hint="name its file: deployment.yaml")
-    if not Path(current.spec_file).is_file():
-        raise ApplianceError(f"the spec of {wanted} is no longer at {current.spec_file}", hint="name its file")
-    return current.spec_file
-
-
 def running(wanted: str) -> CurrentState:
     """The record of a deployment that was started and not taken down. Raises ApplianceError."""
     state = find_deployment(wanted)
     current = state.current()
     if current is None:
-        raise ApplianceError(f"{state.name} does not run", hint="appliance apply starts it")
+        others = ", ".join(deployment_names(state_dir()))
+        raise ApplianceError(
+            f"{state.name} does not run", hint="appliance apply starts it" + (f"; deployed: {others}" if others else "")
+        )
     return current
+
+
+def applied_from(name: str) -> tuple[str, list[str]]:
+    """The file that a deployment was last applied from, and its overrides. Raises ApplianceError."""
+    root = state_dir()
+    state = DeploymentState(root, _checked(name))
+    current, kept = state.current(), state.generations()
+    if not kept:
+        known = ", ".join(deployment_names(root)) or "none"
+        message = f"cannot read the file {name}: there is none, and nothing of that name was applied here"
+        raise NoDeploymentError(message, hint=f"name a YAML file, or a deployment: {known}")
+    generation = state.generation(current.generation) if current is not None else kept[-1]
+    path = generation.spec_file or (current.spec_file if current is not None else "")
+    if not Path(path).is_file():
+        hint = f"name its YAML file; what was applied is kept in {generation.folder / 'spec.yaml'}"
+        raise NoDeploymentError(f"the spec of {name} is no longer at {path or 'its place'}", hint=hint)
+    return path, generation.overrides
+
+
+def names_deployment(word: str) -> bool:
+    """Whether a word names a deployment that was applied here, or a spec, rather than being a text of its own."""
+    root = state_dir()
+    if _is_spec(root, word):
+        return True
+    is_name = bool(word) and "/" not in word and not word.startswith(".")
+    return is_name and (word in deployment_names(root) or bool(DeploymentState(root, word).generations()))
+
+
+def _is_spec(root: Path, wanted: str) -> bool:
+    """A deployment of that very name comes before a file without a suffix."""
+    is_file = wanted.endswith(SPEC_SUFFIXES) or Path(wanted).is_file()
+    return is_file and wanted not in deployment_names(root)
 
 
 def _checked(name: str) -> str:

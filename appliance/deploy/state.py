@@ -2,8 +2,8 @@
 
 state/<name>/lock            held by the command that changes the deployment
 state/<name>/current.json    CurrentState: which generation runs, and as which process
-state/<name>/generations/<number>/  plan.json, spec.yaml, overrides.json, spec.json (with every default, secrets
-                             masked), result.json, server.log, and what the server writes beside them
+state/<name>/generations/<number>/  plan.json, spec.yaml, spec-file.txt (where that was), overrides.json, spec.json
+                             (with every default, secrets masked), result.json, server.log, and what the server writes
 """
 
 import os
@@ -86,6 +86,14 @@ class Generation:
             return msgspec.json.decode((self.folder / "overrides.json").read_bytes(), type=list[str])
         except (FileNotFoundError, msgspec.DecodeError):
             return []
+
+    @property
+    def spec_file(self) -> str:
+        """Where the spec was when it was applied; "" where an older version did not keep it."""
+        try:
+            return (self.folder / "spec-file.txt").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
 
     def spec_data(self) -> dict[str, Any] | None:
         """The spec with every default, secrets masked; None where an older version kept none."""
@@ -171,7 +179,12 @@ class DeploymentState:
         return [self.generation(number) for number in self._numbers()]
 
     def new_generation(
-        self, plan: EnginePlan, spec_text: str, spec_data: Mapping[str, Any], overrides: Sequence[str] = ()
+        self,
+        plan: EnginePlan,
+        spec_text: str,
+        spec_data: Mapping[str, Any],
+        overrides: Sequence[str] = (),
+        spec_file: str = "",
     ) -> Generation:
         """The next number, whole or not at all. Older ones than KEPT_GENERATIONS are removed, never the one that runs.
 
@@ -182,6 +195,7 @@ class DeploymentState:
         making = made.folder.with_name(_NOT_YET + made.folder.name)
         contents = {
             "spec.yaml": spec_text.encode(),
+            "spec-file.txt": spec_file.encode(),
             "spec.json": msgspec.json.encode(spec_data),
             "overrides.json": msgspec.json.encode(list(overrides)),
             "plan.json": msgspec.json.format(msgspec.json.encode(plan)),

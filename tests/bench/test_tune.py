@@ -13,6 +13,7 @@ from appliance.base.errors import ApplianceError
 from appliance.bench.record import RequestRecord, RoundFigures, summarize
 from appliance.bench.tune import LADDERS, Settings, Tuned, tune
 from appliance.cli import tune as verb
+from appliance.cli.arguments.bench import TuneArguments
 from appliance.engine.scripted import Script
 from appliance.plan.types import EnginePlan
 from appliance.spec import load_text
@@ -123,8 +124,8 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_verb_writes_the_best_spec_with_the_evidence(scripted: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work = {"num_prompts": 8, "input_len": 16, "output_len": 8, "max_concurrency": 4, "range_ratio": 0.0}
-    assert verb.run(verb.TuneOptions(spec=str(scripted), changes=work, seconds=60.0)) == 0
+    work = ("num_prompts=8", "input_len=16", "output_len=8", "max_concurrency=4", "range_ratio=0.0")
+    assert verb.run(TuneArguments(spec=str(scripted), changes=work, seconds=60.0)) == 0
     out = capsys.readouterr().out
     target = scripted.with_suffix(".tuned.yaml")
     text = target.read_text()
@@ -142,4 +143,4 @@ def test_the_verb_writes_the_best_spec_with_the_evidence(scripted: Path, capsys:
 
 def test_a_preset_that_is_not_there_is_named(scripted: Path) -> None:
     with pytest.raises(ApplianceError, match="no preset named 'x'"):
-        verb.run(verb.TuneOptions(spec=str(scripted), changes={}, preset="x", seconds=1.0))
+        verb.run(TuneArguments(spec=str(scripted), preset="x", seconds=1.0))

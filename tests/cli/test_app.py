@@ -14,8 +14,8 @@ from appliance import __version__
 from appliance.base.errors import ApplianceError, ApplyError, ExitCode
 from appliance.cli.app import main
 from appliance.cli.commands import build
-from appliance.cli.commands.verb import guarded
 from appliance.cli.other_words import hint_for
+from appliance.cli.verb import guarded
 
 GROUPS = {
     "bench": ("latency", "throughput", "serve", "compare", "report"),

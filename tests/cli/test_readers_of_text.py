@@ -13,6 +13,7 @@ from appliance.base.texts import MARK
 from appliance.bench.scenario import Scenario
 from appliance.bench.workload import make_workload
 from appliance.checkpoint.read import read_model_facts
+from appliance.cli.arguments.exchange import ImportArguments
 from appliance.cli.import_ import run as import_file
 from appliance.deploy.importing.command import read_here
 from appliance.hardware.library import load_facts, load_profile, profiles_dir
@@ -115,11 +116,11 @@ def test_imported_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     outputs = []
     for data in (text.encode(), MARK + text.encode(), text.replace("\r\n", "\n").encode()):
         file.write_bytes(data)
-        assert import_file("modelfile", [str(file)], None, False, False) == 0
+        assert import_file(ImportArguments(kind="modelfile", words=(str(file),))) == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] == outputs[2]
     assert "temperature: 0.5" in outputs[0]
     file.write_text(text, encoding="utf-16")
     with pytest.raises(ApplianceError, match="Modelfile is UTF-16 text"):
-        import_file("modelfile", [str(file)], None, False, False)
+        import_file(ImportArguments(kind="modelfile", words=(str(file),)))
     assert read_here(str(file)) is None

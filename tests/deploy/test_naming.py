@@ -6,7 +6,7 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.cli.app import main
-from appliance.deploy.naming import find_deployment, spec_file
+from appliance.deploy.naming import applied_from, find_deployment
 from appliance.deploy.state import DeploymentState
 
 from .applying import apply, wanted
@@ -20,10 +20,10 @@ def test_a_name_is_the_spec_that_was_applied(
     monkeypatch.setenv("APPLIANCE_STATE", str(state.folder.parent))
     apply(state, wanted(tmp_path / "a"))
     with pytest.raises(ApplianceError, match=r"no longer at spec\.yaml"):
-        spec_file("scripted")
+        applied_from("scripted")
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text(SPEC)
-    assert spec_file("scripted") == "spec.yaml"
+    assert applied_from("scripted") == ("spec.yaml", [])
     assert find_deployment("spec.yaml").name == find_deployment("scripted").name == "scripted"
     main(["plan", "scripted"])
     assert "nowhere.gguf" in capsys.readouterr().err  # the spec was read

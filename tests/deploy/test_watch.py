@@ -11,8 +11,8 @@ import pytest
 from appliance.base.errors import SpecError
 from appliance.cli import apply as apply_verb
 from appliance.cli import down, watch
-from appliance.cli.apply import ApplyOptions
-from appliance.cli.commands.verb import UsageError
+from appliance.cli.arguments.lifecycle import ApplyArguments
+from appliance.cli.verb import UsageError
 from appliance.deploy.state import DeploymentState
 from appliance.deploy.watch import POLL_S, REST_S, Watch
 from appliance.spec import load_spec
@@ -129,7 +129,7 @@ def test_edits_reach_the_server_and_wrong_ones_do_not(
         end=KeyboardInterrupt(),
     )
     watching = Watch(lambda: reachable_files(file), script.clock, script.sleep)
-    assert watch.run(ApplyOptions(spec=str(file)), watching) == 0
+    assert watch.run(ApplyArguments(spec=str(file)), watching) == 0
     told = capsys.readouterr().err
     assert f"{file}:5:21: error: cache.block_size cannot be 24" in told
     assert "what ran goes on" in told
@@ -143,10 +143,10 @@ def test_a_wrong_spec_is_not_watched(server: DeploymentState, tmp_path: Path) ->
     file = tmp_path / "deployment.yaml"
     file.write_text(SPEC + "cache: {block_size: 24}\n")
     with pytest.raises(SpecError):
-        watch.run(ApplyOptions(spec=str(file)))
+        watch.run(ApplyArguments(spec=str(file)))
     assert server.current() is None
 
 
 def test_watching_is_not_for_the_foreground() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        watch.run(ApplyOptions(spec="x.yaml", foreground=True))
+        watch.run(ApplyArguments(spec="x.yaml", foreground=True))

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from appliance.cli import init
+from appliance.cli.arguments.spec import InitArguments
 from tests.editor.language_server import LanguageServer
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ def server() -> Iterator[LanguageServer]:
 def file(tmp_path: Path) -> Path:
     """What `appliance init --schema` writes: its first line names the schema beside it."""
     path = tmp_path / "deployment.yaml"
-    init.run(str(path), schema=True)
+    init.run(InitArguments(path=str(path), with_schema=True))
     return path
 
 

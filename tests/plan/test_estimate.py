@@ -8,6 +8,7 @@ import pytest
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.cli import plan as plan_verb
+from appliance.cli.arguments.machine import PlanArguments
 from appliance.hardware import load_profiles, select_profile
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.advice import Advice, advise, figures, full_batch, missed_bounds
@@ -139,7 +140,8 @@ def spec(tmp_path: Path) -> list[str]:
 def run_plan(spec: list[str], tmp_path: Path, measured: MeasuredFacts | None, **options: bool) -> int:
     hardware = tmp_path / "machine.json"
     hardware.write_bytes(msgspec.json.encode(msgspec.structs.replace(machine(), measured=measured)))
-    return plan_verb.run(spec[0], hardware=str(hardware), model_facts=spec[1], **options)
+    arguments = PlanArguments(spec=spec[0], hardware=str(hardware), model_facts=Path(spec[1]), **options)
+    return plan_verb.run(arguments)
 
 
 def test_the_verb_prints_estimate_and_advice(

@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import msgspec
 import pytest
 
 from appliance.base.errors import ApplianceError
-from appliance.cli.plan import run
+from appliance.cli import plan as plan_verb
+from appliance.cli.arguments.machine import PlanArguments
 from appliance.plan.boot import BootReport, compare_boot, read_boot_report
 from appliance.plan.prepare import CannotRunError, find_machine, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
@@ -45,41 +47,46 @@ def test_text_says_how_much_of_the_cache_is_resident_ahead() -> None:
     assert "resident" not in render_text(plan(load(MODEL, "cache.prefault=0B"), qwen()))
 
 
+def run(spec: str, *, model_facts: Path | None = None, **given: Any) -> int:
+    given = {"hardware": "server-epyc-9654", **given}
+    return plan_verb.run(PlanArguments(spec=spec, model_facts=model_facts, **given))
+
+
 @pytest.fixture
-def facts_file(tmp_path: Path) -> str:
+def facts_file(tmp_path: Path) -> Path:
     path = tmp_path / "facts.json"
     path.write_bytes(msgspec.json.encode(small_model()))
-    return str(path)
+    return path
 
 
 def test_verb_plans_a_checkpoint_that_is_not_here(
-    tmp_path: Path, facts_file: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = str(write_spec(tmp_path, MODEL))
-    assert run(spec, hardware="server-epyc-9654", model_facts=facts_file, as_json=True) == 0
+    assert run(spec, model_facts=facts_file, as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["hardware"] == "server-epyc-9654"
-    assert run(spec, ["scheduler.max_num_seqs=2"], "server-epyc-9654", model_facts=facts_file) == 0
+    assert run(spec, overrides=("scheduler.max_num_seqs=2",), model_facts=facts_file) == 0
     assert "up to 2 sequences" in capsys.readouterr().out
 
 
-def test_verb_answers_its_exit_codes(tmp_path: Path, facts_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_answers_its_exit_codes(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = str(write_spec(tmp_path, MODEL + "lora: {max_loras: 2}\n"))
-    assert run(bad, hardware="server-epyc-9654", model_facts=facts_file) == 2
+    assert run(bad, model_facts=facts_file) == 2
     assert "lora is not in this version" in capsys.readouterr().err
     large = str(write_spec(tmp_path, MODEL + "hardware: {memory: {kv_cache: 9TiB}}\n"))
-    assert run(large, hardware="server-epyc-9654", model_facts=facts_file, as_json=True) == 3
+    assert run(large, model_facts=facts_file, as_json=True) == 3
     assert json.loads(capsys.readouterr().out)["diagnostics"][0]["rule"] == "plan/fit"
     assert run(large, hardware="no-such-machine", model_facts=facts_file) == 3
-    assert run(str(write_spec(tmp_path, MODEL)), hardware="server-epyc-9654") == 1
+    assert run(str(write_spec(tmp_path, MODEL))) == 1
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_what_cannot_run_is_planned_but_refused_to_run(tmp_path: Path, facts_file: str) -> None:
+def test_what_cannot_run_is_planned_but_refused_to_run(tmp_path: Path, facts_file: Path) -> None:
     spec = write_spec(tmp_path, MODEL)
-    planned = prepare(spec, hardware="amd-mi300x-192g", model_facts=Path(facts_file), to_run=False).plan
+    planned = prepare(spec, hardware="amd-mi300x-192g", model_facts=facts_file, to_run=False).plan
     assert planned.cannot_run
     with pytest.raises(CannotRunError, match="rocm-triton is not in this version") as caught:
-        prepare(spec, hardware="amd-mi300x-192g", model_facts=Path(facts_file))
+        prepare(spec, hardware="amd-mi300x-192g", model_facts=facts_file)
     assert caught.value.exit_code == 2
 
 
@@ -101,7 +108,7 @@ def test_boot_report_is_read_from_a_status_file(tmp_path: Path) -> None:
         read_boot_report(tmp_path / "elsewhere")
 
 
-def test_verify_compares_within_a_tenth(tmp_path: Path, facts_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_compares_within_a_tenth(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = str(write_spec(tmp_path, MODEL))
     found = plan(load())
     planned = {item.name: item.size_bytes for item in found.memory[0].items}
@@ -110,7 +117,7 @@ def test_verify_compares_within_a_tenth(tmp_path: Path, facts_file: str, capsys:
         report = BootReport(seconds={}, memory_bytes=memory, num_blocks=found.cache.num_blocks)
         (tmp_path / "boot.json").write_bytes(msgspec.json.encode(report))
         place = str(tmp_path / "boot.json")
-        assert run(spec, hardware="laptop-ryzen-7-7840u", model_facts=facts_file, verify=place) == code
+        assert run(spec, hardware="laptop-ryzen-7-7840u", model_facts=facts_file, boot_report=Path(place)) == code
     assert "more than 10 % off" in capsys.readouterr().out
 
 

@@ -10,6 +10,7 @@ from appliance.base.diagnostics import Diagnostic, Severity
 from appliance.base.errors import SpecError
 from appliance.catalog.rules import PLANNING, SUMMARIES
 from appliance.cli import validate
+from appliance.cli.arguments.spec import DiagnosticsForm, ValidateArguments
 from appliance.spec import load_spec
 
 HERE = Path(__file__).parent
@@ -59,7 +60,7 @@ def test_every_rule_is_broken_somewhere() -> None:
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
 def test_validate_the_folder(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate.run([str(HERE / "broken")], form) == 2
+    assert validate.run(ValidateArguments(paths=(str(HERE / "broken"),), form=DiagnosticsForm(form))) == 2
     printed = capsys.readouterr()
     assert "Traceback" not in printed.out + printed.err
     for file in BROKEN:
@@ -70,5 +71,5 @@ def test_validate_the_folder(form: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_validate_warnings_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert validate.run([str(HERE / "warned")]) == 0
+    assert validate.run(ValidateArguments(paths=(str(HERE / "warned"),))) == 0
     assert "warning" in capsys.readouterr().out

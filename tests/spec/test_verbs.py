@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli import explain, init, validate
+from appliance.cli import explain
+from appliance.cli.app import main
 from appliance.spec.tree import walk
 
 ROOT = Path(__file__).parents[2]
@@ -15,34 +16,34 @@ HEAVY = ("torch", "transformers", "fastapi", "numpy", "uvicorn", "huggingface_hu
 
 
 def test_validate_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert init.run(str(tmp_path / "a.yaml")) == 0
-    assert validate.run([str(tmp_path)]) == 0
+    assert main(["init", str(tmp_path / "a.yaml")]) == 0
+    assert main(["validate", str(tmp_path)]) == 0
     assert capsys.readouterr().out.endswith("ok\n")
     (tmp_path / "b.yml").write_text("kind: [")
-    assert validate.run([str(tmp_path / "a.yaml"), str(tmp_path / "b.yml")]) == 2
+    assert main(["validate", str(tmp_path / "a.yaml"), str(tmp_path / "b.yml")]) == 2
     assert "1 error in 1 of 2 files" in capsys.readouterr().out
-    assert validate.run([str(tmp_path / "none.yaml")]) == 2
+    assert main(["validate", str(tmp_path / "none.yaml")]) == 2
     assert "cannot read the file: No such file" in capsys.readouterr().out
 
 
 def test_validate_an_empty_folder(tmp_path: Path) -> None:
-    assert validate.run([str(tmp_path)]) == 2
+    assert main(["validate", str(tmp_path)]) == 2
 
 
 def test_validate_with_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    init.run(str(tmp_path / "a.yaml"))
-    assert validate.run([str(tmp_path / "a.yaml")], overrides=["cache.block_size=24"]) == 2
+    main(["init", str(tmp_path / "a.yaml")])
+    assert main(["validate", str(tmp_path / "a.yaml"), "--set", "cache.block_size=24"]) == 2
     assert "--set cache.block_size" in capsys.readouterr().out
 
 
 def test_init_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "spec.yaml"
-    assert init.run(str(file), source="./models/My Model.Q4_K.gguf", schema=True) == 0
+    assert main(["init", str(file), "--source", "./models/My Model.Q4_K.gguf", "--schema"]) == 0
     assert "name: my-model-q4-k" in file.read_text()
     assert file.read_text().startswith("# yaml-language-server: $schema=./deployment.v1.json")
-    assert init.run(str(file)) == 2
+    assert main(["init", str(file)]) == 2
     assert "--force" in capsys.readouterr().err
-    assert init.run(str(file), force=True) == 0
+    assert main(["init", str(file), "--force"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -76,8 +77,9 @@ def test_explain_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_validate_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from appliance.cli.validate import run; "
-        f"status = run(['docs/examples']); print([name for name in {HEAVY!r} if name in sys.modules]); sys.exit(status)"
+        "import sys; from appliance.cli.app import main; "
+        "status = main(['validate', 'docs/examples']); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules]); sys.exit(status)"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -6,7 +6,7 @@ import typer
 
 from appliance import __version__
 from appliance.cli.commands import bench, exchange, keys, lifecycle, machine, spec, work
-from appliance.cli.commands.verb import group
+from appliance.cli.verb import group
 
 SUMMARY = "One YAML spec becomes an engine plan, a server, a batch run and a benchmark."
 

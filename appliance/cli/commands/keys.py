@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from appliance.cli.commands.options import AsJson
-from appliance.cli.commands.verb import group, verb
+from appliance.cli.arguments.shared import AsJson
+from appliance.cli.verb import group, verb
 
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="Whose key: small letters, digits and dashes.")]
 KeyFilePath = Annotated[str, typer.Option("--file", metavar="FILE", help="What endpoints.auth.keys_file names.")]

@@ -1,42 +1,23 @@
 """The verbs about what runs: apply, diff, drift, history, rollback, status, logs, down."""
 
-from typing import Annotated
-
 import typer
 
-from appliance.cli.commands.options import AsJson, Deployment, Overrides, SpecPath
-from appliance.cli.commands.verb import verb
+from appliance.cli.arguments.lifecycle import ApplyArguments, DiffArguments, LogsArguments, RollbackArguments
+from appliance.cli.arguments.shared import AsJson, Deployment
+from appliance.cli.verb import verb
 
 
 def add(app: typer.Typer) -> None:
     @verb(app, "apply", "appliance apply deployment.yaml", changes_things=True)
-    def apply(
-        spec: SpecPath,
-        overrides: Overrides = None,
-        foreground: Annotated[
-            bool, typer.Option("--foreground", help="Become the server: for containers and systemd.")
-        ] = False,
-        timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it may take to be ready.")] = 600.0,
-        locked: Annotated[bool, typer.Option("--locked", help="Refuse what differs from the lock file.")] = False,
-        watch: Annotated[bool, typer.Option("--watch", help="Go on: apply the spec whenever it is saved.")] = False,
-        as_json: AsJson = False,
-    ) -> int:
+    def apply(arguments: ApplyArguments) -> int:
         """Make what runs be what the spec says; return when it is ready."""
+        if arguments.watch:
+            from appliance.cli import watch
+
+            return watch.run(arguments)
         from appliance.cli import apply
 
-        options = apply.ApplyOptions(
-            spec=spec,
-            overrides=overrides or (),
-            foreground=foreground,
-            timeout_s=timeout,
-            as_json=as_json,
-            locked=locked,
-        )
-        if watch:
-            from appliance.cli import watch as watching
-
-            return watching.run(options)
-        return apply.run(options)
+        return apply.run(arguments)
 
     _add_generations(app)
     _add_running(app)
@@ -51,16 +32,11 @@ def _add_running(app: typer.Typer) -> None:
         return status.run(name, as_json)
 
     @verb(app, "logs", "appliance logs quickstart -f")
-    def logs(
-        name: Deployment = "",
-        follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
-        lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines.")] = 100,
-        generation: Annotated[int, typer.Option(help="An older generation's; default: the newest.")] = 0,
-    ) -> int:
+    def logs(arguments: LogsArguments) -> int:
         """Print what a deployment's server wrote."""
         from appliance.cli import logs
 
-        return logs.run(name, follow, lines, generation)
+        return logs.run(arguments)
 
     @verb(app, "down", "appliance down quickstart", changes_things=True)
     def down(name: Deployment = "") -> int:
@@ -72,11 +48,11 @@ def _add_running(app: typer.Typer) -> None:
 
 def _add_generations(app: typer.Typer) -> None:
     @verb(app, "diff", "appliance diff deployment.yaml --set scheduler.max_num_seqs=8")
-    def diff(spec: SpecPath, overrides: Overrides = None, as_json: AsJson = False) -> int:
+    def diff(arguments: DiffArguments) -> int:
         """Say what an apply would change and what that costs; 2 when there is something."""
         from appliance.cli import diff
 
-        return diff.run(spec, overrides or (), as_json)
+        return diff.run(arguments)
 
     @verb(app, "drift", "appliance drift quickstart --json")
     def drift(name: Deployment = "", as_json: AsJson = False) -> int:
@@ -93,15 +69,8 @@ def _add_generations(app: typer.Typer) -> None:
         return history.run(name, as_json)
 
     @verb(app, "rollback", "appliance rollback quickstart 3", changes_things=True)
-    def rollback(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="A deployment, or its spec.")],
-        generation: Annotated[
-            int, typer.Argument(metavar="[N]", help="Default: the one that served before.", show_default=False)
-        ] = 0,
-        timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long it may take to be ready.")] = 600.0,
-        as_json: AsJson = False,
-    ) -> int:
+    def rollback(arguments: RollbackArguments) -> int:
         """Apply an older generation again, as a new one."""
         from appliance.cli import rollback
 
-        return rollback.run(name, generation, timeout, as_json)
+        return rollback.run(arguments)

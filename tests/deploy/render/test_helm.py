@@ -13,6 +13,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no types
 import pytest
 import yaml
 
+from appliance.cli.arguments.exchange import RenderArguments
 from appliance.cli.render import run
 from appliance.deploy.render.targets import render_target
 from appliance.deploy.render.workload import RenderError, RenderOptions
@@ -106,8 +107,13 @@ def test_a_secret_is_no_part_of_the_chart(tmp_path: Path) -> None:
 
 def test_a_chart_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepared(tmp_path)
-    given: dict[str, Any] = {"hardware": "server-epyc-9654", "model_facts": str(tmp_path / "facts.json")}
+    given: dict[str, Any] = {
+        "spec": str(tmp_path / "answers.yaml"),
+        "target": "helm",
+        "hardware": "server-epyc-9654",
+        "model_facts": tmp_path / "facts.json",
+    }
     with pytest.raises(RenderError, match="files"):
-        run(str(tmp_path / "answers.yaml"), "helm", (), RenderOptions(), **given)
-    run(str(tmp_path / "answers.yaml"), "helm", (), RenderOptions(), folder=str(tmp_path / "chart"), **given)
+        run(RenderArguments(**given))
+    run(RenderArguments(folder=tmp_path / "chart", **given))
     assert (tmp_path / "chart" / "templates" / "deployment.yaml").is_file()

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
+from appliance.cli.arguments.exchange import RenderArguments
 from appliance.cli.render import run
 from appliance.deploy.render.container import PROBE_PERIOD_S
 from appliance.deploy.render.pod import PRE_STOP_S
@@ -173,14 +174,16 @@ def test_other_targets_are_refused_by_name(name: str, tmp_path: Path) -> None:
 def test_the_verb_writes_files_and_replaces_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepared(tmp_path)
     given: dict[str, Any] = {
+        "spec": str(tmp_path / "answers.yaml"),
+        "target": "kubernetes",
         "hardware": "server-epyc-9654",
-        "model_facts": str(tmp_path / "facts.json"),
-        "folder": str(tmp_path / "out"),
+        "model_facts": tmp_path / "facts.json",
+        "folder": tmp_path / "out",
     }
-    assert run(str(tmp_path / "answers.yaml"), "kubernetes", (), RenderOptions(), **given) == 0
+    assert run(RenderArguments(**given)) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "answers.yaml")
     with pytest.raises(Exception, match="is there already"):
-        run(str(tmp_path / "answers.yaml"), "kubernetes", (), RenderOptions(), **given)
+        run(RenderArguments(**given))
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "helm", "kserve"])
