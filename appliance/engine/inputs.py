@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.catalog.sampling import COLUMNS
 from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import Chunk, StepPlan
@@ -164,13 +165,7 @@ class BatchBuilder:
         bias_start, bias_ids, bias_values = self._biases(wanted)
         forbidden_start, forbidden_ids = self._forbidden(wanted)
         batch = SamplingBatch(
-            temperature=rows.temperature[at],
-            top_k=rows.top_k[at],
-            top_p=rows.top_p[at],
-            min_p=rows.min_p[at],
-            repetition_penalty=rows.repetition_penalty[at],
-            presence_penalty=rows.presence_penalty[at],
-            frequency_penalty=rows.frequency_penalty[at],
+            **{name: column[at] for name, column in rows.parameters.items()},
             seed=rows.seed[at],
             position=lengths.astype(np.uint64),
             token_table=rows.token_ids,
@@ -193,10 +188,8 @@ class BatchBuilder:
         return batch
 
     def _neutralise(self, batch: SamplingBatch, prompt: np.ndarray) -> None:
-        batch.temperature[prompt] = 0.0
-        batch.repetition_penalty[prompt] = 1.0
-        batch.presence_penalty[prompt] = 0.0
-        batch.frequency_penalty[prompt] = 0.0
+        for each in COLUMNS:
+            getattr(batch, each.name)[prompt] = each.neutral
         batch.mask_row[prompt] = NO_MASK
         batch.num_logprobs[prompt] = [
             self._rows.prompt_logprobs.get(row, NO_LOGPROBS) for row in batch.token_row[prompt].tolist()

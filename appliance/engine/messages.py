@@ -18,7 +18,7 @@ class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to sample one request. `validate_sampling` gives the bounds."""
+    """How to sample one request. `catalog.sampling` has the bounds; `validate_sampling` holds to them."""
 
     n: int = 1
     max_tokens: int = 16

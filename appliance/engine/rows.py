@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import SamplingParams
 from appliance.engine.step import NewRow
 from appliance.kernels.interface import LEAST_SCREENED_TEMPERATURE
-from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK
+from appliance.kernels.sampling import COLUMN_TYPES, NO_LOGPROBS, NO_MASK
 
 Int32 = npt.NDArray[np.int32]
 
@@ -48,13 +49,9 @@ class Rows:
         self.num_tokens = np.zeros(num_rows, np.int32)
         self.num_prompt = np.zeros(num_rows, np.int32)
         self.num_blocks = [0] * num_rows
-        self.temperature = np.zeros(num_rows, np.float32)
-        self.top_p = np.ones(num_rows, np.float32)
-        self.top_k = np.zeros(num_rows, np.int32)
-        self.min_p = np.zeros(num_rows, np.float32)
-        self.presence_penalty = np.zeros(num_rows, np.float32)
-        self.frequency_penalty = np.zeros(num_rows, np.float32)
-        self.repetition_penalty = np.ones(num_rows, np.float32)
+        self.parameters = {
+            each.name: np.full(num_rows, each.neutral, COLUMN_TYPES[each.dtype]) for each in COLUMNS
+        }  # of sampling, by name
         self.seed = np.zeros(num_rows, np.uint64)
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
         self.num_largest = np.zeros(num_rows, np.int32)  # logits that decide the row's tokens; 0 for all
@@ -72,13 +69,8 @@ class Rows:
         self.num_tokens[row] = count
         self.num_prompt[row] = new.num_prompt_tokens
         self.num_blocks[row] = 0
-        self.temperature[row] = sampling.temperature
-        self.top_p[row] = sampling.top_p
-        self.top_k[row] = sampling.top_k
-        self.min_p[row] = sampling.min_p
-        self.presence_penalty[row] = sampling.presence_penalty
-        self.frequency_penalty[row] = sampling.frequency_penalty
-        self.repetition_penalty[row] = sampling.repetition_penalty
+        for name, column in self.parameters.items():
+            column[row] = getattr(sampling, name)
         self.seed[row] = new.seed
         self.num_logprobs[row] = self._count(sampling.logprobs)
         self.num_largest[row] = _num_largest(new, min(self._most_largest, self.vocab_size - 1))

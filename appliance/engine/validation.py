@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from appliance.catalog.sampling import COLUMNS, LARGEST_INTEGER
 from appliance.engine.messages import Constraint, GenerateRequest, ProcessorCall, SamplingParams
 
 MAX_STOP_TOKEN_IDS = 1024
-MAX_TOP_K = (1 << 31) - 1  # rows keep it in 32 bits
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 128
 MAX_LOGIT_BIAS = 1024
@@ -17,7 +17,6 @@ MAX_CONSTRAINT_PART = 256  # of its whitespace and of what it comes after
 MAX_PROCESSORS = 16
 MAX_PROCESSOR_NAME = 256
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-_PENALTY = (-2.0, 2.0)
 
 
 class InvalidSamplingError(ValueError):
@@ -40,17 +39,12 @@ class SamplingLimits:
 def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingLimits) -> None:
     """Raises InvalidSamplingError for the first field that is out of bounds. NaN is out of every bound."""
     _whole("n", params.n, 1, limits.max_n)
-    _whole("max_tokens", params.max_tokens, 1, None)
+    _whole("max_tokens", params.max_tokens, 1, LARGEST_INTEGER)
     _whole("min_tokens", params.min_tokens, 0, params.max_tokens, "max_tokens")
-    _real("temperature", params.temperature, 0.0, 100.0)
-    if not 0.0 < params.top_p <= 1.0:
-        raise InvalidSamplingError("top_p", params.top_p, "above 0 and at most 1")
-    _whole("top_k", params.top_k, 0, MAX_TOP_K)
-    _real("min_p", params.min_p, 0.0, 1.0)
-    _real("presence_penalty", params.presence_penalty, *_PENALTY)
-    _real("frequency_penalty", params.frequency_penalty, *_PENALTY)
-    if not 0.0 < params.repetition_penalty <= 100.0:
-        raise InvalidSamplingError("repetition_penalty", params.repetition_penalty, "above 0 and at most 100")
+    for column in COLUMNS:
+        value = getattr(params, column.name)
+        if not column.bound.holds(value):
+            raise InvalidSamplingError(column.name, value, column.bound.words)
     if params.seed is not None:
         _whole("seed", params.seed, -(1 << 63), (1 << 64) - 1)
     _logprobs("logprobs", params.logprobs, limits.max_logprobs)
@@ -111,11 +105,6 @@ def _whole(field: str, value: int, least: int, most: int | None, name_of_most: s
     if value < least or (most is not None and value > most):
         bound = f"at least {least}" if most is None else f"between {least} and {most}"
         raise InvalidSamplingError(field, value, bound + (f" ({name_of_most})" if name_of_most else ""))
-
-
-def _real(field: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InvalidSamplingError(field, value, f"between {least:g} and {most:g}")
 
 
 def _logprobs(field: str, value: int | None, most: int) -> None:

@@ -5,6 +5,7 @@ largest logit (the lowest id in a tie), other rows divide by temperature and fil
 A row's result depends on that row alone, never on the batch around it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,12 +21,15 @@ NO_LOGPROBS = -1  # in SamplingBatch.num_logprobs
 NO_TOKEN = -1  # in SamplingBatch.given_token_ids, and in SampledBatch.token_ids where no token could be chosen
 NO_MASK = -1  # in SamplingBatch.mask_row
 
+COLUMN_TYPES: Mapping[str, type[np.generic]] = {"f32": np.float32, "i32": np.int32}  # by SamplingColumn.dtype
+
 Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class SamplingBatch:
-    """Parameters of R rows. All arrays are C-contiguous; ids lie in [0, V).
+    """Parameters of R rows. All arrays are C-contiguous; ids lie in [0, V). The first fields are those of
+    `catalog.sampling.COLUMNS`, which has their bounds and what turns them off.
 
     temperature f32 [R]: 0 is greedy. top_k i32 [R]: 0 keeps all. top_p f32 [R] in (0, 1]. min_p f32 [R] in [0, 1].
     A filter keeps the first tokens in the order (logit descending, id ascending): exactly top_k of them; then the
@@ -53,12 +57,12 @@ class SamplingBatch:
     """
 
     temperature: Float32Array
-    top_k: Int32Array
     top_p: Float32Array
     min_p: Float32Array
     repetition_penalty: Float32Array
     presence_penalty: Float32Array
     frequency_penalty: Float32Array
+    top_k: Int32Array
     seed: npt.NDArray[np.uint64]
     position: npt.NDArray[np.uint64]
     token_table: Int32Array
@@ -102,32 +106,3 @@ class SampledBatch:
 class Sampler(Protocol):
     def sample(self, logits: HostLogits, batch: SamplingBatch) -> SampledBatch:
         """Samples R rows from logits [R, V], which it leaves unchanged."""
-
-
-def empty_batch(num_rows: int, vocab_size: int) -> SamplingBatch:
-    """A batch of greedy rows with every filter off: a start to fill in."""
-    integers = np.zeros(num_rows, np.int32)
-    return SamplingBatch(
-        temperature=np.zeros(num_rows, np.float32),
-        top_k=integers.copy(),
-        top_p=np.ones(num_rows, np.float32),
-        min_p=np.zeros(num_rows, np.float32),
-        repetition_penalty=np.ones(num_rows, np.float32),
-        presence_penalty=np.zeros(num_rows, np.float32),
-        frequency_penalty=np.zeros(num_rows, np.float32),
-        seed=np.zeros(num_rows, np.uint64),
-        position=np.zeros(num_rows, np.uint64),
-        token_table=np.zeros((max(num_rows, 1), 1), np.int32),
-        token_row=integers.copy(),
-        num_prompt_tokens=integers.copy(),
-        num_tokens=integers.copy(),
-        bias_start=np.zeros(num_rows + 1, np.int32),
-        bias_ids=np.zeros(0, np.int32),
-        bias_values=np.zeros(0, np.float32),
-        forbidden_start=np.zeros(num_rows + 1, np.int32),
-        forbidden_ids=np.zeros(0, np.int32),
-        mask_row=np.full(num_rows, NO_MASK, np.int32),
-        mask_bits=np.zeros((0, (vocab_size + 31) // 32), np.uint32),
-        given_token_ids=np.full(num_rows, NO_TOKEN, np.int32),
-        num_logprobs=np.full(num_rows, NO_LOGPROBS, np.int32),
-    )

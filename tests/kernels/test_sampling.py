@@ -1,18 +1,24 @@
 """The native sampler against the oracle; statistics, determinism and hostile input."""
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from appliance.catalog.sampling import COLUMNS, SamplingColumn
+from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.errors import StepError
 from appliance.kernels.logits import HostLogits
 from appliance.kernels.measure import thread_pool
 from appliance.kernels.reference.sampler import ReferenceSampler, philox_uniform
-from appliance.kernels.sampling import NO_TOKEN, Sampler, SamplingBatch, empty_batch
+from appliance.kernels.sampling import NO_TOKEN, Sampler, SamplingBatch
+from tests.kernels.batches import empty_batch
 
 MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 
@@ -183,3 +189,38 @@ def test_other_logits_or_another_batch_are_looked_at_anew(sampler: Sampler) -> N
     assert sampler.sample(again, dataclasses.replace(batch, **forbidding)).token_ids[0] == 0
     second[0, 11] = 2
     assert sampler.sample(again, batch).token_ids[0] == 11
+
+
+def test_columns_are_in_the_order_of_the_native_struct() -> None:
+    """Pointers have no types in ctypes: a parameter in another place would be read as its neighbour."""
+    header = (Path(__file__).parents[2] / "kernels/include/appliance_abi.h").read_text()
+    fields, _, _ = header.partition("} appl_sampling;")[0].rpartition("{")[2].partition("int32_t *token_ids")
+    code = re.sub(r"/\*.*?\*/", "", fields, flags=re.S)
+    names = re.findall(r"(\w+)(?=[,;])", code)
+    assert names == [name for name, _ in abi.Sampling._fields_][: len(names)]
+    native = {
+        name: kind
+        for kind, group in re.findall(r"(float|u?int\d+_t)\s*([^;]*);", code)
+        for name in re.findall(r"\w+", group)
+    }
+    kinds = {"f32": "float", "i32": "int32_t"}
+    assert [native[column.name] for column in COLUMNS] == [kinds[column.dtype] for column in COLUMNS]
+    assert [each.name for each in dataclasses.fields(SamplingBatch)][: len(COLUMNS)] == [each.name for each in COLUMNS]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
+def test_the_bounds_of_a_parameter_leave_rows_a_token(sampler: Sampler, column: SamplingColumn) -> None:
+    """At either end, alone and beside the ends of the others, native and oracle draw the same token."""
+    rng = np.random.default_rng(2)
+    logits = HostLogits((8 * rng.standard_normal((1, 900))).astype(np.float32))
+    others = [each for each in COLUMNS if each is not column]
+    for value, ends in itertools.product((column.bound.low, column.bound.high), ("neutral", "low", "high")):
+        batch = empty_batch(1, 900)
+        batch.token_table = np.array([[3, 5, 7, 5]], np.int32)
+        batch.num_tokens[:], batch.num_prompt_tokens[:], batch.seed[:] = 4, 2, 9
+        for each in others:
+            getattr(batch, each.name)[:] = each.neutral if ends == "neutral" else getattr(each.bound, ends)
+        getattr(batch, column.name)[:] = value
+        want, got = ReferenceSampler().sample(logits, batch), sampler.sample(logits, batch)
+        assert got.token_ids.tolist() == want.token_ids.tolist(), (value, ends)
+        assert 0 <= got.token_ids[0] < 900

@@ -39,6 +39,7 @@ WRONG_VALUES = [
     ("max_tokens", 0), ("max_tokens", -5), ("max_tokens", 10**12), ("max_tokens", "many"), ("max_tokens", []),
     ("temperature", -1), ("temperature", 1e9), ("temperature", "hot"), ("temperature", [1]), ("temperature", {}),
     ("top_p", 0), ("top_p", 1.1), ("top_p", -0.5), ("top_k", -2), ("top_k", 0.5), ("min_p", 2), ("min_p", -1),
+    ("top_k", 1 << 31), ("top_k", 10**12), ("top_k", 10**40), ("temperature", 1e-45), ("repetition_penalty", 1e-40),
     ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0), ("repetition_penalty", -1),
     ("seed", "x"), ("seed", 10**30), ("stop", 5), ("stop", ["a", 5]), ("stop", [""]), ("stop", ["x"] * 1000),
     ("stop", ["x" * 100_000]), ("stop_token_ids", [-1]), ("stop_token_ids", ["x"]), ("stop_token_ids", [10**6]),
@@ -101,6 +102,13 @@ def test_every_body_route_is_covered() -> None:
 def test_wrong_values_name_their_field(http: httpx.Client, path: str, field: str, value: Any) -> None:
     error = is_error(http.post(path, json={**BODIES[path], field: value}))
     assert (error["param"] or "").split("[")[0].split(".")[0] == field, error
+
+
+@pytest.mark.parametrize("path", [*GENERATING, "/v1/responses", "/v1/messages"])
+def test_a_number_beyond_its_range_names_the_range(http: httpx.Client, path: str) -> None:
+    error = is_error(http.post(path, json={**BODIES[path], "top_k": 10**12}), 400)
+    assert "top_k is 1000000000000" in error["message"]
+    assert "from 0 to 2147483647" in error["message"]
 
 
 @pytest.mark.parametrize(("param", "messages"), WRONG_CHAT, ids=lambda value: str(value)[:40])

@@ -3,6 +3,8 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
+from appliance.catalog.sampling import COLUMNS
+
 ABI_VERSION = 9
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
@@ -178,13 +180,7 @@ class Step(Structure):
 
 
 SAMPLING_INPUTS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
+    *(column.name for column in COLUMNS),
     "seed",
     "position",
     "token_table",

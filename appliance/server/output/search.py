@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import TokenLogprobs
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.answers import Answer, Tally
@@ -18,13 +19,9 @@ from appliance.service.streams import merged
 
 # What beam search does not know -> values that ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **{column.name: (None, column.neutral) for column in COLUMNS},
     "temperature": (None, 0.0, 1.0),
-    "top_p": (None, 1.0),
     "top_k": (None, 0, -1),
-    "min_p": (None, 0.0),
-    "presence_penalty": (None, 0.0),
-    "frequency_penalty": (None, 0.0),
-    "repetition_penalty": (None, 1.0),
     "stop": (None, []),
     "min_tokens": (None, 0),
     "logit_bias": (None, {}),

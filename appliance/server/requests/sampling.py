@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import ProcessorCall, SamplingParams
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_sampling
 from appliance.plan.types import EnginePlan
@@ -16,7 +17,7 @@ from appliance.text.tokenizer import Tokenizer
 MAX_BAD_WORDS = 1024
 _MAX_BAD_WORD_CHARACTERS = 1024
 _ANY_TOKEN = 1 << 31  # the engine knows the model's vocabulary and refuses ids beyond it
-_FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_FROM_MODEL = tuple(column.name for column in COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
