@@ -74,7 +74,7 @@ HOSTILE_TEXT = [
 GRAMMARS = {
     "Lark chain": "start: r0\n" + "\n".join(f"r{n}: r{n + 1}" for n in range(3000)) + '\nr3000: "a"\n',
     "GBNF chain": "root ::= r0\n" + "\n".join(f"r{n} ::= r{n + 1}" for n in range(2000)) + '\nr2000 ::= "a"\n',
-    "the least integer": 'start: %json {"const": -9223372036854775808}\n',
+    "a huge divisor": 'start: %json {"type": "integer", "multipleOf": 2147483648}\n',
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from appliance.engine.grammar.complaints import meaning
 from appliance.engine.grammar.gbnf import gbnf_as_lark
 from appliance.engine.grammar.inline import InlineSchemas, schema_grammar
 from appliance.engine.grammar.interface import GrammarError, MatcherError
+from appliance.engine.grammar.lark_schemas import with_checked_schemas
 from appliance.engine.grammar.literals import quoted
 from appliance.engine.grammar.locate import locate
 from appliance.engine.grammar.options import json_options
@@ -173,10 +174,13 @@ def _grammars(constraint: Constraint, literal: Callable[[str], str]) -> list[dic
 
 def _alone(constraint: Constraint) -> list[dict[str, Any]]:
     """The grammar of a constraint that has no other in it, and those that its rules call."""
-    if constraint.kind != "tags":
+    if constraint.kind not in ("tags", "lark"):
         return [_grammar(constraint)]
-    schemas = InlineSchemas(json_options(constraint), "of_tag_")
-    lark = tags_as_lark(msgspec.json.decode(constraint.source, type=TagRules), schemas)
+    schemas = InlineSchemas(json_options(constraint), f"of_{constraint.kind}_")
+    if constraint.kind == "lark":
+        lark = with_checked_schemas(constraint.source, schemas)
+    else:
+        lark = tags_as_lark(msgspec.json.decode(constraint.source, type=TagRules), schemas)
     return [{"lark_grammar": lark}, *schemas.grammars]
 
 
@@ -193,10 +197,8 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
             return {"lark_grammar": f"start: CHOICE\nCHOICE: {' | '.join(map(quoted, choices))}\n"}
         case "gbnf":
             return {"lark_grammar": gbnf_as_lark(constraint.source)}
-        case "lark":
-            return {"lark_grammar": constraint.source}
-        case "tags" | "calls":
-            raise GrammarError(f"{constraint.kind} stand inside no other constraint")
+        case "lark" | "tags" | "calls":
+            raise AssertionError(f"{constraint.kind} has grammars beside it")
 
 
 def _encode(*grammars: dict[str, Any]) -> str:

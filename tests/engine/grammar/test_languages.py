@@ -176,3 +176,33 @@ REFUSED = [
 def test_what_is_no_grammar_is_refused(kind: str, source: str) -> None:
     with pytest.raises(GrammarError):
         backend().compile(constraint(kind, source))
+
+
+WITH_SCHEMAS = r"""
+start: "a" %json {"const": "\u001b"} other // %json {"const": 1}
+other: TEXT | %json
+  {"type": "array", "items": {"enum": [1234567890123456789]}, "maxItems": 2} "!"
+TEXT: "%json {" /%json \// # %json
+"""
+
+
+def test_schemas_within_lark_are_kept_to() -> None:
+    accepted = ('a"\\u001b"[1234567890123456789]!', 'a"\\u001b"[]!', 'a"\\u001b"%json {%json /')
+    assert [follows("lark", WITH_SCHEMAS, text) for text in accepted] == [True] * 3
+    refused = ('a"\\u001b"[1234567890123456768]!', 'a""[]!')
+    assert [follows("lark", WITH_SCHEMAS, text) for text in refused] == [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ('{"items": {"not": {}}}', r"line 2, the schema\.items\.not"),
+        ('{"not": {}, "x-guidance": {"lenient": true}}', "x-guidance"),
+        ('{"const": NaN}', "line 2: %json is followed by no JSON"),
+        ("[1", "no JSON"),
+        ('{"items":' * 3000 + "{}" + "}" * 3000, "nested"),
+    ],
+)
+def test_schemas_within_lark_are_checked(schema: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        backend().compile(constraint("lark", f'start: "a"\n  | %json {schema}'))
