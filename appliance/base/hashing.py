@@ -1,7 +1,6 @@
 """Stable digests of plain data."""
 
 import hashlib
-import hmac
 import json
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,3 @@ def sha256_file(path: Path) -> str:
 def key_hash(key: str) -> str:
     """How an API key is stored: `sha256:<hex>`. Keys are long random strings, so a plain digest is enough."""
     return "sha256:" + sha256_hex(key.encode("utf-8"))
-
-
-def key_matches(key: str, stored: str) -> bool:
-    """Constant-time comparison with a stored `key_hash`."""
-    return hmac.compare_digest(key_hash(key), stored)

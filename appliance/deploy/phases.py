@@ -16,17 +16,13 @@ class PhaseClock:
 
     def __init__(self, first: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._started = self._since = clock()
+        self._since = clock()
         self._name = first
         self._ended: list[Phase] = []
 
     @property
     def name(self) -> str:
         return self._name
-
-    @property
-    def elapsed_s(self) -> float:
-        return self._clock() - self._started
 
     def begin(self, name: str, at: float | None = None) -> None:
         """Ends the open phase and begins another, now or at a moment since the last begin."""

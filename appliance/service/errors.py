@@ -24,7 +24,3 @@ class RequestFailedError(ApplianceError):
         self.field = field
         self.code = code
         self.retry_after_s = retry_after_s
-
-
-class EngineStartError(ApplianceError):
-    """The engine could not be started."""

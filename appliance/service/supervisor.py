@@ -83,10 +83,6 @@ class Supervisor:
         self._settled = asyncio.Event()  # ready, or given up
 
     @property
-    def engine_pid(self) -> int | None:
-        return self._child.pid if self._child else None
-
-    @property
     def endpoint(self) -> str:
         """The address of the engine's socket, which several clients may use; empty before the first start."""
         return self._endpoint

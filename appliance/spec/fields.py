@@ -1,6 +1,6 @@
 """How a field of the spec is declared: one helper that keeps its documentation beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -113,7 +113,3 @@ def field_doc(info: FieldInfo) -> FieldDoc:
         if isinstance(item, FieldDoc):
             return item
     raise LookupError("a field of the spec is declared without field()")
-
-
-def docs_of(section: type[Section]) -> Mapping[str, FieldDoc]:
-    return {name: field_doc(info) for name, info in section.model_fields.items()}

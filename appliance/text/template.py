@@ -62,12 +62,3 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template refused the messages: {error.message}") from error
         except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template failed on these messages: {error}") from error
-
-
-def choose_template(templates: Mapping[str, str], name: str | None = None) -> str | None:
-    """One of several named templates: the named one, else the default one, else the only one."""
-    if name is not None:
-        return templates.get(name)
-    if "default" in templates or len(templates) != 1:
-        return templates.get("default")
-    return next(iter(templates.values()))

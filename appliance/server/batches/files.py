@@ -17,7 +17,6 @@ from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.files import StoredFile, StoreFullError
 
-PURPOSES = ("batch", "batch_output")
 _MOST_LISTED = 10_000
 _HEAD_BYTES = 4
 _EXPIRY_S = (3600, 30 * 86400)  # OpenAI's bounds of expires_after
