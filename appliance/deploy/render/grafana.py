@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+from appliance.deploy.render.names import dashboard_uid
 from appliance.deploy.render.panels import PANELS, Panel
 from appliance.deploy.render.workload import Workload
 
@@ -13,7 +14,7 @@ _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 def render(workload: Workload) -> dict[str, str]:
     dashboard = {
-        "uid": f"appliance-{workload.name}"[:40],
+        "uid": dashboard_uid(workload.name),
         "title": f"appliance: {workload.name}",
         "tags": ["appliance"],
         "schemaVersion": _SCHEMA,

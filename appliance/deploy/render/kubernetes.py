@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from appliance.deploy.render.documents import dump
+from appliance.deploy.render.names import pods_of
 from appliance.deploy.render.pod import labels, pod_spec, spec_map
 from appliance.deploy.render.workload import Workload
 
@@ -108,7 +109,7 @@ def _hpa(workload: Workload) -> dict[str, Any]:
 def _keda(workload: Workload) -> dict[str, Any]:
     trigger = {
         "serverAddress": workload.options.prometheus_url,
-        "query": f'sum({QUEUE_METRIC}{{pod=~"{workload.name}-.*"}})',
+        "query": f'sum({QUEUE_METRIC}{{pod=~"{pods_of(workload.name)}"}})',
         "threshold": str(QUEUE_PER_REPLICA),
     }
     return {

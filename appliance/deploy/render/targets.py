@@ -1,10 +1,10 @@
 """The table of targets."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from appliance.deploy.render import alerts, compose, grafana, helm, kserve, kubernetes, systemd
+from appliance.deploy.render.names import KSERVE_SUFFIX, refuse_what_no_service_is_called
 from appliance.deploy.render.workload import (
     RenderError,
     RenderOptions,
@@ -19,15 +19,15 @@ from appliance.plan.prepare import Prepared
 class Target:
     render: Callable[[Workload], dict[str, str]]  # file name -> text
     in_container: bool
-    in_cluster: bool = False  # its objects are named after the deployment, by a cluster's rules
+    service_suffix: str | None = None  # what a cluster appends to the name for a Service; None where none is made
 
 
 TARGETS: dict[str, Target] = {
     "systemd": Target(systemd.render, in_container=False),
     "compose": Target(compose.render, in_container=True),
-    "kubernetes": Target(kubernetes.render, in_container=True, in_cluster=True),
-    "helm": Target(helm.render, in_container=True, in_cluster=True),
-    "kserve": Target(kserve.render, in_container=True, in_cluster=True),
+    "kubernetes": Target(kubernetes.render, in_container=True, service_suffix=""),
+    "helm": Target(helm.render, in_container=True, service_suffix=""),
+    "kserve": Target(kserve.render, in_container=True, service_suffix=KSERVE_SUFFIX),
     "grafana": Target(grafana.render, in_container=False),
     "alerts": Target(alerts.render, in_container=False),
 }
@@ -36,18 +36,6 @@ NOT_BUILT = {
     "leaderworkerset": f"it groups pods that share one model, and {_ONE_MACHINE}; --to kubernetes has replicas",
     "ray-serve": f"Ray places actors over machines, and {_ONE_MACHINE}; --to kubernetes has replicas and autoscaling",
 }
-
-
-# A Service's name is a label by RFC 1035, section 2.3.1: it begins with a letter. A spec's name may begin with a digit.
-_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-def _refuse_what_no_service_is_called(name: str) -> None:
-    if _SERVICE_NAME.fullmatch(name) is None:
-        raise RenderError(
-            f"name: {name!r} cannot name a Kubernetes Service: it has to begin with a letter",
-            hint=f"--set name=model-{name}",
-        )
 
 
 def render_target(name: str, prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> dict[str, str]:
@@ -61,6 +49,6 @@ def render_target(name: str, prepared: Prepared, overrides: Sequence[str], optio
         raise RenderError(f"no target named {name!r}", hint=f"known: {', '.join(TARGETS)}")
     if target.in_container:
         refuse_what_no_container_has(prepared)
-    if target.in_cluster:
-        _refuse_what_no_service_is_called(prepared.plan.name)
+    if target.service_suffix is not None:
+        refuse_what_no_service_is_called(prepared, target.service_suffix)
     return target.render(workload_of(prepared, overrides, options))
