@@ -1,4 +1,4 @@
-// The AVX-512 instructions that simd.h and the tiles use, in plain C++: a test-only build runs the logic of the AVX-512
+// The AVX-512 instructions that simd.h and the tiles use, on those of AVX2: a test-only build runs the logic of the AVX-512
 // sources on machines without them. Semantics follow the instruction set reference.
 #pragma once
 
@@ -9,88 +9,63 @@
 
 namespace emulated {
 
-template <class T, int N>
-struct Lanes {
-  T v[N];
-};
-
-template <class T, int N, class From>
-inline Lanes<T, N> lanes(const From& from) {
-  static_assert(sizeof(Lanes<T, N>) == sizeof(From));
-  Lanes<T, N> to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
-template <class To, class T, int N>
-inline To vector(const Lanes<T, N>& from) {
-  static_assert(sizeof(To) == sizeof(from));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
 using F512 = float __attribute__((vector_size(64)));
 using I512 = long long __attribute__((vector_size(64)));
+using Words512 = uint32_t __attribute__((vector_size(64)));
+using Halves256 = uint16_t __attribute__((vector_size(32)));
+
+// A register as two of AVX2, which compile and run much faster than loops over elements.
+struct Floats2 {
+  __m256 low, high;
+};
+struct Words2 {
+  __m256i low, high;
+};
+struct Halves2 {
+  __m128i low, high;
+};
 
 inline F512 convert_halves(__m256i x) {
-  Lanes<float, 16> out;
-  const auto in = lanes<uint16_t, 16>(x);
-  for (int i = 0; i < 16; ++i) out.v[i] = _cvtsh_ss(in.v[i]);
-  return vector<F512>(out);
+  const auto in = __builtin_bit_cast(Halves2, x);
+  return __builtin_bit_cast(F512, Floats2{_mm256_cvtph_ps(in.low), _mm256_cvtph_ps(in.high)});
 }
 
 inline __m256i convert_to_halves(F512 x) {
-  Lanes<uint16_t, 16> out;
-  const auto in = lanes<float, 16>(x);
-  for (int i = 0; i < 16; ++i) out.v[i] = uint16_t(_cvtss_sh(in.v[i], 0));
-  return vector<__m256i>(out);
+  const auto in = __builtin_bit_cast(Floats2, x);
+  return __builtin_bit_cast(__m256i, Halves2{_mm256_cvtps_ph(in.low, 0), _mm256_cvtps_ph(in.high, 0)});
 }
 
 // vcvtneps2bf16: rounds to nearest even, takes subnormals for zero, and makes not-a-number quiet.
 inline __m256i convert_to_bf16(F512 x) {
-  Lanes<uint16_t, 16> out;
-  const auto in = lanes<uint32_t, 16>(x);
-  for (int i = 0; i < 16; ++i) {
-    const uint32_t bits = in.v[i], magnitude = bits & 0x7fffffff;
-    const uint32_t rounded = magnitude > 0x7f800000 ? bits | 0x400000 : bits + 0x7fff + ((bits >> 16) & 1);
-    out.v[i] = uint16_t((magnitude < 0x800000 ? bits & 0x80000000 : rounded) >> 16);
-  }
-  return vector<__m256i>(out);
+  const Words512 bits = (Words512)x, magnitude = bits & 0x7fffffffu;
+  const Words512 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const Words512 number = magnitude < 0x800000u ? bits & 0x80000000u : rounded;
+  const Words512 result = magnitude > 0x7f800000u ? bits | 0x400000u : number;
+  return (__m256i) __builtin_convertvector(result >> 16, Halves256);
 }
 
-// vpdpbusd: unsigned bytes of b times signed bytes of c, added in fours.
+// vpdpbusd: unsigned bytes of b times signed bytes of c, added in fours. Even and odd bytes apart, as words that cannot saturate.
+inline __m256i dot_bytes(__m256i sum, __m256i b, __m256i c) {
+  const __m256i even = _mm256_madd_epi16(_mm256_and_si256(b, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
+  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(b, 8), _mm256_srai_epi16(c, 8));
+  return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+}
 inline I512 dot_bytes(I512 a, I512 b, I512 c) {
-  auto sum = lanes<int32_t, 16>(a);
-  const auto u = lanes<uint8_t, 64>(b);
-  const auto s = lanes<int8_t, 64>(c);
-  for (int i = 0; i < 64; ++i) sum.v[i / 4] += int32_t{u.v[i]} * s.v[i];
-  return vector<I512>(sum);
+  const auto sum = __builtin_bit_cast(Words2, a), u = __builtin_bit_cast(Words2, b), s = __builtin_bit_cast(Words2, c);
+  return __builtin_bit_cast(I512, Words2{dot_bytes(sum.low, u.low, s.low), dot_bytes(sum.high, u.high, s.high)});
 }
 
-// vdpbf16ps: the odd product is added first, then the even one, with no fused rounding.
+// vdpbf16ps: the odd product is added first, then the even one. A product of two bf16 is exact, so that fusing changes nothing.
 inline F512 dot_bf16(F512 a, I512 b, I512 c) {
-  auto sum = lanes<float, 16>(a);
-  const auto x = lanes<uint16_t, 32>(b), y = lanes<uint16_t, 32>(c);
-  const auto widen = [](uint16_t half) {
-    const uint32_t bits = uint32_t{half} << 16;
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-  };
-  for (int i = 0; i < 16; ++i) {
-    sum.v[i] += widen(x.v[2 * i + 1]) * widen(y.v[2 * i + 1]);
-    sum.v[i] += widen(x.v[2 * i]) * widen(y.v[2 * i]);
-  }
-  return vector<F512>(sum);
+  const Words512 x = (Words512)b, y = (Words512)c;
+  a += (F512)(x & 0xffff0000u) * (F512)(y & 0xffff0000u);
+  return a + (F512)(x << 16) * (F512)(y << 16);
 }
 
 // vpmaddwd: signed words multiplied and added in pairs.
 inline I512 multiply_words(I512 a, I512 b) {
-  Lanes<int32_t, 16> out{};
-  const auto x = lanes<int16_t, 32>(a), y = lanes<int16_t, 32>(b);
-  for (int i = 0; i < 32; ++i) out.v[i / 2] += int32_t{x.v[i]} * y.v[i];
-  return vector<I512>(out);
+  const auto x = __builtin_bit_cast(Words2, a), y = __builtin_bit_cast(Words2, b);
+  return __builtin_bit_cast(I512, Words2{_mm256_madd_epi16(x.low, y.low), _mm256_madd_epi16(x.high, y.high)});
 }
 
 }  // namespace emulated
