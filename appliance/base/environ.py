@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 OVERRIDE_PREFIX = "APPLIANCE__"  # APPLIANCE__SECTION__FIELD overrides a field of the spec
-
-
+STATE_VARIABLE = "APPLIANCE_STATE"
+CACHE_VARIABLE = "APPLIANCE_CACHE"
 COMPLETION_VARIABLE = "_APPLIANCE_COMPLETE"  # by which the scripts of `appliance completion` ask; typer reads it
 
 
@@ -31,15 +31,15 @@ def home() -> Path:
 
 def cache_dir() -> Path:
     """Where downloads and converted tokenizers go: APPLIANCE_CACHE, else the XDG cache. Not created here."""
-    if chosen := get("APPLIANCE_CACHE"):
-        return Path(chosen)
+    if chosen := get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()  # no shell has expanded what a unit or an image sets
     return Path(get("XDG_CACHE_HOME") or home() / ".cache") / "appliance"
 
 
 def state_dir() -> Path:
     """Where deployments keep their state: APPLIANCE_STATE, else the XDG state folder. Not created here."""
-    if chosen := get("APPLIANCE_STATE"):
-        return Path(chosen)
+    if chosen := get(STATE_VARIABLE):
+        return Path(chosen).expanduser()
     return Path(get("XDG_STATE_HOME") or home() / ".local" / "state") / "appliance"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from appliance.base.errors import ExitCode
-from appliance.base.log import configure
 from appliance.batch.command import batch_files, batch_options
 from appliance.cli.arguments.work import BatchArguments
 from appliance.cli.inproc_api import inproc_api
+from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.engine.messages import BootPhase
@@ -32,7 +32,7 @@ def run(arguments: BatchArguments) -> int:
     with ProgressBar() as bar:
         prepared = prepare(spec, overrides, progress=bar)
     plan = prepared.plan
-    configure("warning")
+    configure_own_logs()
     files = batch_files(
         plan.batch,
         Path(spec).parent,

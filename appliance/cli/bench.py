@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode, SloMissedError
+from appliance.base.settings import own_api_key
 from appliance.bench.changes import parse_changes
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
@@ -19,6 +20,7 @@ from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import Target
 from appliance.bench.text import render, render_comparison, render_profile
 from appliance.cli.arguments.bench import BenchArguments, BenchServeArguments
+from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.spec_target import spec_target
 from appliance.cli.verb import UsageError
 from appliance.deploy.probe import planned_url
@@ -36,6 +38,7 @@ def run_in_process(kind: Kind, arguments: BenchArguments) -> int:
     if not arguments.spec:
         raise UsageError("nothing to measure", hint="name a spec or a deployment; bench serve --url takes any server")
     prepared = _prepared(arguments)
+    configure_own_logs()
 
     def measure(scenario: Scenario) -> BenchResult:
         subject = _subject(scenario, prepared, "in process", arguments.label)
@@ -165,7 +168,7 @@ def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> Target:
     """Raises ApplianceError when no server answers there."""
     url = arguments.url or (_deployed_url(plan) if plan is not None else "")
     root = url.rstrip("/").removesuffix("/v1")
-    api_key = arguments.api_key or environ.get("APPLIANCE_API_KEY")
+    api_key = arguments.api_key or own_api_key()
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         answer = httpx.get(f"{root}/v1/models", headers=headers, timeout=10)

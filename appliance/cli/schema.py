@@ -12,6 +12,7 @@ from appliance.spec.schema import schema_text
 SCHEMA_PATH = "schemas/deployment.v1.json"
 REFERENCE_PATH = "docs/reference/spec.md"
 REFUSED_PATH = "docs/reference/not-in-this-version.md"
+ENVIRONMENT_PATH = "docs/reference/environment.md"
 OPERATORS_PATH = "kernels/include/appliance_operators.h"
 
 
@@ -35,10 +36,13 @@ def run(check: bool = False, write: bool = False, root: str = ".") -> int:
 
 def generated() -> Mapping[str, str]:
     """Text of each generated file, by its path in the repository."""
+    from appliance.cli.environment_page import environment_text  # needs the settings, which `schema` alone does not
+
     return {
         SCHEMA_PATH: schema_text(),
         REFERENCE_PATH: reference_text(),
         REFUSED_PATH: refused_text(),
+        ENVIRONMENT_PATH: environment_text(),
         OPERATORS_PATH: header_text(),
     }
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from appliance.base import environ
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplianceError, ExitCode
+from appliance.base.settings import own_api_key
 from appliance.cli.arguments.work import ChatArguments, TalkArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
 from appliance.cli.pipes import is_unread
@@ -86,7 +86,7 @@ def deployment_and_text(arguments: TalkArguments) -> tuple[str, str]:
 
 def _find_target(name: str, arguments: TalkArguments) -> TalkTarget:
     """A deployment by name, or the server at a URL; its first model unless one is named. Raises ApplianceError."""
-    key = arguments.api_key or environ.get("APPLIANCE_API_KEY")
+    key = arguments.api_key or own_api_key()
     if arguments.url:
         root = arguments.url.rstrip("/").removesuffix("/v1")
         return TalkTarget(root, arguments.model or _first_model(root, key), key)

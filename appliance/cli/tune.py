@@ -16,6 +16,7 @@ from appliance.bench.run import DEFAULT_VOCAB_SIZE
 from appliance.bench.scenario import PRESETS, Scenario
 from appliance.bench.tune import Settings, Trial, Tuned, tune
 from appliance.cli.arguments.bench import TuneArguments
+from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.spec_target import SpecTarget, spec_target
 from appliance.engine.boot import boot
 from appliance.engine.inproc import InprocEngine
@@ -33,6 +34,7 @@ WORK = Scenario(
 def run(arguments: TuneArguments) -> int:
     """Raises ApplianceError when the spec cannot be planned, or is written so that a value has no place."""
     work, spec = _work(arguments), spec_target(arguments.spec, arguments.overrides)
+    configure_own_logs()
     vocab_size = min(prepare(*spec).model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
     tell: Callable[[Trial], None] = (lambda trial: None) if arguments.as_json else (lambda trial: print(_line(trial)))
     found = tune(

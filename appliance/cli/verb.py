@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from appliance.base import environ
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.cli.arguments.record import VerbArguments, signature_of
 from appliance.cli.pipes import drop_output, is_unread, outliving_readers
@@ -96,8 +95,13 @@ def guarded(work: Callable[[], int]) -> int:
 
 
 def _told(error: Exception) -> int:
-    if environ.get(DEBUG_VARIABLE):
-        traceback.print_exception(error)
+    from appliance.base.settings import SettingsError, read_settings  # read by verbs that fail alone
+
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    print(f"error: {what}\n  hint: {DEBUG_VARIABLE}=1 shows where it happened", file=sys.stderr)
+    try:
+        if read_settings().debug:
+            traceback.print_exception(error)
+        print(f"error: {what}\n  hint: {DEBUG_VARIABLE}=1 shows where it happened", file=sys.stderr)
+    except SettingsError as wrong:
+        print(f"error: {what}\n  hint: {wrong}", file=sys.stderr)
     return int(ExitCode.INTERNAL)

@@ -12,6 +12,7 @@ MODULES = {
     "pyzmq": "zmq",
     "huggingface-hub": "huggingface_hub",
     "prometheus-client": "prometheus_client",
+    "pydantic-settings": "pydantic_settings",
     "python-multipart": "python_multipart",
 }
 BY_NAME = {"uvicorn", "uvloop", "httptools"}  # chosen in uvicorn's options rather than imported

@@ -83,16 +83,6 @@ def is_guarded(function: Any) -> bool:
     return guarded.__name__ in function.__code__.co_names
 
 
-def test_every_variable_is_on_the_page() -> None:
-    """What the code reads of the environment by a name of ours."""
-    read = {
-        name
-        for path in (ROOT / "appliance").rglob("*.py")
-        for name in re.findall(r'"(APPLIANCE_[A-Z]+(?:_[A-Z]+)*)"', path.read_text())
-    }
-    assert {name for name in read if f"`{name}`" not in PAGE.read_text()} == set()
-
-
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "commands.md"
 WITHOUT_JSON = {

@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 )
 
 from appliance.base.hashing import sha256_json
+from appliance.base.settings import read_settings
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import HubAddress
 from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableError
@@ -56,8 +57,9 @@ def fetch(address: HubAddress, job: Fetch) -> Path:
 def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[list[str], str] | None:
     """File names and the commit; None when the hub cannot be reached."""
     where = f"hf://{address.repo}"
+    endpoint, token = _access(job)
     try:
-        info = HfApi(token=job.options.token).model_info(address.repo, revision=revision, timeout=job.options.timeout_s)
+        info = HfApi(endpoint, token=token).model_info(address.repo, revision=revision, timeout=job.options.timeout_s)
     except GatedRepoError as error:
         raise UnreachableError(where, "is gated", "accept its terms on the hub and set loading.hf_token") from error
     except RevisionNotFoundError as error:
@@ -135,11 +137,28 @@ def _only_gguf(where: str, files: Sequence[str]) -> str | list[str]:
 
 def _download(repo: str, name: str, commit: str, job: Fetch) -> Path:
     bar = _bar_class(job.progress, name)
-    options = job.options
+    endpoint, token = _access(job)
     path = hf_hub_download(
-        repo, name, revision=commit, token=options.token, etag_timeout=options.timeout_s, tqdm_class=bar
+        repo,
+        name,
+        revision=commit,
+        endpoint=endpoint,
+        token=token,
+        etag_timeout=job.options.timeout_s,
+        tqdm_class=bar,
     )
     return Path(str(path))
+
+
+def _access(job: Fetch) -> tuple[str | None, str | None]:
+    """The hub's address and a token: the spec's, else the environment's; None leaves it to the library.
+
+    Raises SettingsError.
+    """
+    settings = read_settings()
+    own = settings.hub_token.get_secret_value() if settings.hub_token is not None else None
+    endpoint = str(settings.hub_endpoint).rstrip("/") if settings.hub_endpoint is not None else None
+    return endpoint, job.options.token or own
 
 
 def _remember(repo: str, revision: str | None, commit: str, job: Fetch) -> None:
