@@ -1,41 +1,33 @@
-"""Model architectures under their Hugging Face class names: which family module runs each, and with which operators."""
+"""Model architectures under their Hugging Face class names: which family module runs each."""
 
-from dataclasses import dataclass
-
-_LLAMA_OPERATORS = (
-    "Embed", "RmsNorm", "Linear", "GatedActivation", "Rope", "KvWrite", "PagedAttention", "GatherRows",
-)  # fmt: skip
-_HEAD_NORM_OPERATORS = (*_LLAMA_OPERATORS, "HeadNorm")
-_GPT2_OPERATORS = ("Embed", "LayerNorm", "Linear", "KvWrite", "PagedAttention", "GatherRows")
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True):
     """`family` is the dotted path of the module in appliance.models; None while this version cannot run it."""
 
     name: str
     family: str | None
-    operators: tuple[str, ...]
     tasks: tuple[str, ...] = ("generate",)
 
 
-def _built(name: str, family: str, operators: tuple[str, ...]) -> Architecture:
-    return Architecture(name, f"appliance.models.{family}", operators)
+def _built(name: str, family: str) -> Architecture:
+    return Architecture(name, f"appliance.models.{family}")
 
 
 def _known(name: str, *tasks: str) -> Architecture:
-    return Architecture(name, None, (), tasks or ("generate",))
+    return Architecture(name, None, tasks or ("generate",))
 
 
 _BUILT = (
-    _built("LlamaForCausalLM", "llama", _LLAMA_OPERATORS),
-    _built("MistralForCausalLM", "llama", _LLAMA_OPERATORS),
-    _built("Qwen2ForCausalLM", "llama", _LLAMA_OPERATORS),
-    _built("Qwen3ForCausalLM", "qwen3", _HEAD_NORM_OPERATORS),
-    _built("Gemma2ForCausalLM", "gemma2", (*_LLAMA_OPERATORS, "SoftCap")),
-    _built("Gemma3ForCausalLM", "gemma3", _HEAD_NORM_OPERATORS),
-    _built("Phi3ForCausalLM", "phi3", _LLAMA_OPERATORS),
-    _built("GPT2LMHeadModel", "gpt2", _GPT2_OPERATORS),
+    _built("LlamaForCausalLM", "llama"),
+    _built("MistralForCausalLM", "llama"),
+    _built("Qwen2ForCausalLM", "llama"),
+    _built("Qwen3ForCausalLM", "qwen3"),
+    _built("Gemma2ForCausalLM", "gemma2"),
+    _built("Gemma3ForCausalLM", "gemma3"),
+    _built("Phi3ForCausalLM", "phi3"),
+    _built("GPT2LMHeadModel", "gpt2"),
 )
 
 # Known by name, so that the refusal says "not in this version" instead of "unknown".

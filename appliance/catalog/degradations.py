@@ -3,8 +3,9 @@
 Each is an error or it is said: in the plan, or in the header x-degraded of the answers and in a counter.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Strictness = Literal["error", "warn", "allow"]
 DegradationKind = Literal[
@@ -12,8 +13,7 @@ DegradationKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Degradation:
+class Degradation(msgspec.Struct, frozen=True):
     """planned: for all requests, when the plan is made; else for one request. error: the rule or the code of the error
     in its place. by_strictness: what the spec's strictness says holds; else it is allowed, for the client asked for it.
     """

@@ -1,11 +1,12 @@
 """How each stored tensor type becomes one of the kernels' canonical layouts, with its size and its stated error.
 
-A translator in layers/formats exists for each row of STORAGES; the planner and the translators read the same table, so
+A translator in loading/formats exists for each row of STORAGES; the planner and the translators read the same table, so
 a plan's bytes are the bytes that load.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
 TensorRole = Literal["linear", "embedding", "other"]
@@ -18,8 +19,7 @@ INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest we
 INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
 
-@dataclass(frozen=True, slots=True)
-class WeightForm:
+class WeightForm(msgspec.Struct, frozen=True):
     """A canonical layout with its parameters. `group_size` None means dense, or one group a row.
 
     sub_group_size: columns of a sub-group, where groups of 256 have them; each has an 8-bit factor for the scale, and
@@ -71,8 +71,7 @@ def screen_form(layout: str, group_size: int | None, columns: int) -> WeightForm
     return WeightForm("int6", size) if layout == "int8" and is_whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredFormat:
+class StoredFormat(msgspec.Struct, frozen=True):
     """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version).
 
     is_symmetric: every offset is the layout's centre in scales below zero, which kernels know and do not keep.
@@ -145,32 +144,6 @@ LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
     "int8": {"linear": (INT8_G32, INT8_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
     "int4": {"linear": (INT4_G32, INT4_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
 }
-
-# Tensors a checkpoint may hold that no program reads: computed anew, or only used in training.
-UNUSED_SUFFIXES = (
-    "rotary_emb.inv_freq",
-    "rope_freqs.weight",
-    ".attn.bias",  # GPT-2: the causal mask as a buffer
-    ".attn.masked_bias",
-)
-
-_EMBEDDING_SUFFIXES = ("embed_tokens.weight", "wte.weight", "lm_head.weight", "word_embeddings.weight")
-_POSITION_SUFFIXES = ("wpe.weight", "position_embeddings.weight", "embed_positions.weight")
-
-
-def tensor_role(name: str, num_dims: int) -> TensorRole:
-    """Which rule a tensor follows.
-
-    `embedding` is a table of the vocabulary, or the output head; `other` is everything that is planned as f32, such as
-    norms, biases and position tables.
-    """
-    if num_dims < 2 or name.endswith(_POSITION_SUFFIXES):
-        return "other"
-    return "embedding" if name.endswith(_EMBEDDING_SUFFIXES) else "linear"
-
-
-def is_unused(name: str) -> bool:
-    return name.endswith(UNUSED_SUFFIXES)
 
 
 def dense_error(storage: str, layout: str) -> str:

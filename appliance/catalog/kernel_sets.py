@@ -1,14 +1,12 @@
-"""The kernel sets: what each needs of a machine and what it implements."""
+"""The kernel sets: what each needs of a machine and which types it has. Every set has every operator."""
 
-from dataclasses import dataclass
 from typing import Literal
 
-from appliance.catalog.operators import OPERATORS
+import msgspec
 
 SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
-_ALL_OPERATORS = tuple(OPERATORS)
 _CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4", "int5", "int6")
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
@@ -17,8 +15,7 @@ _AVX512_BF16_FLAGS = (*_AVX512_VNNI_FLAGS, "avx512_bf16")
 _AMX_FLAGS = (*_AVX512_VNNI_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryMargin:
+class MemoryMargin(msgspec.Struct, frozen=True):
     """What a device's memory holds besides the engine's own items."""
 
     size_bytes: int
@@ -32,8 +29,7 @@ MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSetFacts:
+class KernelSetFacts(msgspec.Struct, frozen=True):
     """One kernel set; profiles say which are preferred. `is_built`: this version has it."""
 
     name: str
@@ -45,7 +41,6 @@ class KernelSetFacts:
     kv_dtypes: tuple[str, ...] = ("f32", "bf16", "f16")
     block_sizes: tuple[int, ...] = (8, 16, 32, 64, 128)
     default_block_size: int = 16
-    operators: tuple[str, ...] = _ALL_OPERATORS
     can_quantize_activations: bool = True
     can_screen_logits: bool = True
     activation_dtypes: tuple[str, ...] = ("f32",)

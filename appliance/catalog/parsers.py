@@ -1,10 +1,9 @@
 """Parsers of tool calls and of reasoning: where each is, and how a chat template tells which one its model needs."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Parser:
+class Parser(msgspec.Struct, frozen=True):
     """path: of the ToolFormat or ReasoningFormat, "module:NAME".
 
     signs: texts of which all stand in the chat templates of models that need it; empty where no template tells.

@@ -134,6 +134,7 @@ PLANNING: dict[str, str] = {
     "plan/context": "The context is at most what the model was made for.",
     "plan/architecture": "The checkpoint's architecture is known.",
     "plan/family": "The architecture's family can express what the config asks for.",
+    "plan/weights": "The checkpoint holds the tensors that its architecture reads, in the shapes of its config.",
     "plan/storage": "Tensors are stored in types that can be read.",
     "plan/quantization": "The quantization is the checkpoint's, or can be made while loading.",
     "plan/groups": "Columns divide into the groups of the quantization.",

@@ -27,6 +27,7 @@ from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
 from appliance.plan.estimate import Workload, estimate
+from appliance.plan.programs import program_of
 from appliance.plan.types import EnginePlan
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
     streams = min(wanted, scenario.num_prompts, plan.scheduler.max_num_seqs)
     prompt = max(1, scenario.input_len - scenario.prefix_len)
     work = Workload(streams=streams, prompt=prompt, answer=scenario.output_len)
-    found = estimate(plan, prepared.model, measured, work)
+    found = estimate(plan, program_of(plan, prepared.model, prepared.inputs.programs), measured, work)
     if found is None:
         return {}
     floor = {"output_throughput": found.answer_tokens_per_s}

@@ -16,6 +16,7 @@ from appliance.plan.estimate import Workload, estimate
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.prepare import Prepared, prepare
+from appliance.plan.programs import program_of
 from appliance.plan.render import render_comparison, render_json, render_text
 from appliance.plan.render_estimate import advice_json, advice_lines, estimate_lines
 from appliance.plan.types import EnginePlan
@@ -55,7 +56,8 @@ def _shown(prepared: Prepared, *, as_json: bool, explain: bool, advise: bool) ->
     found = advise_changes(inputs, plan, measured, _replan) if advise else []
     if as_json:
         return advice_json(now, found)
-    alone, full = (estimate(plan, inputs.model, measured, work) for work in (Workload(), full_batch(plan)))
+    program = program_of(plan, inputs.model, inputs.programs)
+    alone, full = (estimate(plan, program, measured, work) for work in (Workload(), full_batch(plan)))
     assert alone is not None, "there are figures"
     assert full is not None, "there are figures"
     lines = [render_text(plan, explain=explain), "", *estimate_lines(plan, alone, full, measured)]
@@ -66,7 +68,7 @@ def _no_estimate(prepared: Prepared) -> ApplianceError:
     if prepared.inputs.facts.measured is None:
         message = f"{prepared.plan.hardware} was not measured, and advice needs its bandwidth and peaks"
         return ApplianceError(message, hint="on that machine, run: appliance doctor --measure")
-    return ApplianceError("there are no estimates for experts, and for devices other than CPUs, in this version")
+    return ApplianceError("there are estimates only for models that this version runs, and on CPUs")
 
 
 def _replan(inputs: PlanInputs) -> tuple[EnginePlan, Ledger]:

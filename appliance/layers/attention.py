@@ -19,7 +19,7 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     q, k, v = builder.project(x, parts, builder.slot("qkv", q_width + 2 * kv_width))
     _emit_head_norms(builder, spec, prefix, q, k)
     _emit_rope(builder, spec, q, k)
-    cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim))
+    cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, spec.window))
     builder.emit(KvWrite(k, v, cache, spec.num_kv_heads, spec.head_dim))
     out = builder.slot("attention", q_width)
     builder.emit(

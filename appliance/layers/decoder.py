@@ -29,7 +29,7 @@ def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> Compi
 
 def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     hidden = builder.slot("hidden", spec.hidden_size)
-    table = builder.weight("embed", spec.vocab_size, spec.hidden_size)
+    table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
     builder.emit(Embed(table, hidden, spec.embedding_scale, positions, spec.position_offset))
     return hidden
@@ -63,7 +63,7 @@ def _emit_head(builder: ProgramBuilder, spec: DecoderSpec, hidden: Slot, branch:
     if spec.tie_embeddings:
         builder.emit(Linear(Span(normed, 0, normed.width), "embed", Span(logits, 0, logits.width)))
     else:
-        builder.project(normed, [Projection("head", spec.vocab_size)], logits)
+        builder.project(normed, [Projection("head", spec.vocab_size, role="embedding")], logits)
     if spec.logit_soft_cap is not None:
         builder.emit(SoftCap(logits, spec.logit_soft_cap))
     return logits

@@ -4,36 +4,47 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import msgspec
+
+from appliance.catalog.formats import TensorRole
 from appliance.layers.rope import RopeSpec
 from appliance.program.caches import KvShape
 from appliance.program.operators import ActivationKind, Linear, Operator, StepProgram
 from appliance.program.slots import Extent, Slot, Span
 
 
-@dataclass(frozen=True, slots=True)
-class WeightUse:
-    """A weight of the program: logical weights joined along rows, with the shape of each. A vector has one column."""
+class WeightUse(msgspec.Struct, frozen=True):
+    """A weight of the program: logical weights joined along rows, with the shape of each. A vector has one dimension;
+    rows below zero are as many as the checkpoint has.
+
+    role: which rule its precision follows. An embedding is a table of the vocabulary, or the output head; `other` is
+    all that is f32 always, such as norms, biases and position tables.
+    """
 
     parts: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    role: TensorRole
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledDecoder:
+class CompiledDecoder(msgspec.Struct, frozen=True):
     """A program, and how to fill it. `weights` and `ropes` together name every weight that the program reads."""
 
     program: StepProgram
     weights: Mapping[str, WeightUse]
     ropes: Mapping[str, RopeSpec]
 
+    def roles(self) -> dict[str, TensorRole]:
+        """The role of each logical weight."""
+        return {part: use.role for use in self.weights.values() for part in use.parts}
 
-@dataclass(frozen=True, slots=True)
-class Projection:
+
+class Projection(msgspec.Struct, frozen=True):
     """One linear map: a logical weight [out_features, width of the input], and a bias under `<weight>.bias`."""
 
     weight: str
     out_features: int
     bias: bool = False
+    role: TensorRole = "linear"
 
 
 @dataclass(slots=True)
@@ -58,8 +69,8 @@ class ProgramBuilder:
     def emit(self, operator: Operator) -> None:
         self.operators.append(operator)
 
-    def weight(self, name: str, *shape: int) -> str:
-        self.weights[name] = WeightUse((name,), (shape,))
+    def weight(self, name: str, *shape: int, role: TensorRole = "other") -> str:
+        self.weights[name] = WeightUse((name,), (shape,), role)
         return name
 
     def cache(self, shape: KvShape) -> int:
@@ -91,12 +102,12 @@ class ProgramBuilder:
         parts, spans = [part for part, _ in group], [span for _, span in group]
         name = _joined_name([part.weight for part in parts])
         shapes = tuple((part.out_features, x.width) for part in parts)
-        self.weights[name] = WeightUse(tuple(part.weight for part in parts), shapes)
+        self.weights[name] = WeightUse(tuple(part.weight for part in parts), shapes, parts[0].role)
         bias = None
         if parts[0].bias:
             bias = f"{name}.bias"
             vectors = tuple((part.out_features,) for part in parts)
-            self.weights[bias] = WeightUse(tuple(f"{part.weight}.bias" for part in parts), vectors)
+            self.weights[bias] = WeightUse(tuple(f"{part.weight}.bias" for part in parts), vectors, "other")
         out = Span(spans[0].slot, spans[0].start, sum(span.width for span in spans))
         self.emit(Linear(Span(x, 0, x.width), name, out, bias=bias, activation=activation))
 

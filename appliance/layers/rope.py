@@ -1,17 +1,15 @@
 """Rotary positions as facts: `loading.rope` makes the frequencies and the tables from them."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class LinearScaling:
+class LinearScaling(msgspec.Struct, frozen=True):
     """Every frequency is divided by `factor`."""
 
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3Scaling:
+class Llama3Scaling(msgspec.Struct, frozen=True):
     """Frequencies that turn less than `low_freq_factor` times in the original context are divided by `factor`; those
     that turn more than `high_freq_factor` times stay; between the two the share changes linearly."""
 
@@ -21,8 +19,7 @@ class Llama3Scaling:
     original_context: float
 
 
-@dataclass(frozen=True, slots=True)
-class YarnScaling:
+class YarnScaling(msgspec.Struct, frozen=True):
     """Frequencies up to index `low` stay, from index `high` on they are divided by `factor`, linearly between."""
 
     factor: float
@@ -30,8 +27,7 @@ class YarnScaling:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class DivisorScaling:
+class DivisorScaling(msgspec.Struct, frozen=True):
     """Frequency i is divided by `divisors[i]` (longrope)."""
 
     divisors: tuple[float, ...]
@@ -40,8 +36,7 @@ class DivisorScaling:
 RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
 
 
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
+class RopeSpec(msgspec.Struct, frozen=True):
     """Frequencies theta ** (-2 i / rotary_dim) for i in 0 .. rotary_dim / 2 - 1, changed by `scaling`.
 
     attention_factor multiplies sines and cosines, and so the scores by its square.

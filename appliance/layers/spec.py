@@ -6,8 +6,9 @@ Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (se
 `.bias` where the block has one.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from appliance.layers.rope import RopeSpec
 from appliance.program.operators import ActivationKind
@@ -15,8 +16,7 @@ from appliance.program.operators import ActivationKind
 Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
 
 
-@dataclass(frozen=True, slots=True)
-class WeightSource:
+class WeightSource(msgspec.Struct, frozen=True):
     """Where one logical weight comes from: a checkpoint tensor after `transform`, then a slice of its rows.
 
     transpose: stored (in, out). add_one: 1 + w. unpermute_heads: rows of each of num_heads heads are stored in the
@@ -29,16 +29,14 @@ class WeightSource:
     rows: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NormSpec:
+class NormSpec(msgspec.Struct, frozen=True):
     """RMS norm without a bias, or layer norm with one."""
 
     kind: Literal["rms", "layer"]
     eps: float
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSpec:
+class AttentionSpec(msgspec.Struct, frozen=True):
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -51,24 +49,21 @@ class AttentionSpec:
     head_norm: NormSpec | None = None  # query and key norms of each head, before the rotation
 
 
-@dataclass(frozen=True, slots=True)
-class FeedForwardSpec:
+class FeedForwardSpec(msgspec.Struct, frozen=True):
     intermediate_size: int
     activation: ActivationKind
     gated: bool = True
     bias: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSpec:
+class LayerSpec(msgspec.Struct, frozen=True):
     attention: AttentionSpec
     feed_forward: FeedForwardSpec
     post_attention_norm: bool = False  # Gemma 2 and 3: a norm after the block, before the residual
     post_feed_forward_norm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderSpec:
+class DecoderSpec(msgspec.Struct, frozen=True):
     """tie_embeddings: the head is the embedding table, and `weights` has no `head`."""
 
     vocab_size: int

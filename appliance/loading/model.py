@@ -1,14 +1,11 @@
 """From a plan to something that runs: the family's decoder, its program, its weights, bound by a kernel set."""
 
-import importlib
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from appliance.base.hashing import sha256_json
-from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
 from appliance.checkpoint.reader import open_tensors
@@ -16,31 +13,15 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
-from appliance.layers.decoder import compile_decoder
-from appliance.layers.spec import DecoderSpec
 from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights, Progress
-from appliance.models.errors import ModelError, Problem
+from appliance.models.describe import describe
 from appliance.plan.types import EnginePlan
 
 
 class LoadedModel(NamedTuple):
     executable: Executable
     weights: WeightsReport
-
-
-def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    """The decoder of a checkpoint, for sequences of up to `max_model_len` tokens.
-
-    Raises ModelError when the architecture, or something its config asks for, is not in this version.
-    """
-    architecture = ARCHITECTURES.get(facts.architecture)
-    if architecture is None or architecture.family is None:
-        known = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
-        message = f"the architecture {facts.architecture!r} is not in this version"
-        raise ModelError(Problem(message, allowed=known, hint=f"known: {known}"))
-    build = cast(Callable[[ModelFacts, int], DecoderSpec], importlib.import_module(architecture.family).build)
-    return build(facts, max_model_len)
 
 
 def load_model(
@@ -58,9 +39,9 @@ def load_model(
 
     Raises ModelError or WeightError (both say what is wrong with the checkpoint), or what the kernel set raises.
     """
-    spec = build_decoder(facts, plan.model.max_model_len)
-    inventory = take_inventory(spec, facts, plan.precision)
-    compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
+    described = describe(facts, plan.model.max_model_len)
+    inventory = take_inventory(described, facts, plan.precision)
+    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with open_tensors(facts) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)

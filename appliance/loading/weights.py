@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
-import numpy as np
-
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
@@ -14,6 +12,7 @@ from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import VERSION, StoredRows, translate_matrix, translate_vector
 from appliance.loading.inventory import InventoryItem, WeightError
 from appliance.loading.rope import rope_table
+from appliance.models.tensors import shape_of
 
 _REORDERING = ("transpose", "unpermute_heads")  # rows of a weight then are not rows of the file
 Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
@@ -41,7 +40,6 @@ class DecoderWeights(WeightPieces):
         self._loaded_bytes = 0.0
         self._counting = threading.Lock()  # weights may be asked for by several threads
         self._following = dict(pairwise(compiled.weights))
-        _check_complete(compiled, inventory)
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
     def __len__(self) -> int:
@@ -101,7 +99,8 @@ class DecoderWeights(WeightPieces):
                 self._reader.release(item.tensor.name, (at + begin) * row_bytes, (at + end) * row_bytes)
 
     def _num_rows(self, part: str) -> int:
-        return _decoder_shape(self._inventory[part])[0]
+        item = self._inventory[part]
+        return shape_of(item.tensor, item.source)[0]
 
     def _read_ahead(self, name: str) -> None:
         """From a cold disk, the next weight arrives while this one is translated and packed."""
@@ -142,22 +141,3 @@ def _part_bytes(item: InventoryItem) -> int:
 
 def _described(item: InventoryItem) -> list[str]:
     return [str(item.tensor), str(item.source), str(item.form)]
-
-
-def _check_complete(compiled: CompiledDecoder, inventory: Mapping[str, InventoryItem]) -> None:
-    """Shapes before bytes: a checkpoint that does not match its config is refused before anything is loaded."""
-    for use in compiled.weights.values():
-        for part, shape in zip(use.parts, use.shapes, strict=True):
-            found = _decoder_shape(inventory[part])
-            if found != shape and not (shape[0] < 0 and found[1:] == shape[1:]):
-                name = inventory[part].tensor.name
-                raise WeightError(f"{name} has the shape {found}; the config calls for {shape}")
-
-
-def _decoder_shape(item: InventoryItem) -> tuple[int, ...]:
-    shape = item.tensor.shape
-    if item.source.transform == "transpose":
-        shape = shape[::-1]
-    if item.source.rows is not None:
-        shape = (item.source.rows[1] - item.source.rows[0], *shape[1:])
-    return tuple(int(size) for size in np.asarray(shape))

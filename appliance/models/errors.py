@@ -1,15 +1,15 @@
 """The one error of this package."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from appliance.base.errors import ApplianceError
 
 Concern = Literal["checkpoint", "rotary", "context"]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that a family cannot express. `concerns`: what would have to change, the checkpoint, its rotary
     parameters or the longest sequence."""
 

@@ -1,8 +1,10 @@
 """What families have in common: a model's facts in one record, block specs from them, and weight maps from tables."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
@@ -24,10 +26,10 @@ ACTIVATIONS: Final[dict[str, ActivationKind]] = {
     "relu": "relu",
     "relu2": "relu2",
 }
+_ROTARY_TENSORS: Final = ("*rotary_emb.inv_freq", "*rope_freqs.weight")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """One weight of a family: its logical name, the checkpoint module that holds it, and how it is stored there."""
 
     name: str
@@ -45,8 +47,7 @@ class Part:
             yield f"{logical_prefix}{self.name}.bias", replace(source, tensor=tensor)
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """A checkpoint's facts, its config in one typed form, and each kind of rotation that its layers have."""
 
     facts: ModelFacts
@@ -114,8 +115,9 @@ class Model:
         return found
 
     def ignored(self) -> tuple[str, ...]:
-        """A tied head that was stored all the same is a copy of the embedding."""
-        return ("lm_head.weight",) if self.config.tie_embeddings else ()
+        """Rotary frequencies are computed anew, and a tied head that was stored all the same is a copy of the
+        embedding."""
+        return (*_ROTARY_TENSORS, "lm_head.weight") if self.config.tie_embeddings else _ROTARY_TENSORS
 
 
 def _flag(facts: ModelFacts, key: str, default: bool) -> bool:

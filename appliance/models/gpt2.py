@@ -1,10 +1,12 @@
 """GPT-2: learned positions, layer norms, biases everywhere, and linear weights stored (in, out) in safetensors."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec, Transform
 from appliance.models.family import Model, Part
+
+_CAUSAL_MASKS = ("*.attn.bias", "*.attn.masked_bias")  # stored as buffers
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
@@ -22,7 +24,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         weights=model.weights(top + head, _layer_parts(model), root="transformer.", layers="h."),
         learned_positions=True,
         tie_embeddings=config.tie_embeddings,
-        ignored_tensors=model.ignored(),
+        ignored_tensors=(*model.ignored(), *_CAUSAL_MASKS),
     )
 
 

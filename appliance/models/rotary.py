@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.rope import RopeFacts
@@ -11,8 +12,7 @@ from appliance.layers.rope import DivisorScaling, LinearScaling, Llama3Scaling, 
 from appliance.models.errors import ModelError, Problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Rotary:
+class _Rotary(msgspec.Struct, frozen=True):
     """What a scaling works from."""
 
     facts: RopeFacts

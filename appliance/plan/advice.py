@@ -1,13 +1,15 @@
 """What would be faster or hold more on this machine: changes of one field, each planned whole and estimated anew."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.estimate import PROMPT, Estimate, Workload, estimate
 from appliance.plan.fit import SHORTEST_CONTEXT, Change, changed_inputs
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.programs import program_of
 from appliance.plan.types import EnginePlan
 
 WORTH = 0.05  # a smaller gain is noise
@@ -15,8 +17,7 @@ WORTH = 0.05  # a smaller gain is noise
 Planner = Callable[[PlanInputs], tuple[EnginePlan, Ledger]]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """What two plans are compared by. Greater is better, but for `itl_s`."""
 
     prefill_tokens_per_s: float
@@ -26,8 +27,7 @@ class Figures:
     cache_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True):
     """`gains` and `losses`: figure -> new over old, of what changes by more than WORTH."""
 
     change: Change
@@ -39,8 +39,9 @@ class Advice:
 
 def figures(plan: EnginePlan, inputs: PlanInputs, measured: MeasuredFacts) -> Figures | None:
     """None where there is no estimate."""
-    alone = estimate(plan, inputs.model, measured, Workload())
-    full = estimate(plan, inputs.model, measured, full_batch(plan))
+    program = program_of(plan, inputs.model, inputs.programs)
+    alone = estimate(plan, program, measured, Workload())
+    full = estimate(plan, program, measured, full_batch(plan))
     if alone is None or full is None:
         return None
     return Figures(

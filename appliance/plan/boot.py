@@ -1,7 +1,6 @@
 """BootReport: what could only be measured at the start, and how far the plan was from it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -37,8 +36,7 @@ class BootReport(msgspec.Struct, frozen=True, kw_only=True):
     weights: WeightsOrigin | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """One planned size against the measured one."""
 
     name: str

@@ -8,7 +8,6 @@ import msgspec
 from appliance import __version__
 from appliance.base.errors import FitError, SpecError
 from appliance.base.hashing import sha256_json
-from appliance.checkpoint.config import ConfigFacts, normalize_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
@@ -16,6 +15,7 @@ from appliance.hardware.profile import Profile
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import config_overrides, request_context
+from appliance.plan.describe import describe_model
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
 from appliance.plan.hashes import with_hashes
@@ -68,22 +68,21 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     refuse_unbuilt(inputs, ledger)
     inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
     context = request_context(inputs, ledger)
+    described = describe_model(inputs.model, context.limit, inputs.programs, ledger)
     parallel = plan_parallel(inputs, ledger)
     selection = select_kernel_set(inputs, ledger)
-    precision = plan_precision(inputs, selection.chosen, ledger)
-    config = _config(inputs.model)
-    kernels = plan_kernels(inputs, selection, precision, ledger)
+    precision, program = plan_precision(inputs, described, selection.chosen, ledger)
+    kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler = plan_scheduler(inputs, context, ledger)
     needs = MemoryNeeds(
         precision=precision,
-        kernels=selection.chosen,
+        program=program,
         parallel=parallel,
         scheduler=scheduler,
         context=context,
-        config=config,
         block_size=plan_block_size(inputs, selection.chosen, ledger),
         num_threads=kernels.num_threads,
-        screen=request_screen(inputs, selection.chosen, precision, config, ledger),
+        screen=request_screen(inputs, program, precision, ledger),
     )
     placement = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
@@ -128,11 +127,3 @@ def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:
         path = "model.rope_scaling" if inputs.spec.model.rope_scaling else "model.rope_theta"
         ledger.refuse(path, "plan/rope", error.problem, hint=error.hint or f"remove {path}")
         return inputs.model
-
-
-def _config(model: ModelFacts) -> ConfigFacts | None:
-    """None for an architecture whose config has another form; it cannot run either."""
-    try:
-        return normalize_config(model.config)
-    except CheckpointError:
-        return None

@@ -1,7 +1,8 @@
 """How long a sequence may be, before memory has its say; and the config values that the spec replaces."""
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.plan.inputs import PlanInputs
@@ -9,8 +10,7 @@ from appliance.plan.ledger import AUTO, Ledger
 from appliance.spec import DeploymentSpec
 
 
-@dataclass(frozen=True, slots=True)
-class ContextRequest:
+class ContextRequest(msgspec.Struct, frozen=True):
     """`limit` tokens at most; when `may_shrink`, memory may make it less."""
 
     limit: int

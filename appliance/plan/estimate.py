@@ -1,27 +1,28 @@
-"""What a plan can reach at best on a measured machine. Pure: the plan, the checkpoint's facts and measured figures.
+"""What a plan can reach at best on a measured machine. Pure: the plan, its program and measured figures.
 
-A matrix costs the longer of reading its planned bytes and computing its products, with many rows at the rate that its
-kernel was measured to reach, with few at the peak of the arithmetic; attention the longer of reading the
-cached keys and values and computing with them; all follow one another (Williams et al. 2009, "Roofline"). What is left
-out (norms, sampling, the way to the client, other processes) only makes it slower, so `bench` says how much is reached.
+Each operator costs the longer of reading its bytes and computing (program/work.py), with many rows at the rate that its
+kernel was measured to reach, with few at the peak of the arithmetic; all follow one another (Williams et al. 2009,
+"Roofline"). What is left out (norms, sampling, the way to the client, other processes) only makes it slower, so `bench`
+says how much is reached.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
 
-from appliance.catalog.formats import INTEGER_LAYOUTS, SIX_BIT_SCREEN_ROWS, is_unused, tensor_role
-from appliance.checkpoint.facts import ModelFacts
+import msgspec
+
 from appliance.hardware.facts import MeasuredFacts
-from appliance.plan.screen import head_tensors, screen_bytes, screen_forms
-from appliance.plan.types import EnginePlan, WeightPlan
+from appliance.plan.program import PlannedProgram
+from appliance.plan.screen import head_screen
+from appliance.plan.types import EnginePlan
+from appliance.program.roofline import program_work
+from appliance.program.work import Forms, OperatorWork, StepCounts, windows_of
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
 PROMPT = 512  # tokens of the request that an estimate is about, unless told
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True):
     """So many streams at once, each with a prompt and an answer of so many tokens."""
 
     streams: int = 1
@@ -34,8 +35,7 @@ class Workload:
         return self.prompt + self.answer // 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Floors of time, and so the most of throughput. Of one workload."""
 
     workload: Workload
@@ -57,8 +57,7 @@ class Estimate:
         return work.answer / (self.ttft_s + work.answer / work.streams * self.itl_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
+class _Machine(msgspec.Struct, frozen=True):
     """Bytes and operations a second with the planned threads; a peak that was not measured bounds nothing."""
 
     bandwidth: float
@@ -72,26 +71,17 @@ class _Machine:
         return (reading, "memory") if reading >= computing else (computing, unit)
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrices:
-    """Weights of one form: their bytes in memory, and their elements."""
-
-    num_bytes: float
-    elements: int
-    unit: str
-    kernel: str  # whose rate was measured; "" where activations are not what was measured
-    is_head: bool = False  # meets sampled rows only
-
-
-def estimate(plan: EnginePlan, model: ModelFacts, measured: MeasuredFacts, workload: Workload) -> Estimate | None:
-    """None for what the formulas do not cover: experts, and devices that are not CPUs."""
-    if model.geometry.num_experts or plan.device != "cpu":
+def estimate(
+    plan: EnginePlan, program: PlannedProgram | None, measured: MeasuredFacts, workload: Workload
+) -> Estimate | None:
+    """None for what the formulas do not cover: models that this version cannot build (no program), and devices that
+    are not CPUs."""
+    if program is None or plan.device != "cpu":
         return None
-    machine, matrices = _machine(plan, measured), list(_matrices(plan, model, num_sampled=1))
-    decoded = list(_matrices(plan, model, num_sampled=workload.streams))
-    decode_s, bound = _step(plan, model, machine, decoded, workload.streams, decodes=True, length=workload.context)
+    machine, works = _machine(plan, measured), _works(plan, program)
+    decode_s, bound = _step(machine, works, _decodes(plan, works, workload), is_prompt=False)
     prefill_s = sum(
-        _step(plan, model, machine, matrices, size, decodes=False, length=end)[0]
+        _step(machine, works, _chunk(plan, works, size, end), is_prompt=True)[0]
         for size, end in _chunks(workload.prompt, plan.scheduler.max_num_batched_tokens)
     )
     return Estimate(
@@ -104,6 +94,13 @@ def estimate(plan: EnginePlan, model: ModelFacts, measured: MeasuredFacts, workl
     )
 
 
+def _works(plan: EnginePlan, program: PlannedProgram) -> Counter[OperatorWork]:
+    """The work of the operators, with how many have the same."""
+    forms = Forms(program.size_of, plan.precision.kv_dtype, plan.precision.quantize_activations)
+    screen = head_screen(program) if plan.kernels.screen_logits else None
+    return Counter(program_work(program.program, forms, screen))
+
+
 def _chunks(prompt: int, most: int) -> Iterator[tuple[int, int]]:
     """(tokens, tokens in the cache after them) of the steps of one prompt."""
     for start in range(0, prompt, most):
@@ -111,33 +108,37 @@ def _chunks(prompt: int, most: int) -> Iterator[tuple[int, int]]:
         yield end - start, end
 
 
-def _step(
-    plan: EnginePlan,
-    model: ModelFacts,
-    machine: _Machine,
-    matrices: list[_Matrices],
-    num_tokens: int,
-    *,
-    decodes: bool,
-    length: int,
-) -> tuple[float, str]:
-    """(seconds, what bounds most of them) of a step: a token of each of many sequences, or many of one."""
-    parts = []
-    for each in matrices:
-        rows = num_tokens if decodes or not each.is_head else 1
-        kernel = each.kernel if rows >= _MANY_ROWS else ""
-        parts.append(machine.seconds(each.num_bytes, 2 * each.elements * rows, each.unit, kernel))
-    heads, dim = model.geometry.num_heads, model.geometry.head_dim
-    for group in plan.memory[0].kv_groups:
-        seen = length if group.window is None else min(length, group.window)
-        keys = num_tokens * seen if decodes else seen  # that are read
-        visits = keys if decodes else num_tokens * (2 * seen - min(num_tokens, seen)) // 2
-        operations = 4 * heads * dim * group.num_layers * visits
-        kernel = "" if decodes else "attention"
-        parts.append(machine.seconds(keys * group.bytes_per_token, operations, "f32", kernel))
+def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload) -> StepCounts:
+    """A step with a token of each stream, in the middle of the answers."""
+    streams, length = workload.streams, workload.context
+    seen = {window: streams * (length if window is None else min(length, window)) for window in windows_of(works)}
+    return StepCounts(streams, streams, keys=seen, visits=seen, few_logits=plan.kernels.screen_logits)
+
+
+def _chunk(plan: EnginePlan, works: Counter[OperatorWork], size: int, end: int) -> StepCounts:
+    """A step with `size` tokens of one prompt, `end` of which are in the cache after it."""
+    windows = windows_of(works)
+    keys = {window: end if window is None else min(end, window + size - 1) for window in windows}
+    visits = {window: _visits(size, end, end if window is None else window) for window in windows}
+    return StepCounts(size, 1, keys=keys, visits=visits, few_logits=plan.kernels.screen_logits)
+
+
+def _visits(size: int, end: int, window: int) -> int:
+    """Pairs of a query and a key that it sees, for queries at the last `size` of `end` positions."""
+    first = end - size
+    growing = max(0, min(end, window) - first)  # queries that see all tokens before them
+    return growing * (2 * first + growing + 1) // 2 + (size - growing) * window
+
+
+def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:
+    """(seconds, what bounds most of them) of a step of one prompt, or of many sequences that decode."""
     by_bound: dict[str, float] = {}
-    for seconds, bound in parts:
-        by_bound[bound] = by_bound.get(bound, 0.0) + seconds
+    for each, times in works.items():
+        work = counts.work_of(each)
+        has_many_rows = is_prompt if work.visit_operations else counts.rows_of(work) >= _MANY_ROWS
+        kernel = work.kernel if has_many_rows else ""
+        seconds, bound = machine.seconds(counts.bytes_of(work), counts.operations_of(work), work.unit, kernel)
+        by_bound[bound] = by_bound.get(bound, 0.0) + times * seconds
     return sum(by_bound.values()), max(by_bound, key=lambda bound: by_bound[bound])
 
 
@@ -162,34 +163,3 @@ def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
             for name, rate in measured.kernel_rates.items()
         },
     )
-
-
-def _matrices(plan: EnginePlan, model: ModelFacts, num_sampled: int) -> Iterator[_Matrices]:
-    """Of a table of embeddings only what serves as the output head is read whole; screened, its copy is.
-    num_sampled: rows of logits."""
-    used = [tensor for tensor in model.tensors if len(tensor.shape) > 1 and not is_unused(tensor.name)]
-    heads = head_tensors(model)
-    for form in plan.precision.weights:
-        if form.role == "other":
-            continue
-        own = [each for each in used if each.storage == form.storage and tensor_role(each.name, 2) == form.role]
-        every = sum(prod(tensor.shape) for tensor in own)
-        read = own if form.role == "linear" else [tensor for tensor in own if tensor in heads]
-        elements = sum(prod(tensor.shape) for tensor in read)
-        if not elements:
-            continue
-        serves_as_head = form.role == "embedding"
-        is_dense = form.layout not in INTEGER_LAYOUTS
-        if serves_as_head and plan.kernels.screen_logits and (is_dense or num_sampled <= SIX_BIT_SCREEN_ROWS):
-            forms = [form for form in screen_forms(read, plan.precision) if form]
-            yield _Matrices(screen_bytes(read, forms, panel=1), elements, "int8", forms[0].layout, is_head=True)
-            continue
-        unit = _unit(form, plan)
-        kernel = form.layout if unit == "int8" or form.layout not in INTEGER_LAYOUTS else ""
-        yield _Matrices(form.planned_bytes * elements / every, elements, unit, kernel, serves_as_head)
-
-
-def _unit(form: WeightPlan, plan: EnginePlan) -> str:
-    if form.layout in INTEGER_LAYOUTS:
-        return "int8" if plan.precision.quantize_activations else "f32"
-    return "f32" if form.layout == "f32" else "bf16"

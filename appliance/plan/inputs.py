@@ -7,6 +7,7 @@ from typing import Any
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
+from appliance.plan.programs import Programs
 from appliance.spec import DeploymentSpec, LoadedSpec
 
 
@@ -27,6 +28,7 @@ class PlanInputs:
     profile: Profile
     model: ModelFacts
     files: ResolvedFiles = field(default_factory=ResolvedFiles)
+    programs: Programs = field(default_factory=Programs, repr=False, compare=False)
 
     @property
     def spec(self) -> DeploymentSpec:

@@ -1,20 +1,20 @@
 """Pass `kernels`: the kernel set for this machine, and for each operator why every other candidate was refused."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from appliance.catalog.architectures import ARCHITECTURES
+import msgspec
+
 from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
-from appliance.catalog.operators import CACHE_OPERATORS, OPERATORS, WEIGHT_OPERATORS
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
+from appliance.program.operators import OPERATORS, Operator
 
 NOT_BUILT = "not in this version"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     chosen: KernelSetFacts
     refused: Mapping[str, str]  # every other set of this kind of device -> reason
 
@@ -70,43 +70,42 @@ def _named(inputs: PlanInputs, reasons: Mapping[str, str], ledger: Ledger) -> st
     return None
 
 
-def plan_kernels(inputs: PlanInputs, selection: Selection, precision: PrecisionPlan, ledger: Ledger) -> KernelPlan:
-    """One choice an operator of the architecture; those over weights and the cache once for each type in use."""
-    architecture = ARCHITECTURES.get(inputs.model.architecture)
-    operators = architecture.operators if architecture and architecture.operators else tuple(OPERATORS)
-    choices = []
-    for operator in operators:
-        for variant in _variants(operator, precision):
-            choices.append(_choice(operator, variant, selection))
+def plan_kernels(
+    inputs: PlanInputs, selection: Selection, program: PlannedProgram, precision: PrecisionPlan, ledger: Ledger
+) -> KernelPlan:
+    """One choice an operator of the program; those over weights and the cache once for each type that they meet."""
+    used = {record: _variants(record, program, precision) for record in OPERATORS}
     chosen = selection.chosen
     support = chosen.support if chosen.is_built else "untested"
     return KernelPlan(
-        kernel_set=chosen.name, support=support, choices=tuple(choices), num_threads=_num_threads(inputs, ledger)
+        kernel_set=chosen.name,
+        support=support,
+        choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
+        num_threads=_num_threads(inputs, ledger),
     )
 
 
-def _variants(operator: str, precision: PrecisionPlan) -> list[str]:
-    """Types that an operator meets in this plan; one empty entry where it has only activations."""
-    if operator == "Embed":
-        return sorted({plan.layout for plan in precision.weights if plan.role == "embedding"}) or [""]
-    if operator in WEIGHT_OPERATORS:
-        return sorted({plan.layout for plan in precision.weights if plan.role != "other"}) or [""]
-    return [precision.kv_dtype] if operator in CACHE_OPERATORS else [""]
+def _variants(record: type[Operator], program: PlannedProgram, precision: PrecisionPlan) -> list[str]:
+    """Types that an operator meets in this program; one empty entry where it has only activations."""
+    found = program.operators.get(record, ())
+    if found and record.touches_cache:
+        return [precision.kv_dtype]
+    if found and not record.matrices:
+        return [""]
+    return sorted({form.layout for op in found for form in program.forms_of(op)})
 
 
-def _choice(operator: str, variant: str, selection: Selection) -> KernelChoice:
-    name = f"{operator}[{variant}]" if variant else operator
-    refused = {other: _variant_obstacle(other, operator, variant) or why for other, why in selection.refused.items()}
+def _choice(record: type[Operator], variant: str, selection: Selection) -> KernelChoice:
+    name = f"{record.__name__}[{variant}]" if variant else record.__name__
+    refused = {other: _variant_obstacle(other, record, variant) or why for other, why in selection.refused.items()}
     return KernelChoice(operator=name, implementation=selection.chosen.name, refused=refused)
 
 
-def _variant_obstacle(name: str, operator: str, variant: str) -> str:
+def _variant_obstacle(name: str, record: type[Operator], variant: str) -> str:
     entry = KERNEL_SETS[name]
-    if operator not in entry.operators:
-        return f"does not implement {operator}"
-    if operator in WEIGHT_OPERATORS and variant and variant not in entry.layouts:
+    if record.matrices and variant not in entry.layouts:
         return f"has no {variant} weights"
-    if operator in CACHE_OPERATORS and variant and variant not in entry.kv_dtypes:
+    if record.touches_cache and variant not in entry.kv_dtypes:
         return f"has no {variant} cache"
     return ""
 

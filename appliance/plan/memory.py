@@ -1,56 +1,52 @@
 """Pass `memory`: what a device holds, item by item, and what is left for the cache. Decides the context's length."""
 
-from dataclasses import dataclass
+import msgspec
 
 from appliance.base.units import format_size
-from appliance.catalog.kernel_sets import MEMORY_MARGINS, KernelSetFacts
-from appliance.checkpoint.config import ConfigFacts
+from appliance.catalog.kernel_sets import MEMORY_MARGINS
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import SCREEN, ScreenRequest
 from appliance.plan.sizes import (
+    ELEMENT_BYTES,
     Step,
+    activation_bytes,
+    activation_formula,
     kv_block_bytes,
-    kv_group,
+    kv_groups,
     rope_tables_bytes,
-    sampled_width,
-    token_width,
-    workspace_bytes,
-    workspace_formula,
 )
 from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
+from appliance.plan.workspace import workspace_bytes, workspace_formula
 
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
 CPU_AUTO_CACHE_SHARE = 4  # where a quarter of the budget is more, that much
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeeds:
+class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Results of earlier passes that sizes depend on."""
 
     precision: PrecisionPlan
-    kernels: KernelSetFacts
+    program: PlannedProgram
     parallel: ParallelPlan
     scheduler: SchedulerPlan
     context: ContextRequest
-    config: ConfigFacts | None
     block_size: int
     num_threads: int
     screen: ScreenRequest | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     memory: tuple[MemoryPlan, ...]
     num_blocks: int
     max_model_len: int
     screen_logits: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(msgspec.Struct, frozen=True):
     """Budget and fixed parts of one rank's device."""
 
     total: int
@@ -97,15 +93,16 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     total = _device_bytes(inputs)
     share = _utilization(inputs, ledger)
     tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
-    groups = tuple(kv_group(group, needs.precision.kv_dtype, needs.kernels) for group in inputs.model.geometry.groups)
+    kernels = needs.program.kernels
+    groups = kv_groups(needs.program.program.caches, needs.precision.kv_dtype, kernels)
     if tensor * stages > 1:
         groups = tuple(_share(group, tensor * stages) for group in groups)
     return _Device(
         total=total,
         budget=int(total * share),
-        items=(_weights(needs), *_screen(needs.screen), *_step_items(inputs, needs), _margin(inputs)),
+        items=(_weights(needs), *_screen(needs.screen), *_step_items(needs), _margin(inputs)),
         groups=groups,
-        block_bytes=kv_block_bytes(groups, needs.block_size, needs.kernels),
+        block_bytes=kv_block_bytes(groups, needs.block_size, kernels),
     )
 
 
@@ -137,7 +134,7 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     tensors = sum(plan.num_tensors for plan in needs.precision.weights)
     planned = sum(plan.planned_bytes for plan in needs.precision.weights)
     ranks = needs.parallel.tensor * needs.parallel.pipeline
-    tables = rope_tables_bytes(needs.config, needs.context.limit)
+    tables = rope_tables_bytes(needs.program.described.compiled.ropes.values(), needs.context.limit)
     parts = [f"{tensors} tensors {format_size(planned)}"]
     parts += [f"over {ranks} ranks"] if ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
@@ -159,25 +156,19 @@ def _with_screen(
     return (device.items[0], request.item, *device.items[1:])
 
 
-def _step_items(inputs: PlanInputs, needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
-    geometry, scheduler = inputs.model.geometry, needs.scheduler
-    family = needs.config.model_type if needs.config else ""
-    shape = {"gated": family != "gpt2", "post_norms": family.startswith(("gemma2", "gemma3"))}
+def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
+    scheduler, program, precision = needs.scheduler, needs.program, needs.precision
     step = Step(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
-    per_token, per_row = token_width(geometry, **shape), sampled_width(geometry)
-    floats = max(step.num_tokens * per_token, step.num_sampled * per_row)
-    element = 4 if needs.precision.activations == "f32" else 2
-    of_tokens = f"{step.num_tokens:,} tokens x {per_token:,}"
-    of_rows = f"{step.num_sampled:,} rows x {per_row:,} (logits)"
+    element = ELEMENT_BYTES[precision.activations]
     activations = MemoryItem(
         name="activations",
-        size_bytes=floats * element,
-        formula=f"the larger of {of_tokens} and {of_rows}, x {element} bytes",
+        size_bytes=activation_bytes(program.liveness, step, element),
+        formula=activation_formula(program.liveness, program.program.logits, step, element),
     )
     workspace = MemoryItem(
         name="workspace",
-        size_bytes=workspace_bytes(geometry, needs.precision, needs.kernels, step, gated=shape["gated"]),
-        formula=workspace_formula(needs.kernels, step),
+        size_bytes=workspace_bytes(program, step, quantize_activations=precision.quantize_activations),
+        formula=workspace_formula(program.kernels, step),
     )
     return activations, workspace
 

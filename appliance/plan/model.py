@@ -1,10 +1,9 @@
 """Pass `model`: which architecture, what clients call it, its tokenizer, template and sampling defaults."""
 
-from appliance.catalog.architectures import ARCHITECTURES, Architecture
+from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.content_format import ContentFormat, detect_content_format
 from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides
-from appliance.plan.family import check_family
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.types import ModelPlan
@@ -13,9 +12,7 @@ from appliance.plan.types import ModelPlan
 def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
     """max_model_len is the request; the memory pass may make it less."""
     spec, model, files = inputs.spec.model, inputs.model, inputs.files
-    known = check_architecture(inputs, ledger)
-    if known is not None and known.family is not None:
-        check_family(inputs, context, ledger)
+    _check_architecture(inputs, ledger)
     template = _chat_template(inputs, ledger)
     say_ends(inputs, ledger)
     return ModelPlan(
@@ -40,8 +37,8 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> M
     )
 
 
-def check_architecture(inputs: PlanInputs, ledger: Ledger) -> Architecture | None:
-    """The catalog's entry. A known one that is not built is planned but not run; an unknown one is refused."""
+def _check_architecture(inputs: PlanInputs, ledger: Ledger) -> None:
+    """One that is known and not built is planned but not run; an unknown one is refused."""
     name = inputs.model.architecture
     known = ARCHITECTURES.get(name)
     built = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
@@ -50,7 +47,6 @@ def check_architecture(inputs: PlanInputs, ledger: Ledger) -> Architecture | Non
         ledger.refuse("model.source", "plan/architecture", message, allowed=built, hint="choose another checkpoint")
     elif known.family is None:
         ledger.cannot_run.append(f"the architecture {name} is not in this version (built: {built})")
-    return known
 
 
 def _served_names(inputs: PlanInputs, ledger: Ledger) -> tuple[str, ...]:

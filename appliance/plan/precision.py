@@ -1,9 +1,8 @@
 """Pass `precision`: the form of every stored type, the activations, the cache."""
 
 from collections import Counter
-from dataclasses import replace
-from math import prod
-from typing import Literal, cast
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, cast
 
 from appliance.catalog.formats import (
     DENSE,
@@ -14,15 +13,14 @@ from appliance.catalog.formats import (
     TensorRole,
     WeightForm,
     dense_error,
-    is_unused,
-    tensor_role,
 )
 from appliance.catalog.kernel_sets import KernelSetFacts
-from appliance.catalog.packing import Matrix, packed_total
-from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.models.describe import Described
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.types import PrecisionPlan, WeightPlan
+from appliance.plan.weights import Group, GroupSize, Weight
 
 DenseType = Literal["f32", "bf16", "f16"]
 KvType = Literal["f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"]
@@ -38,41 +36,56 @@ _OWN_METHODS = (AUTO, "none", *LOAD_QUANTIZATIONS)  # that need nothing of the c
 _STORED_METHODS = (None, "gguf", "compressed-tensors")  # that a checkpoint may come in
 
 
-def plan_precision(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger) -> PrecisionPlan:
-    dtype = _dense_type(inputs, ledger)
+class Precision(NamedTuple):
+    """What the pass decides, and the program with its weights in those forms."""
+
+    plan: PrecisionPlan
+    program: PlannedProgram
+
+
+def plan_precision(inputs: PlanInputs, described: Described, kernels: KernelSetFacts, ledger: Ledger) -> Precision:
+    stored = inputs.programs.weights(described, inputs.model)
+    dtype = _dense_type(inputs, stored, ledger)
     _check_quantization(inputs, ledger)
-    weights = _weights(inputs, dtype, kernels, ledger)
+    _check_storages(inputs, ledger)
+    forms = _forms(inputs, stored, dtype, ledger)
+    program = inputs.programs.stored(
+        described, inputs.model, {group: form for group, (form, _) in forms.items()}, kernels
+    )
+    weights = tuple(_weight_plan(group, form, program.groups[group], error) for group, (form, error) in forms.items())
     if dtype not in kernels.activation_dtypes:
         reason = f"{kernels.name} computes in {kernels.activation_dtypes[0]} whatever the weights are"
         activations = ledger.decide("precision.activations", kernels.activation_dtypes[0], "hardware", reason)
     else:
         activations = ledger.decide("precision.activations", dtype, ledger.source_of("model.dtype"), "model.dtype")
-    return PrecisionPlan(
+    plan = PrecisionPlan(
         weights=weights,
         activations=cast(DenseType, activations),
         quantize_activations=_quantize_activations(inputs, weights, kernels, ledger),
         kv_dtype=_kv_dtype(inputs, dtype, kernels, ledger),
     )
+    return Precision(plan, program)
 
 
-def _dense_type(inputs: PlanInputs, ledger: Ledger) -> DenseType:
+def _dense_type(inputs: PlanInputs, stored: Mapping[str, Weight], ledger: Ledger) -> DenseType:
     """vLLM's rule: f32 and f16 checkpoints run in f16, bf16 ones in bf16; on a CPU f16 becomes bf16."""
     path, wanted = "precision.dtype", inputs.spec.model.dtype
     if wanted != AUTO:
         return ledger.take(path, "model.dtype", _DTYPES[wanted])
-    stored = _stored_dense_type(inputs.model)
-    if stored == "bf16":
+    found = _stored_dense_type(stored)
+    if found == "bf16":
         return ledger.decide(path, "bf16", "model", "the checkpoint is bf16")
     if inputs.profile.device == "cpu":
-        return ledger.decide(path, "bf16", "hardware", f"{stored} would run in f16, and on a CPU f16 becomes bf16")
-    return ledger.decide(path, "f16", "model", f"the checkpoint is {stored}, which runs in f16")
+        return ledger.decide(path, "bf16", "hardware", f"{found} would run in f16, and on a CPU f16 becomes bf16")
+    return ledger.decide(path, "f16", "model", f"the checkpoint is {found}, which runs in f16")
 
 
-def _stored_dense_type(model: ModelFacts) -> str:
+def _stored_dense_type(stored: Mapping[str, Weight]) -> str:
     """The dense type of most matrix bytes; f16 where every matrix is quantized."""
+    tensors = {part.tensor.name: part.tensor for each in stored.values() if each.role != "other" for part in each.parts}
     sizes: Counter[str] = Counter()
-    for tensor in model.tensors:
-        if tensor_role(tensor.name, len(tensor.shape)) != "other" and tensor.storage in ("f32", "f16", "bf16", "f64"):
+    for tensor in tensors.values():
+        if tensor.storage in ("f32", "f16", "bf16", "f64"):
             sizes[tensor.storage] += tensor.size_bytes
     return sizes.most_common(1)[0][0] if sizes else "f16"
 
@@ -94,24 +107,26 @@ def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse(path, rule, message, allowed="auto, none", hint="write quantization: auto")
 
 
-def _weights(inputs: PlanInputs, dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger) -> tuple[WeightPlan, ...]:
-    groups: dict[tuple[str, TensorRole], list[TensorFacts]] = {}
-    for tensor in inputs.model.tensors:
-        if not is_unused(tensor.name):
-            groups.setdefault((tensor.storage, tensor_role(tensor.name, len(tensor.shape))), []).append(tensor)
+def _check_storages(inputs: PlanInputs, ledger: Ledger) -> None:
     refused = {tensor.storage for tensor in inputs.model.tensors if STORAGES[tensor.storage].form is None}
     if refused and inputs.model.quantization in _STORED_METHODS:
         message = f"tensors are stored as {', '.join(sorted(refused))}, which is not in this version"
         readable = ", ".join(name for name, entry in STORAGES.items() if entry.form is not None)
         ledger.refuse("model.source", "plan/storage", message, allowed=readable, hint="choose another checkpoint")
-    plans = []
-    for (storage, role), tensors in sorted(groups.items()):
-        form, error = weight_form(storage, role, dtype, inputs.spec.model.quantization)
-        _check_groups(form, tensors, inputs, ledger)
-        plans.append(_weight_plan(storage, role, form, error, tensors, kernels, inputs.model))
+
+
+def _forms(
+    inputs: PlanInputs, stored: Mapping[str, Weight], dtype: DenseType, ledger: Ledger
+) -> dict[Group, tuple[WeightForm, str]]:
+    """The form of each stored type in each role, and its stated error."""
+    found = {}
+    for group in sorted({group for weight in stored.values() for group in weight.groups()}):
+        form, error = weight_form(*group, dtype, inputs.spec.model.quantization)
+        found[group] = form, error
+        _check_groups(form, group, stored, ledger)
         if error != "exact":
-            ledger.decide(f"precision.weights.{storage}.{role}", form.layout, "computed", error)
-    return tuple(plans)
+            ledger.decide(f"precision.weights.{group[0]}.{group[1]}", form.layout, "computed", error)
+    return found
 
 
 def weight_form(storage: str, role: TensorRole, dtype: DenseType, quantization: str) -> tuple[WeightForm, str]:
@@ -126,49 +141,30 @@ def weight_form(storage: str, role: TensorRole, dtype: DenseType, quantization: 
     return DENSE[dtype], dense_error(storage, dtype)
 
 
-def _check_groups(form: WeightForm, tensors: list[TensorFacts], inputs: PlanInputs, ledger: Ledger) -> None:
+def _check_groups(form: WeightForm, group: Group, stored: Mapping[str, Weight], ledger: Ledger) -> None:
     size = form.group_size
     if size is None:
         return
-    for tensor in tensors:
-        columns = _matrix_shape(tensor, inputs.model)[-1]
-        if columns % size:
-            message = f"{tensor.name} has {columns} columns, which do not divide into groups of {size}"
+    parts = (part for each in stored.values() if group[1] == each.role for part in each.parts)
+    for part in parts:
+        if part.tensor.storage == group[0] and part.columns is not None and part.columns % size:
+            message = f"{part.tensor.name} has {part.columns} columns, which do not divide into groups of {size}"
             ledger.refuse("model.quantization", "plan/groups", message, hint="write quantization: none")
             return
 
 
-def _weight_plan(
-    storage: str,
-    role: TensorRole,
-    form: WeightForm,
-    error: str,
-    tensors: list[TensorFacts],
-    kernels: KernelSetFacts,
-    model: ModelFacts,
-) -> WeightPlan:
-    kept = replace(form, has_offset=form.has_offset and not STORAGES[storage].is_symmetric)
-    if kernels.name == "reference":
-        kept = F32  # the oracle dequantizes everything
-    vectors = [tensor for tensor in tensors if len(tensor.shape) < 2]
-    matrices = [Matrix(each.name, _matrix_shape(each, model)) for each in tensors if len(each.shape) > 1]
+def _weight_plan(group: Group, form: WeightForm, size: GroupSize, error: str) -> WeightPlan:
     return WeightPlan(
-        storage=storage,
-        role=role,
+        storage=group[0],
+        role=group[1],
         layout=form.layout,
         group_size=form.group_size,
         sub_group_size=form.sub_group_size,
-        num_tensors=len(tensors),
-        stored_bytes=sum(tensor.stored_bytes for tensor in tensors),
-        planned_bytes=packed_total(kept, matrices, kernels.panel) + sum(4 * prod(tensor.shape) for tensor in vectors),
+        num_tensors=size.num_tensors,
+        stored_bytes=size.stored_bytes,
+        planned_bytes=size.planned_bytes,
         error=error,
     )
-
-
-def _matrix_shape(tensor: TensorFacts, model: ModelFacts) -> tuple[int, ...]:
-    """(out_features, in_features), also where a checkpoint stores the transpose."""
-    is_transposed = model.stored.linear_is_transposed and tensor_role(tensor.name, len(tensor.shape)) == "linear"
-    return tensor.shape[::-1] if is_transposed else tensor.shape
 
 
 def _quantize_activations(

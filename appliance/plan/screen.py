@@ -1,35 +1,27 @@
 """Pass `screen`: whether a copy of the output head in fewer bits tells which few logits may count."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
+
+import msgspec
 
 from appliance.base.units import format_size
-from appliance.catalog.formats import WeightForm, is_unused, screen_form, tensor_role
-from appliance.catalog.kernel_sets import KernelSetFacts
-from appliance.catalog.packing import Matrix, packed_total
-from appliance.checkpoint.config import ConfigFacts
-from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.catalog.formats import SIX_BIT_SCREEN_ROWS, WeightForm, screen_form
+from appliance.catalog.packing import packed_bytes
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import padded
-from appliance.plan.types import MemoryItem, PrecisionPlan, WeightPlan
+from appliance.plan.types import MemoryItem, PrecisionPlan
+from appliance.program.roofline import Screen
 
 SCREEN = "logit_screen"  # among the items of memory
 PATH, SPEC_PATH = "kernels.screen_logits", "hardware.kernels.screen_logits"
 _LEAST_ELEMENTS = 1 << 22  # of a head that is worth a copy: smaller ones stay in a cache
 _LEAST_SAVED = 1 / 32  # of the bytes of a token's weights, where a copy saves a quarter of the head and takes three
+_ALL_ROWS = 1 << 31
 
 
-def head_tensors(model: ModelFacts) -> list[TensorFacts]:
-    """The tables that may serve as the output head: that alone, or where there is none the embedding."""
-    tables = [each for each in model.tensors if tensor_role(each.name, len(each.shape)) == "embedding"]
-    tables = [each for each in tables if not is_unused(each.name)]
-    return [each for each in tables if each.name.endswith("lm_head.weight")] or tables
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenRequest:
+class ScreenRequest(msgspec.Struct, frozen=True):
     """The copy that could be kept, and whether the spec says so; else it takes only memory that nothing else wants."""
 
     item: MemoryItem
@@ -44,86 +36,74 @@ class ScreenRequest:
         return ledger.decide(PATH, False, "computed", f"{format_size(self.item.size_bytes)} would be the cache's")
 
 
+class _Head(msgspec.Struct, frozen=True):
+    """A head [rows, columns] in `form`, and the form of its copy."""
+
+    rows: int
+    columns: int
+    form: WeightForm
+    copy: WeightForm
+
+    def copy_bytes(self, panel: int) -> int:
+        """Codes, scales, and two norms a row."""
+        return 8 * padded(self.rows, panel) + packed_bytes(self.copy, self.rows, self.columns, panel)
+
+
 def request_screen(
-    inputs: PlanInputs,
-    kernels: KernelSetFacts,
-    precision: PrecisionPlan,
-    config: ConfigFacts | None,
-    ledger: Ledger,
+    inputs: PlanInputs, program: PlannedProgram, precision: PrecisionPlan, ledger: Ledger
 ) -> ScreenRequest | None:
     """None where it is off, and the ledger says why."""
     wanted = inputs.spec.hardware.kernels.screen_logits
-    heads = head_tensors(inputs.model)
-    found = screen_forms(heads, precision)
-    forms = [form for form in found if form]
-    obstacle = next(_obstacles(found, kernels, config), None)
+    head = _head(program)
     if wanted is False:
         ledger.take(PATH, SPEC_PATH, False)
-    elif obstacle is not None:
+    elif isinstance(head, str):
         if wanted is True:
-            message = f"there is nothing to screen: {obstacle}"
+            message = f"there is nothing to screen: {head}"
             ledger.refuse(SPEC_PATH, "plan/screen", message, allowed="auto, false", hint="write auto")
-        ledger.decide(PATH, False, "computed", obstacle)
-    elif wanted == AUTO and (reason := next(_reasons_against(heads, forms, precision), None)) is not None:
+        ledger.decide(PATH, False, "computed", head)
+    elif wanted == AUTO and (reason := next(_reasons_against(head, precision), None)) is not None:
         ledger.decide(PATH, False, "computed", reason)
     else:
-        return ScreenRequest(_item(heads, forms, kernels), wanted is True)
+        return ScreenRequest(_item(head, program.kernels.panel), wanted is True)
     return None
 
 
-def screen_forms(heads: list[TensorFacts], precision: PrecisionPlan) -> list[WeightForm | None]:
-    """Of each head's copy; None where it has none."""
-    plans = _embedding_plans(precision)
-    found = [(plans.get(head.storage), head.shape[1]) for head in heads]
-    return [screen_form(plan.layout, plan.group_size, columns) if plan else None for plan, columns in found]
+def head_screen(program: PlannedProgram) -> Screen | None:
+    """The copy of the head as the roofline counts it; None where there is none."""
+    head = _head(program)
+    if isinstance(head, str):
+        return None
+    most_rows = SIX_BIT_SCREEN_ROWS if head.copy.layout == "int6" else _ALL_ROWS
+    return Screen(head.copy_bytes(panel=1), most_rows, head.copy.layout)
 
 
-def screen_bytes(heads: list[TensorFacts], forms: list[WeightForm], panel: int) -> int:
-    """Codes, scales, and two norms a row."""
-    norms = sum(8 * padded(head.shape[0], panel) for head in heads)
-    return norms + _packed_bytes(heads, forms, panel)
+def _head(program: PlannedProgram) -> _Head | str:
+    """The head with a copy that could be kept of it, or why there is none."""
+    if not program.kernels.can_screen_logits:
+        return f"{program.kernels.name} computes all logits"
+    weight = program.head()
+    if weight is None or weight.columns is None:
+        return "logits are capped, or changed otherwise, behind the output head"
+    form = program.form(weight)
+    copy = screen_form(form.layout, form.group_size, weight.columns)
+    if copy is None:
+        return "the output head has less than 8 bits an element, or groups that no copy in 6 bits has"
+    return _Head(weight.rows, weight.columns, form, copy)
 
 
-def _packed_bytes(heads: list[TensorFacts], forms: list[WeightForm], panel: int) -> int:
-    return sum(
-        packed_total(form, [Matrix(head.name, head.shape)], panel) for head, form in zip(heads, forms, strict=True)
-    )
+def _item(head: _Head, panel: int) -> MemoryItem:
+    what = f"{head.rows:,} x {head.columns:,} in {head.copy.element_bits} bits"
+    return MemoryItem(name=SCREEN, size_bytes=head.copy_bytes(panel), formula=f"a copy of the output head: {what}")
 
 
-def _item(heads: list[TensorFacts], forms: list[WeightForm], kernels: KernelSetFacts) -> MemoryItem:
-    parts = [
-        f"{head.shape[0]:,} x {head.shape[1]:,} in {form.element_bits} bits"
-        for head, form in zip(heads, forms, strict=True)
-    ]
-    return MemoryItem(
-        name=SCREEN,
-        size_bytes=screen_bytes(heads, forms, kernels.panel),
-        formula="a copy of the output head: " + " + ".join(parts),
-    )
-
-
-def _reasons_against(heads: list[TensorFacts], forms: list[WeightForm], precision: PrecisionPlan) -> Iterator[str]:
+def _reasons_against(head: _Head, precision: PrecisionPlan) -> Iterator[str]:
     """Why a copy that could be is not worth its memory."""
-    if sum(prod(head.shape) for head in heads) < _LEAST_ELEMENTS:
+    if head.rows * head.columns < _LEAST_ELEMENTS:
         yield "the output head is small"
-    if any(form.layout == "int6" for form in forms):
-        plans = _embedding_plans(precision)
-        eights = [WeightForm("int8", plans[head.storage].group_size) for head in heads]
-        head_bytes = _packed_bytes(heads, eights, panel=1)
+    if head.copy.layout == "int6":
+        head_bytes = packed_bytes(WeightForm("int8", head.form.group_size), head.rows, head.columns, panel=1)
         read_bytes = head_bytes + sum(plan.planned_bytes for plan in precision.weights if plan.role == "linear")
-        saved = (head_bytes - screen_bytes(heads, forms, panel=1)) / read_bytes
+        saved = (head_bytes - head.copy_bytes(panel=1)) / read_bytes
         if saved < _LEAST_SAVED:
             yield f"a copy in 6 bits would save {saved:.1%} of what a token reads"
-
-
-def _embedding_plans(precision: PrecisionPlan) -> dict[str, WeightPlan]:
-    return {plan.storage: plan for plan in precision.weights if plan.role == "embedding"}
-
-
-def _obstacles(forms: list[WeightForm | None], kernels: KernelSetFacts, config: ConfigFacts | None) -> Iterator[str]:
-    if not kernels.can_screen_logits:
-        yield f"{kernels.name} computes all logits"
-    if config is not None and config.final_soft_cap is not None:
-        yield "logits are capped behind the output head"
-    if None in forms:
-        yield "the output head has less than 8 bits an element, or groups that no copy in 6 bits has"

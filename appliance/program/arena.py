@@ -1,41 +1,84 @@
 """Where each activation slot lies in one arena: slots whose lifetimes do not overlap share memory."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
 
 from appliance.program.operators import StepProgram
+from appliance.program.slots import Extent, Slot
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-@dataclass(frozen=True, slots=True)
-class Arena:
+class Arena(msgspec.Struct, frozen=True):
     """Byte offsets by slot index, and the size of the whole."""
 
     offsets: Mapping[int, int]
     size_bytes: int
 
 
-def plan_arena(program: StepProgram, slot_bytes: Mapping[int, int]) -> Arena:
-    """Places slots of the given sizes; first fit, largest first. The logits outlive the program."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for position, operator in enumerate(program.operators):
-        for slot in operator.slots():
-            first.setdefault(slot.index, position)
-            last[slot.index] = position
-    last[program.logits.index] = len(program.operators)
-    first.setdefault(program.logits.index, 0)
-    placed: list[tuple[int, int, int]] = []  # offset, end, slot index
-    offsets: dict[int, int] = {}
-    for index in sorted(first, key=lambda i: (-slot_bytes[i], i)):
-        alive = sorted((o, e) for o, e, other in placed if first[other] <= last[index] and first[index] <= last[other])
-        size = -(-slot_bytes[index] // ALIGNMENT) * ALIGNMENT
-        offset = 0
-        for begin, end in alive:
-            if offset + size <= begin:
-                break
-            offset = max(offset, end)
-        offsets[index] = offset
-        placed.append((offset, offset + size, index))
-    return Arena(offsets, max((end for _, end, _ in placed), default=0))
+class Peak(NamedTuple):
+    """The slots of an extent that are widest together: so many numbers a row at the same time."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def width(self) -> int:
+        return sum(slot.width for slot in self.slots)
+
+
+class Liveness(msgspec.Struct, frozen=True):
+    """By slot index, the positions of the first and last operator that touch it. The logits outlive the program."""
+
+    slots: tuple[Slot, ...]  # that are touched
+    lifetimes: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, program: StepProgram) -> "Liveness":
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for position, operator in enumerate(program.operators):
+            for slot in operator.slots():
+                first.setdefault(slot.index, position)
+                last[slot.index] = position
+        last[program.logits.index] = len(program.operators)
+        first.setdefault(program.logits.index, 0)
+        slots = tuple(slot for slot in program.slots if slot.index in first)
+        return cls(slots, {index: (first[index], last[index]) for index in first})
+
+    def peak(self, extent: Extent) -> Peak:
+        """Only where a slot begins can be the widest place."""
+        slots = [slot for slot in self.slots if slot.extent is extent]
+        places = sorted({self.lifetimes[slot.index][0] for slot in slots})
+        peaks = (Peak(tuple(slot for slot in slots if self._is_alive(slot, place))) for place in places)
+        return max(peaks, key=lambda peak: peak.width, default=Peak(()))
+
+    def arena(self, slot_bytes: Callable[[Slot], int]) -> Arena:
+        """Places slots of the given sizes; first fit, largest first."""
+        placed: list[tuple[int, int, Slot]] = []  # offset, end
+        offsets: dict[int, int] = {}
+        for slot in sorted(self.slots, key=lambda each: (-slot_bytes(each), each.index)):
+            alive = sorted((begin, end) for begin, end, other in placed if self._overlap(slot, other))
+            size = -(-slot_bytes(slot) // ALIGNMENT) * ALIGNMENT
+            offset = 0
+            for begin, end in alive:
+                if offset + size <= begin:
+                    break
+                offset = max(offset, end)
+            offsets[slot.index] = offset
+            placed.append((offset, offset + size, slot))
+        return Arena(offsets, max((end for _, end, _ in placed), default=0))
+
+    def _is_alive(self, slot: Slot, place: int) -> bool:
+        first, last = self.lifetimes[slot.index]
+        return first <= place <= last
+
+    def _overlap(self, one: Slot, other: Slot) -> bool:
+        (first, last), (other_first, other_last) = self.lifetimes[one.index], self.lifetimes[other.index]
+        return other_first <= last and first <= other_last
+
+
+def plan_arena(program: StepProgram, rows: Mapping[Extent, int]) -> Arena:
+    """The arena for so many rows of each extent."""
+    return Liveness.of(program).arena(lambda slot: slot.row_bytes * rows[slot.extent])

@@ -1,11 +1,14 @@
 """What a program keeps between steps, by the order in which its blocks declare it."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class KvShape:
-    """Keys and values of one attention block: `num_kv_heads` vectors of `head_dim` of each for every cached token."""
+class KvShape(msgspec.Struct, frozen=True):
+    """Keys and values of one attention block: `num_kv_heads` vectors of `head_dim` of each for every cached token.
+
+    window: how many of the latest tokens are ever read; None for all.
+    """
 
     num_kv_heads: int
     head_dim: int
+    window: int | None = None

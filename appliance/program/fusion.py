@@ -1,7 +1,7 @@
 """Which operators a kernel set may do in one."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from appliance.program.operators import GatedActivation, LayerNorm, Linear, Operator, RmsNorm, StepProgram
 from appliance.program.slots import Slot, Span
@@ -12,27 +12,30 @@ _USES = 3  # of a slot that a Linear writes and a gated activation reads, a half
 def gates_of_linears(program: StepProgram) -> list[int]:
     """Positions of the gated activations whose gate and up are all that the Linear before them writes, and that nobody
     else reads: that Linear may write what they would, and leave its own output alone."""
-    found = {at: _between(*pair) for at, pair in enumerate(pairwise(program.operators), 1)}
+    between = {at: _between(*pair) for at, pair in enumerate(pairwise(program.operators), 1)}
+    found = {at: slot.index for at, slot in between.items() if slot is not None}
     pairs = Counter(found.values())
-    uses = Counter(slot for op in program.operators for slot in op.slots())
-    uses[program.logits] += 1
-    return [at for at, slot in found.items() if slot is not None and uses[slot] == _USES * pairs[slot]]
+    uses = Counter(slot.index for op in program.operators for slot in op.slots())
+    uses[program.logits.index] += 1
+    return [at for at, slot in found.items() if uses[slot] == _USES * pairs[slot]]
 
 
 def inputs_of_linears(program: StepProgram) -> list[int]:
     """Positions of the norms and gated activations whose output the Linear behind them reads, and nobody else: it need
     not be written as these would."""
-    return [at for at in range(len(program.operators) - 1) if _has_one_reader(program, at)]
+    return [at for at in range(len(program.operators) - 1) if is_input_of_linear(program, at)]
 
 
-def _has_one_reader(program: StepProgram, at: int) -> bool:
+def is_input_of_linear(program: StepProgram, at: int) -> bool:
+    """Whether inputs_of_linears has this position, which is not the last."""
     op, reader = program.operators[at : at + 2]
     if not isinstance(op, RmsNorm | LayerNorm | GatedActivation) or not isinstance(reader, Linear):
         return False
     slot = op.out
     if not _overwrites(op, slot) or reader.x != Span(slot, 0, slot.width) or reader.slots().count(slot) > 1:
         return False
-    after = next((op for op in program.operators[at + 2 :] if slot in op.slots()), None)
+    behind = islice(program.operators, at + 2, None)
+    after = next((op for op in behind if any(each.index == slot.index for each in op.slots())), None)
     return slot != program.logits if after is None else _overwrites(after, slot)
 
 

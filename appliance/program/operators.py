@@ -10,11 +10,14 @@ A record is all that an operator declares: what it is for (`doc`), which fields 
 cache, and its work. Its number in the ABI is its place in `OPERATORS` (program/header.py writes the enumeration).
 """
 
+import functools
+import operator
 import re
 import typing
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
 
 from appliance.program.caches import KvShape
 from appliance.program.slots import Slot, Span
@@ -23,14 +26,13 @@ from appliance.program.work import Forms, OperatorWork
 ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 
 
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """What all operators declare.
 
     matrices: fields that name weights which are kept in their planned layout. vectors: fields that name weights and
     tables which are f32 always. Such a field may be None.
     """
 
-    __slots__ = ()
     doc: ClassVar[str]
     matrices: ClassVar[tuple[str, ...]] = ()
     vectors: ClassVar[tuple[str, ...]] = ()
@@ -47,16 +49,33 @@ class Record:
 
     def slots(self) -> list[Slot]:
         """Every slot that the operator reads or writes."""
-        values = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]  # records are dataclasses
-        return [value.slot if isinstance(value, Span) else value for value in values if isinstance(value, Slot | Span)]
+        always, sometimes = _slot_getters(type(self))
+        return [*always(self), *(slot for slot in sometimes(self) if slot is not None)]
 
     def work(self, forms: Forms) -> OperatorWork:
         """What it has to do at least: nothing that counts, unless a record says otherwise."""
         return OperatorWork(self.label())
 
 
-@dataclass(frozen=True, slots=True)
-class Embed(Record):
+@functools.cache
+def _slot_getters(
+    record: type[Record],
+) -> tuple[Callable[[Record], Sequence[Slot]], Callable[[Record], Sequence[Slot | None]]]:
+    """How the slots of a record are read: those that it always has, and those that may be None."""
+    kinds = typing.get_type_hints(record)
+    paths = {Slot: "{}", Span: "{}.slot"}
+    always = [paths[kind].format(name) for name, kind in kinds.items() if kind in paths]
+    return _getter(always), _getter([name for name, kind in kinds.items() if kind == Slot | None])
+
+
+def _getter(paths: list[str]) -> Callable[[Record], Any]:
+    if len(paths) > 1:
+        return operator.attrgetter(*paths)
+    get = operator.attrgetter(paths[0]) if paths else None
+    return lambda record: () if get is None else (get(record),)
+
+
+class Embed(Record, frozen=True):
     """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset])."""
 
     doc = "token (and position) embeddings"
@@ -72,8 +91,7 @@ class Embed(Record):
         return OperatorWork("embed", row_bytes=4 * self.out.width)
 
 
-@dataclass(frozen=True, slots=True)
-class RmsNorm(Record):
+class RmsNorm(Record, frozen=True):
     """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: residual += x first, in place, and
     the sum is normed."""
 
@@ -87,8 +105,7 @@ class RmsNorm(Record):
     residual: Slot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LayerNorm(Record):
+class LayerNorm(Record, frozen=True):
     """out = (x - mean) / sqrt(var + eps) * weight + bias; `residual` as in RmsNorm."""
 
     doc = "layer norm, with the residual sum"
@@ -102,8 +119,7 @@ class LayerNorm(Record):
     residual: Slot | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeadNorm(Record):
+class HeadNorm(Record, frozen=True):
     """RMS norm of each head of x [rows, num_heads * head_dim] in place, one weight [head_dim] for all heads."""
 
     doc = "RMS norm of each head"
@@ -116,8 +132,7 @@ class HeadNorm(Record):
     eps: float
 
 
-@dataclass(frozen=True, slots=True)
-class Linear(Record):
+class Linear(Record, frozen=True):
     """out = x @ weight.T + bias; with `accumulate`, out += (...). Weight rows must equal out.width."""
 
     doc = "matrix product over the canonical layouts, with bias and activation"
@@ -143,8 +158,7 @@ class Linear(Record):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Activation(Record):
+class Activation(Record, frozen=True):
     """out = kind(x)."""
 
     doc = "an elementwise activation"
@@ -154,8 +168,7 @@ class Activation(Record):
     kind: ActivationKind
 
 
-@dataclass(frozen=True, slots=True)
-class GatedActivation(Record):
+class GatedActivation(Record, frozen=True):
     """out [rows, I] = kind(gate) * up, both spans [rows, I]."""
 
     doc = "activation of the gate times the other half"
@@ -166,8 +179,7 @@ class GatedActivation(Record):
     kind: ActivationKind
 
 
-@dataclass(frozen=True, slots=True)
-class Rope(Record):
+class Rope(Record, frozen=True):
     """Rotates the first `rotary_dim` columns of each head in place by the angles of table row positions[t].
 
     table: f32 [max_position, rotary_dim], cosines in the first half of a row, sines in the second.
@@ -185,8 +197,7 @@ class Rope(Record):
     interleaved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KvWrite(Record):
+class KvWrite(Record, frozen=True):
     """Stores k and v [T, G * d] in cache number `cache` at slot_mapping[t] (negative: skip the token)."""
 
     doc = "store keys and values in the paged cache"
@@ -199,8 +210,7 @@ class KvWrite(Record):
     head_dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class PagedAttention(Record):
+class PagedAttention(Record, frozen=True):
     """Causal attention of q [T, H * d] over cache number `cache`; prefill, chunks and decode in one batch.
 
     window: a query at position p sees keys p - window + 1 .. p. soft_cap: scores become cap * tanh(scores / cap).
@@ -230,8 +240,7 @@ class PagedAttention(Record):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Add(Record):
+class Add(Record, frozen=True):
     """out += x."""
 
     doc = "sum of two activations"
@@ -240,8 +249,7 @@ class Add(Record):
     out: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class GatherRows(Record):
+class GatherRows(Record, frozen=True):
     """out [R, D] = x[sampled_rows]."""
 
     doc = "pick the rows whose logits are wanted"
@@ -250,8 +258,7 @@ class GatherRows(Record):
     out: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class SoftCap(Record):
+class SoftCap(Record, frozen=True):
     """x = cap * tanh(x / cap) in place."""
 
     doc = "tanh cap of logits"
@@ -267,8 +274,7 @@ Operator = (
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 
 
-@dataclass(frozen=True, slots=True)
-class StepProgram:
+class StepProgram(msgspec.Struct, frozen=True):
     """What a model does in one step. `logits` is the f32 [R, V] slot that the last operators fill; `caches` are what
     operators name by number."""
 

@@ -1,7 +1,8 @@
 """The least work of a whole program (Williams et al. 2009, "Roofline")."""
 
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from appliance.program.head import screened_head
 from appliance.program.operators import StepProgram

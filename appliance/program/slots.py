@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 SlotType = Literal["f32", "bf16", "f16"]
 
@@ -17,8 +18,7 @@ class Extent(enum.StrEnum):
     SAMPLED = "sampled"
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """An activation buffer [rows(extent), width]. Binding decides which slots share memory (by liveness)."""
 
     index: int
@@ -31,8 +31,7 @@ class Slot:
         return _TYPE_BYTES[self.dtype] * self.width
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Columns [start, start + width) of a slot: how fused projections are read and written in place."""
 
     slot: Slot

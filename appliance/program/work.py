@@ -1,8 +1,9 @@
 """What an operator has to do in a step at least: bytes to read and operations to compute."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from appliance.program.slots import Extent
 
@@ -18,8 +19,7 @@ class WeightSize(NamedTuple):
     layout: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forms:
+class Forms(msgspec.Struct, frozen=True):
     """How a kernel set keeps a program's weights and caches. int8_inputs: weights of 8 bits and less meet int8."""
 
     weight: Callable[[str], WeightSize]  # by name
@@ -36,8 +36,7 @@ class Forms:
         return layout if layout in _DENSE_UNITS or self.int8_inputs else ""
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorWork:
+class OperatorWork(msgspec.Struct, frozen=True):
     """Coefficients of one operator's work. A multiply and an add are two operations.
 
     Activations are not counted: they are small, or in a cache. An operator without weights and cache has no floor.
@@ -57,8 +56,7 @@ class OperatorWork:
     screened_rows: int = 0  # of logits at most, of such steps
 
 
-@dataclass(frozen=True, slots=True)
-class StepCounts:
+class StepCounts(msgspec.Struct, frozen=True):
     """The sizes of a step that work depends on.
 
     keys: by window, the cached tokens that at least one query sees. visits: by window, the pairs of a query and a key
@@ -89,6 +87,6 @@ class StepCounts:
         return work.row_operations * self.rows_of(work) + visits
 
 
-def windows_of(works: tuple[OperatorWork, ...]) -> frozenset[int | None]:
+def windows_of(works: Iterable[OperatorWork]) -> frozenset[int | None]:
     """The windows by which `keys` and `visits` of a step are asked for."""
     return frozenset(work.window for work in works if work.key_bytes or work.visit_operations)

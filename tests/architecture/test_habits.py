@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.checkpoint.config import _DEFAULTS
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(ROOT.glob("appliance/**/*.py"))
 DEVICE_NAMES = re.compile(r"\b(cuda|rocm|nvidia|amd|hip|gfx\d\w*|sm_?\d+|avx\w*|amx)\b", re.IGNORECASE)
@@ -100,6 +103,27 @@ def test_device_names_stay_where_devices_are_known() -> None:
                 for name in DEVICE_NAMES.findall(node.value):
                     strings.setdefault(f"{below(path)}:{node.lineno}", []).append(name)
     assert strings == {}
+
+
+def test_the_planner_knows_no_family() -> None:
+    """What a model is, it reads off the program: no name of a family, an architecture or a tensor stands in it."""
+    families = {entry.family.rpartition(".")[2] for entry in ARCHITECTURES.values() if entry.family} | set(_DEFAULTS)
+    assert len(families) > 10
+    formats_of_tool_calls = ("catalog/parsers.py", "catalog/templates.py")
+    others = ("catalog/architectures.py", *formats_of_tool_calls)
+    names = re.compile(r"\w+(?:ForCausalLM|LMHeadModel)|(?:^|\.)\w+_proj|lm_head|embed_tokens|\bwte\b|\bwpe\b")
+    found = []
+    for path in SOURCES:
+        if not below(path).startswith(("plan/", "catalog/")) or below(path) in others:
+            continue
+        documented = {id(node) for node in docstrings(path)}
+        for node in nodes(path):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented
+            if is_text and (node.value in families or names.search(node.value)):
+                found.append(f"{below(path)}:{node.lineno} {node.value!r}")
+            if isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node).endswith("model_type"):
+                found.append(f"{below(path)}:{node.lineno} model_type")
+    assert found == []
 
 
 def docstrings(path: Path) -> Iterator[ast.Constant]:

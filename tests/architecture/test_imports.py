@@ -32,7 +32,7 @@ from appliance.cli.app import main
 main(sys.argv[1:])
 slow = ("torch", "transformers", "numpy", "fastapi", "uvicorn", "zmq", "httpx", "huggingface_hub", "rich",
         "asyncio", "ssl", "http", "multiprocessing", "concurrent", "jinja2", "tokenizers", "gguf", "safetensors",
-        "pydantic_settings", "appliance.kernels", "appliance.layers", "appliance.engine", "appliance.text",
+        "pydantic_settings", "appliance.kernels", "appliance.loading", "appliance.engine", "appliance.text",
         "appliance.service", "appliance.server", "appliance.deploy")
 print(json.dumps([name for name in slow if name in sys.modules]))
 """

@@ -10,6 +10,7 @@ from appliance.plan.compile import run_passes
 from appliance.plan.estimate import Workload, estimate
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.prepare import Prepared
+from appliance.plan.programs import Programs, program_of
 from tests.plan.machines import load, machine, qwen
 
 MEASURED = MeasuredFacts(read_bandwidth=18e9, int8_peak=2e11, f32_peak=8e10)
@@ -25,7 +26,8 @@ def prepared(measured: MeasuredFacts | None) -> Prepared:
 def test_one_stream_has_its_latencies_and_many_have_their_output() -> None:
     found = prepared(MEASURED)
     single = estimated(PRESETS["single"], found)
-    bound = estimate(found.plan, found.model, MEASURED, Workload(streams=1, prompt=512, answer=129))
+    program = program_of(found.plan, found.model, Programs())
+    bound = estimate(found.plan, program, MEASURED, Workload(streams=1, prompt=512, answer=129))
     assert bound is not None
     assert single == {
         "output_throughput": bound.answer_tokens_per_s,

@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
@@ -14,7 +14,7 @@ from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.execution import Placement
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.program.arena import plan_arena
+from appliance.program.arena import Liveness
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, Linear, RmsNorm, StepProgram
 from appliance.program.slots import Span
@@ -219,7 +219,7 @@ def test_slots_that_are_never_alive_together_share_memory() -> None:
         slots.append(graph.slot(16))
         graph.add(Linear(whole(slots[-2]), "w", whole(slots[-1])))
     program = graph.program(slots[-1])
-    arena = plan_arena(program, {slot.index: 1000 for slot in program.slots})
+    arena = Liveness.of(program).arena(lambda _: 1000)
     assert arena.size_bytes == 2 * 1024
     for a, b in itertools.pairwise(slots):
         assert arena.offsets[a.index] != arena.offsets[b.index]

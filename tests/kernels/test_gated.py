@@ -1,11 +1,11 @@
 """A Linear that computes the gated activation behind it: the same bits, and its own output is never written."""
 
 import ctypes
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.errors import BindError

@@ -1,8 +1,7 @@
 """The program of a decoder: what is joined, what is fused, and what the last layer leaves out."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.program import CompiledDecoder

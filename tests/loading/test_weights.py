@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from appliance.catalog.formats import F32, WeightForm, tensor_role
+from appliance.catalog.formats import F32, TensorRole, WeightForm
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.checkpoint.reader import TensorReader, open_tensors
 from appliance.kernels.layout import Layout
-from appliance.layers.decoder import compile_decoder
 from appliance.loading.inventory import WeightError, take_inventory
-from appliance.loading.model import build_decoder
 from appliance.loading.weights import DecoderWeights, Progress
+from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan, WeightPlan
 
 CONFIG = {
@@ -45,6 +44,7 @@ SHAPES = {
     "model.norm.weight": (8,),
     "lm_head.weight": (20, 8),
 }
+ROLES: tuple[TensorRole, ...] = ("linear", "embedding", "other")
 Tensors = dict[str, np.ndarray]
 
 
@@ -60,7 +60,7 @@ def saved(folder: Path, weights: Tensors, **config: object) -> ModelFacts:
 
 
 def plan(facts: ModelFacts, form: WeightForm = F32) -> PrecisionPlan:
-    pairs = {(tensor.storage, tensor_role(tensor.name, len(tensor.shape))) for tensor in facts.tensors}
+    pairs = {(tensor.storage, role) for tensor in facts.tensors for role in ROLES}
     weights = tuple(
         WeightPlan(
             storage=storage,
@@ -80,9 +80,9 @@ def plan(facts: ModelFacts, form: WeightForm = F32) -> PrecisionPlan:
 def weights_of(
     facts: ModelFacts, reader: TensorReader, form: WeightForm = F32, progress: Progress | None = None
 ) -> DecoderWeights:
-    spec = build_decoder(facts, 16)
-    inventory = take_inventory(spec, facts, plan(facts, form))
-    compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
+    described = describe(facts, 16)
+    inventory = take_inventory(described, facts, plan(facts, form))
+    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     return DecoderWeights(compiled, inventory, reader, 16, progress)
 
 

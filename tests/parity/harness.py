@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from appliance.catalog.formats import STORAGES, WeightForm, tensor_role
+from appliance.catalog.formats import STORAGES, TensorRole, WeightForm
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
-from appliance.layers.decoder import compile_decoder
 from appliance.loading.inventory import take_inventory
-from appliance.loading.model import build_decoder
 from appliance.loading.weights import DecoderWeights
+from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan, WeightPlan
 from tests.kernels import harness
 from tests.kernels.harness import logits_of
@@ -32,7 +31,8 @@ def execution_of(max_model_len: int = 128, num_blocks: int = 128, **changes: Any
 
 def precision(facts: ModelFacts, dense: str | None = None, quantize: WeightForm | None = None) -> PrecisionPlan:
     """Native forms; or every matrix as `dense` ("quantization: none"); or dense matrices quantized to one form."""
-    pairs = dict.fromkeys((tensor.storage, tensor_role(tensor.name, len(tensor.shape))) for tensor in facts.tensors)
+    roles: tuple[TensorRole, ...] = ("linear", "embedding", "other")
+    pairs = dict.fromkeys((tensor.storage, role) for tensor in facts.tensors for role in roles)
     plans = []
     for storage, role in pairs:
         form = STORAGES[storage].form if dense is None else WeightForm(dense)
@@ -61,9 +61,9 @@ def bind(
 ) -> Executable:
     execution = execution or execution_of()
     max_model_len = execution.limits.max_model_len
-    spec = build_decoder(facts, max_model_len)
-    inventory = take_inventory(spec, facts, plan or precision(facts))
-    compiled = compile_decoder(spec, {name: item.form for name, item in inventory.items()})
+    described = describe(facts, max_model_len)
+    inventory = take_inventory(described, facts, plan or precision(facts))
+    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with open_tensors(facts) as reader:
         weights = DecoderWeights(compiled, inventory, reader, max_model_len)
         return kernel_set.bind(compiled.program, weights, execution)

@@ -15,6 +15,7 @@ import msgspec
 from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.read import read_model_facts
+from appliance.models.describe import describe
 
 DATA = Path(__file__).parent.parent / "golden"
 STORAGE = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
@@ -46,6 +47,21 @@ def from_config(name: str, **changes: Any) -> ModelFacts:
         quantization=None,
         header_sha256=name.ljust(64, "0"),
     )
+
+
+def described_by_itself(model: ModelFacts, storage: str = "bf16") -> ModelFacts:
+    """The model with the tensors that its family reads, in the shapes that its program has."""
+    described = describe(msgspec.structs.replace(model, tensors=()), model.geometry.max_position)
+    shapes = {
+        part: shape
+        for use in described.compiled.weights.values()
+        for part, shape in zip(use.parts, use.shapes, strict=True)
+    }
+    tensors = tuple(
+        _tensor(source.tensor, source.tensor, shapes[name], storage, "model.safetensors", 0, prod(shapes[name]) * 2)
+        for name, source in described.spec.weights.items()
+    )
+    return msgspec.structs.replace(model, tensors=tensors)
 
 
 def _tensors(config: dict[str, Any]) -> Iterator[Tensor]:

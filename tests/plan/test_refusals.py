@@ -8,7 +8,7 @@ import pytest
 
 from appliance.base.errors import DiagnosedError, SpecError
 from appliance.catalog.rules import SUMMARIES
-from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.plan.features import RULE_NOT_BUILT
 from appliance.spec import iter_set_fields
 
@@ -46,6 +46,18 @@ def _with(**config: Any) -> Callable[[], ModelFacts]:
     return changed
 
 
+def _tensors(change: Callable[[TensorFacts], list[TensorFacts]]) -> Callable[[], ModelFacts]:
+    """The small model with something else in place of its last matrix before the head."""
+
+    def changed() -> ModelFacts:
+        model = small_model()
+        last = "model.layers.1.mlp.down_proj.weight"
+        tensors = [new for each in model.tensors for new in (change(each) if each.name == last else [each])]
+        return msgspec.structs.replace(model, tensors=tuple(tensors))
+
+    return changed
+
+
 MODELS: dict[str, Callable[[], ModelFacts]] = {
     "small": small_model,
     "qwen": qwen,
@@ -56,6 +68,9 @@ MODELS: dict[str, Callable[[], ModelFacts]] = {
     "quick-gelu": _with(hidden_act="quick_gelu"),
     "mrope": _with(rope_scaling={"rope_type": "mrope"}),
     "odd-rotation": _with(partial_rotary_factor=0.2),
+    "incomplete": _tensors(lambda _: []),
+    "unread": _tensors(lambda tensor: [tensor, msgspec.structs.replace(tensor, name="model.extra.weight")]),
+    "misshapen": _tensors(lambda tensor: [msgspec.structs.replace(tensor, shape=(64, 96))]),
     "gpt2-cross": lambda: from_config("gpt2", add_cross_attention=True),
 }
 
@@ -82,6 +97,22 @@ def test_everything_is_reported_at_once() -> None:
         plan(load(text))
     rules = [each.rule for each in caught.value.diagnostics]
     assert sorted(rules) == sorted(["plan/context", RULE_NOT_BUILT, RULE_NOT_BUILT, "plan/block-size"])
+
+
+def test_a_checkpoint_of_other_tensors_is_told_what_is_wrong_with_it() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan(load(), MODELS["incomplete"]())
+    (found,) = caught.value.diagnostics
+    assert found.message == "the checkpoint lacks 1 tensors: model.layers.1.mlp.down_proj.weight"
+    assert found.hint == "is the download complete?"
+
+
+def test_everything_that_a_family_cannot_express_is_refused_at_once() -> None:
+    changed = _with(hidden_act="quick_gelu", rope_scaling={"rope_type": "linear", "factor": 0})
+    with pytest.raises(SpecError) as caught:
+        plan(load(), changed())
+    assert [each.rule for each in caught.value.diagnostics] == ["plan/family", "plan/family"]
+    assert "silu" in caught.value.diagnostics[0].allowed
 
 
 def test_unbuilt_fields_are_refused_however_they_are_set() -> None:

@@ -9,9 +9,10 @@ from appliance.base.errors import FitError, SpecError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.estimate import Workload, estimate
-from appliance.plan.screen import SCREEN, head_tensors
+from appliance.plan.programs import Programs, program_of
+from appliance.plan.screen import SCREEN
 from appliance.plan.types import EnginePlan
-from tests.plan.checkpoints import from_config
+from tests.plan.checkpoints import described_by_itself, from_config
 from tests.plan.machines import MODEL, decision, load, machine, plan, qwen, small_model
 
 PATH = "kernels.screen_logits"
@@ -29,8 +30,11 @@ def screened(value: object) -> str:
 def with_head(storage: str) -> ModelFacts:
     """The GGUF checkpoint, whose head is Q8_0, with a head of another type."""
     model = qwen()
-    heads = {head.name for head in head_tensors(model)}
-    tensors = [msgspec.structs.replace(each, storage=storage) if each.name in heads else each for each in model.tensors]
+    assert any(each.name == "lm_head.weight" for each in model.tensors)
+    tensors = [
+        msgspec.structs.replace(each, storage=storage) if each.name == "lm_head.weight" else each
+        for each in model.tensors
+    ]
     return msgspec.structs.replace(model, tensors=tuple(tensors))
 
 
@@ -75,7 +79,8 @@ def test_others_have_none(text: str, model: ModelFacts, reason: str) -> None:
 
 
 def test_capped_logits_have_none() -> None:
-    capped = large(model_type="gemma2", architectures=["Gemma2ForCausalLM"], head_dim=64, query_pre_attn_scalar=64)
+    gemma = {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "head_dim": 64}
+    capped = described_by_itself(large(**gemma, query_pre_attn_scalar=64, hidden_activation="gelu_pytorch_tanh"))
     assert "capped" in decision(plan(load(), capped), PATH).reason
 
 
@@ -133,7 +138,8 @@ def test_the_floor_of_a_decode_reads_the_copy(text: str, streams: int, saved: fl
     measured = MeasuredFacts(read_bandwidth=1e9, f32_peak=1e12, bf16_peak=1e12, int8_peak=1e12)
     found = plan(load(text), model)
     off = msgspec.structs.replace(found, kernels=msgspec.structs.replace(found.kernels, screen_logits=False))
-    with_copy, without = (estimate(each, model, measured, Workload(streams=streams)) for each in (found, off))
+    program = program_of(found, model, Programs())
+    with_copy, without = (estimate(each, program, measured, Workload(streams=streams)) for each in (found, off))
     assert with_copy is not None
     assert without is not None
     assert without.itl_s - with_copy.itl_s == pytest.approx(4096 * saved / 1e9, rel=0.001)

@@ -202,7 +202,7 @@ class CpuExecutable:
 def _place(program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights) -> Addresses:
     """Allocates the activations."""
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-    arena = plan_arena(program, {slot.index: slot.row_bytes * rows[slot.extent] for slot in program.slots})
+    arena = plan_arena(program, rows)
     return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights)
 
 

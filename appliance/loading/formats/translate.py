@@ -1,11 +1,11 @@
 """From stored rows to one canonical weight: every format, joins along rows, and bounded memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts

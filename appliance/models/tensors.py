@@ -1,0 +1,50 @@
+"""Whether a checkpoint holds the tensors that its decoder reads, in the shapes that its config calls for."""
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from appliance.checkpoint.facts import ModelFacts, TensorFacts
+from appliance.layers.spec import DecoderSpec, WeightSource
+from appliance.models.describe import Described
+from appliance.models.errors import Problem
+
+_SHOWN = 8  # names in one problem
+
+
+def tensor_problems(described: Described, facts: ModelFacts) -> Iterator[Problem]:
+    """Tensors that are missing, tensors that nothing would read, and tensors of another shape: all before a byte of
+    them is read."""
+    spec, stored = described.spec, {tensor.name: tensor for tensor in facts.tensors}
+    wanted = dict.fromkeys(source.tensor for source in spec.weights.values())
+    missing = [name for name in wanted if name not in stored]
+    yield from _problem("the checkpoint lacks", missing, "is the download complete?")
+    unread = [name for name in stored if name not in wanted and not is_ignored(name, spec)]
+    yield from _problem("no part of the model reads", unread, "does the architecture in config.json match the weights?")
+    if not missing:
+        yield from _misshapen(described, stored)
+
+
+def is_ignored(name: str, spec: DecoderSpec) -> bool:
+    """Whether a tensor may be there and holds no weight of the decoder."""
+    return any(fnmatchcase(name, pattern) for pattern in spec.ignored_tensors)
+
+
+def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
+    """The shape of a logical weight as the program has it: (out_features, in_features), or that of a vector."""
+    shape = tensor.shape[::-1] if source.transform == "transpose" else tensor.shape
+    return shape if source.rows is None else (source.rows[1] - source.rows[0], *shape[1:])
+
+
+def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator[Problem]:
+    for use in described.compiled.weights.values():
+        for part, shape in zip(use.parts, use.shapes, strict=True):
+            source = described.spec.weights[part]
+            found = shape_of(stored[source.tensor], source)
+            if found != shape and not (shape[0] < 0 and found[1:] == shape[1:]):
+                yield Problem(f"{source.tensor} has the shape {found}; the config calls for {shape}")
+
+
+def _problem(what: str, names: Sequence[str], hint: str) -> Iterator[Problem]:
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield Problem(f"{what} {len(names)} tensors: {', '.join(names[:_SHOWN])}{more}", hint=hint)

@@ -1,0 +1,42 @@
+"""Pass `describe`: the program of the checkpoint, or why this version has none for it."""
+
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
+from appliance.models.describe import Described
+from appliance.models.errors import ModelError, Problem
+from appliance.plan.ledger import Ledger
+from appliance.plan.programs import Programs
+
+RULE = "plan/family"
+_OTHER_MODEL = "choose another checkpoint"
+
+
+def describe_model(model: ModelFacts, max_model_len: int, programs: Programs, ledger: Ledger) -> Described:
+    """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
+    then stands for it, as for an architecture that is not in this version."""
+    known = ARCHITECTURES.get(model.architecture)
+    if known is None or known.family is None:
+        return programs.outline(model)
+    try:
+        described, problems = programs.describe(model, max_model_len)
+    except CheckpointError as error:
+        ledger.refuse("model.source", RULE, error.problem, hint=error.hint or _OTHER_MODEL)
+        return programs.outline(model)
+    except ModelError as error:
+        for problem in error.problems:
+            _refuse(problem, ledger)
+        return programs.outline(model)
+    for problem in problems:
+        ledger.refuse("model.source", "plan/weights", problem.message, hint=problem.hint or _OTHER_MODEL)
+    return described
+
+
+def _refuse(problem: Problem, ledger: Ledger) -> None:
+    """At the spec's field where it replaced the config's value."""
+    path, hint = "model.source", _OTHER_MODEL
+    if problem.concerns == "context":
+        path = "model.max_model_len"
+    elif problem.concerns == "rotary" and ledger.loaded.spec.model.rope_scaling:
+        path, hint = "model.rope_scaling", "remove model.rope_scaling, or complete it"
+    ledger.refuse(path, RULE, problem.message, allowed=problem.allowed, hint=problem.hint or hint)

@@ -1,0 +1,104 @@
+"""The program of the planned model, its weights in their planned forms: what the passes read."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from appliance.catalog.formats import F32, WeightForm
+from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.models.describe import Described
+from appliance.plan.weights import (
+    Forms,
+    Group,
+    GroupSize,
+    Weight,
+    sizes_by_group,
+)
+from appliance.program.arena import Liveness
+from appliance.program.fusion import gates_of_linears, is_input_of_linear
+from appliance.program.head import screened_head
+from appliance.program.operators import Linear, Operator, StepProgram
+from appliance.program.slots import Extent
+from appliance.program.work import WeightSize
+
+
+class Product(NamedTuple):
+    """A matrix in some form, and what it meets. follows_gates: its input comes from a gated activation that the Linear
+    before it may do, and nobody else reads it."""
+
+    columns: int
+    extent: Extent
+    form: WeightForm
+    follows_gates: bool
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A program with its weights in their planned forms, by name."""
+
+    described: Described
+    weights: Mapping[str, Weight]
+    forms: Forms
+    kernels: KernelSetFacts
+    sizes: Mapping[str, int]  # bytes as the kernel set keeps them
+
+    @property
+    def program(self) -> StepProgram:
+        return self.described.compiled.program
+
+    @property
+    def is_outline(self) -> bool:
+        """Whether the program stands in for one that this version cannot build."""
+        return not self.described.spec.weights
+
+    @functools.cached_property
+    def liveness(self) -> Liveness:
+        return Liveness.of(self.program)
+
+    @functools.cached_property
+    def operators(self) -> Mapping[type[Operator], tuple[Operator, ...]]:
+        """Those of each kind, in the order of the program."""
+        found: dict[type[Operator], list[Operator]] = {}
+        for op in self.program.operators:
+            found.setdefault(type(op), []).append(op)
+        return {record: tuple(ops) for record, ops in found.items()}
+
+    @functools.cached_property
+    def products(self) -> frozenset[Product]:
+        """The different inputs that matrices meet."""
+        gates = gates_of_linears(self.program)
+        handed_on = {at for at in gates if is_input_of_linear(self.program, at)}
+        return frozenset(
+            Product(op.x.width, op.x.slot.extent, form, follows_gates=at - 1 in handed_on)
+            for at, op in enumerate(self.program.operators)
+            if isinstance(op, Linear)
+            for form in self.forms_of(op)
+        )
+
+    @functools.cached_property
+    def groups(self) -> Mapping[Group, GroupSize]:
+        return sizes_by_group(self.weights, self.sizes)
+
+    def form(self, weight: Weight) -> WeightForm:
+        return F32 if weight.role == "other" else self.forms[next(weight.groups())]
+
+    def forms_of(self, operator: Operator) -> Iterator[WeightForm]:
+        """Forms of the matrices that an operator reads; of an outline, all that have their role."""
+        for name in operator.named(operator.matrices):
+            if name in self.weights:
+                yield self.form(self.weights[name])
+            elif self.is_outline:
+                role = self.described.compiled.weights[name].role
+                yield from (form for (_, each), form in self.forms.items() if each == role)
+
+    def size_of(self, name: str) -> WeightSize:
+        return WeightSize(self.sizes[name], self.form(self.weights[name]).layout)
+
+    def head(self) -> Weight | None:
+        """The weight of an output head that makes the logits with nothing but products."""
+        if self.is_outline:
+            tables = [weight for weight in self.weights.values() if weight.role == "embedding"]
+            return tables[-1] if tables else None
+        head = screened_head(self.program)
+        return None if head is None else self.weights.get(head.weight)

@@ -1,0 +1,84 @@
+"""What kernels keep beside activations while they run. Mirrors the native sources; sizes come from the program."""
+
+from typing import NamedTuple
+
+from appliance.catalog.formats import WeightForm
+from appliance.catalog.kernel_sets import KernelSetFacts
+from appliance.plan.program import PlannedProgram
+from appliance.plan.sizes import Step, padded
+from appliance.program.operators import PagedAttention
+from appliance.program.slots import Extent
+
+ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
+ACTIVATION_GROUP = 256  # kernels/cpu/prepared.h: columns that share a scale at most
+LINE_FLOATS = 16  # of a line of the caches
+ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
+PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments, each of as many rows
+GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
+GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
+
+
+class InputForm(NamedTuple):
+    """How the input of a Linear is prepared. No groups: f32 as it is."""
+
+    element_bytes: int
+    group_size: int | None = None
+    sub_group_size: int | None = None
+
+
+def workspace_bytes(program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+    """On a CPU the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
+    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears; on a
+    GPU the partial results of attention split over a sequence."""
+    kernels = program.kernels
+    if kernels.name == "reference":
+        return 0
+    attention = [op for op in program.operators.get(PagedAttention, ()) if isinstance(op, PagedAttention)]
+    num_heads = max((op.num_heads for op in attention), default=0)
+    head_dim = max((op.head_dim for op in attention), default=0)
+    if kernels.device != "cpu":
+        return step.num_sampled * num_heads * GPU_SPLITS * (head_dim + 2) * 4
+    inputs = _inputs_bytes(program, step, quantize_activations=quantize_activations)
+    width = padded(head_dim, kernels.panel)
+    queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
+    state = ATTENTION_ROWS * (width + 2) * 4
+    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
+    partials = PARTIALS_PER_THREAD * state
+    carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
+    return inputs + max(step.num_threads * (scratch + partials) + carried, step.num_threads * GATED_SUMS_BYTES)
+
+
+def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
+    if kernels.device != "cpu":
+        return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
+    scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"
+    return f"prepared inputs of {step.num_tokens:,} tokens, {scratch}"
+
+
+def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
+    """The input of a Linear as kernels read it (kernels/cpu/prepared.h): blocks of 1 KiB a row, three floats a group of
+    columns, and two bytes a sub-group. Of these last many rows take an odd number of lines of the caches."""
+    blocks = -(-columns * form.element_bytes // ROW_BYTES)
+    groups = -(-columns // form.group_size) if form.group_size else 0
+    sums = form.group_size // form.sub_group_size if form.group_size and form.sub_group_size else 0
+    stride = rows if rows <= LINE_FLOATS else (-(-rows // LINE_FLOATS) | 1) * LINE_FLOATS
+    return rows * blocks * ROW_BYTES + stride * groups * (12 + 2 * sums)
+
+
+def _inputs_bytes(program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+    """Linears take turns in one place; what a gated activation prepares for the next Linear has another."""
+    rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
+    largest = {False: 0, True: 0}  # by `follows_gates`
+    for product in program.products:
+        form = _input_form(product.form, product.columns, program.kernels, quantize_activations)
+        size = prepared_bytes(product.columns, form, rows[product.extent])
+        largest[product.follows_gates] = max(largest[product.follows_gates], size)
+    return sum(padded(size, 4096) for size in largest.values())
+
+
+def _input_form(form: WeightForm, columns: int, kernels: KernelSetFacts, quantize_activations: bool) -> InputForm:
+    """Inputs of integer weights are rounded in the weight's groups, or in parts of a longer one."""
+    if not form.is_quantized or not quantize_activations:
+        return InputForm(4)
+    group_size = min(form.group_size or columns, ACTIVATION_GROUP)
+    return InputForm(kernels.integer_activation_bytes, group_size, form.sub_group_size)
