@@ -1,0 +1,57 @@
+"""The page that shows how to add a model family: its code blocks run, and the toy gives the same tokens on every set."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from appliance.catalog import architectures
+from appliance.catalog.architectures import Architecture
+from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.binding import kernel_set_names, load_kernel_set
+from appliance.plan.prepare import prepare
+from tests.parity.harness import Driver, bind, limits
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending" / "add-a-model.md"
+PROMPT = [79, 110, 99, 101, 32, 117]
+
+
+def block(name: str) -> str:
+    """The code of the page that begins with a comment that names the file."""
+    (found,) = re.findall(rf"```\w+\n# {re.escape(name)}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the toy's checkpoint, with the family registered as the page says."""
+    (tmp_path / "toy.py").write_text(block("appliance/models/toy.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert '_built("ToyForCausalLM", "toy")' in PAGE.read_text()
+    row = Architecture("ToyForCausalLM", "toy")
+    monkeypatch.setitem(architectures.ARCHITECTURES, row.name, row)
+    monkeypatch.setattr(sys, "argv", ["make_toy.py", str(tmp_path / "models" / "toy")])
+    exec(compile(block("make_toy.py"), "make_toy.py", "exec"), {"__name__": "__main__"})
+    importlib.invalidate_caches()
+    return tmp_path / "models" / "toy"
+
+
+def test_the_spec_of_the_page_is_planned(toy: Path) -> None:
+    spec = toy.parents[1] / "toy.yaml"
+    spec.write_text(block("toy.yaml"))
+    assert yaml.safe_load(block("toy.yaml"))["model"]["source"] == "./models/toy"
+    planned = prepare(spec).plan
+    assert planned.model.architecture == "ToyForCausalLM"
+    assert {each.operator for each in planned.kernels.operators} >= {"LayerNorm", "Activation", "PagedAttention"}
+
+
+def test_it_answers_alike_on_every_kernel_set(toy: Path) -> None:
+    facts = read_model_facts(toy)
+    answers = {
+        name: Driver(bind(facts, load_kernel_set(name)), limits()).greedy(PROMPT, 8) for name in kernel_set_names()
+    }
+    assert len(answers) > 1
+    assert all(answer == answers["reference"] for answer in answers.values())
