@@ -1,4 +1,4 @@
-"""The page that shows how to add a model family: its code blocks run, and the toy gives the same tokens on every set."""
+"""The page that shows how to add a model family: its code runs, and the toy answers alike on every kernel set."""
 
 import importlib
 import re
@@ -11,8 +11,9 @@ import yaml
 from appliance.catalog import architectures
 from appliance.catalog.architectures import Architecture
 from appliance.checkpoint.read import read_model_facts
-from appliance.kernels.binding import kernel_set_names, load_kernel_set
+from appliance.kernels.binding import load_kernel_set
 from appliance.plan.prepare import prepare
+from tests.parity.conftest import kernel_set_names
 from tests.parity.harness import Driver, bind, limits
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending" / "add-a-model.md"
