@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from appliance.server.http.callers import CALLER, Account
 from appliance.server.http.errors import ApiError
 from appliance.server.http.keys import KeyRing
 from appliance.server.http.request_log import request_policy
-from appliance.server.http.tracing import tracer_for
+from appliance.server.http.tracing import Tracer, tracer_for
 from appliance.server.requests.prompts import PromptMaker
 from appliance.server.requests.sampling import SamplingRules
 from appliance.service.client import EngineClient
@@ -23,9 +23,6 @@ from appliance.service.health import Health
 from appliance.service.metrics import ServiceMetrics
 from appliance.store.store import Store
 from appliance.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from appliance.server.http.spans import Tracer
 
 _SHOWN_NAME = 100
 
@@ -56,7 +53,7 @@ class ServerState:
     keys: KeyRing
     store: Store
     deep: DeepCheck
-    tracer: "Tracer | None" = None  # where traces are planned
+    tracer: Tracer | None = None  # where traces are planned
     created: int = field(default_factory=lambda: int(time.time()))
     load: int = 0
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
@@ -88,7 +85,7 @@ def make_state(
     health: Health,
     tokenizer: Tokenizer,
     store: Store | None = None,
-    tracer: "Tracer | None" = None,
+    tracer: Tracer | None = None,
     accounts: Callable[[str], Account | None] = lambda name: None,
 ) -> ServerState:
     """`store`: by default one that goes with the process. `tracer`: a former plan's, used on where it fits this one.

@@ -21,11 +21,13 @@ from appliance.engine.messages import (
     RequestTimes,
     SamplingParams,
     SequenceOutput,
+    UtilityMethod,
     UtilityRequest,
     UtilityResult,
 )
 from appliance.plan.types import SchedulerPlan
 from appliance.service.errors import RequestFailedError
+from appliance.service.intake import STARTING
 from appliance.service.link import EngineLink
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.neighbours import Neighbours
@@ -74,7 +76,7 @@ class _OpenRequest:
 
 
 class EngineClient:
-    """Belongs to one event loop. Whoever watches the engine attaches the link and clears `closed_reason`."""
+    """Belongs to one event loop. What watches the engine attaches the link and opens `intake`."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class EngineClient:
         policy: RequestPolicy | None = None,
     ) -> None:
         self.stats: EngineStats | None = None
-        self.closed_reason: str | None = "the engine is starting"  # None while requests are taken
+        self.intake = STARTING
         self._text: TextSide | None = None
         self._limits = limits
         self._metrics = metrics
@@ -131,8 +133,8 @@ class EngineClient:
 
     def check_admission(self) -> None:
         """Raises RequestFailedError (unavailable, overloaded) when nothing more can be taken now."""
-        if self.closed_reason is not None:
-            raise RequestFailedError(ErrorKind.UNAVAILABLE, self.closed_reason)
+        if not self.intake.is_open:
+            raise self.intake.refusal()
         most = self._limits.max_waiting
         waiting = self.num_open_sequences - self._limits.max_num_seqs
         if most is not None and waiting >= most and self.num_open_sequences:
@@ -170,14 +172,14 @@ class EngineClient:
             first_index += request.sampling.n
         return stream
 
-    async def call(self, method: str) -> msgspec.Raw:
+    async def call(self, method: UtilityMethod) -> msgspec.Raw:
         """A utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
         if self._link is None:
-            raise RequestFailedError(ErrorKind.UNAVAILABLE, self.closed_reason or "there is no engine")
+            raise self.intake.refusal()
         call_id = format(next(self._ids), "x")
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = answer
-        self._link.send(msgspec.convert({"call_id": call_id, "method": method, "type": "utility"}, UtilityRequest))
+        self._link.send(UtilityRequest(call_id=call_id, method=method))
         try:
             return await answer
         finally:
@@ -189,7 +191,7 @@ class EngineClient:
         Raises RequestFailedError when the engine is gone or fails it. A caller that is cancelled ends it in the engine.
         """
         if self._link is None:
-            raise RequestFailedError(ErrorKind.UNAVAILABLE, self.closed_reason or "there is no engine")
+            raise self.intake.refusal()
         key = f"{_PROBE}{next(self._ids):x}"
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._probes[key] = answer

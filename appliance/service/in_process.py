@@ -6,6 +6,7 @@ from appliance.engine.inproc import InprocEngine
 from appliance.engine.messages import BootPhase, EngineEvent, Fatal
 from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
+from appliance.service.intake import OPEN, failed
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.text_side import TextSide
 from appliance.service.thread_link import ThreadLink
@@ -27,17 +28,17 @@ class InProcessEngine:
         self.client.use_text(text)
         self._link = ThreadLink(InprocEngine.from_plan(plan, announce), self._on_event)
         self.client.attach(self._link)
-        self.client.closed_reason = None
+        self.client.intake = OPEN
 
     def close(self) -> None:
         """Ends the engine; what is open fails."""
-        self.client.closed_reason = "the engine was closed"
+        self.client.intake = failed("the engine was closed")
         self.client.fail_all("the engine was closed")
         self._link.close()
 
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, Fatal):
-            self.client.closed_reason = event.error
+            self.client.intake = failed(event.error)
             self.client.fail_all(event.error)
         else:
             self.client.on_event(event)

@@ -14,6 +14,7 @@ from appliance.plan.types import EnginePlan, GatePlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import Health
+from appliance.service.intake import OPEN
 from appliance.service.link import SocketLink
 from appliance.service.requests import TextRequest
 from appliance.service.text_side import TextSide
@@ -60,7 +61,7 @@ async def check_gate(plan: EnginePlan, gate: GatePlan, endpoint: str, text: Text
     client.use_text(text)
     link = SocketLink(endpoint, client.on_event)
     client.attach(link)
-    client.closed_reason = None
+    client.intake = OPEN
     link.send(Hello())
     measuring = asyncio.create_task(_measure(client, gate), name="gate")
     try:

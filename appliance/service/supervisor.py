@@ -23,6 +23,7 @@ from appliance.service.client import EngineClient
 from appliance.service.engine_process import EngineChild, describe_exit
 from appliance.service.engine_spawn import SpawnedEngine, engine_command, first_socket, spawn_engine
 from appliance.service.health import EngineState, Health
+from appliance.service.intake import DRAINING, OPEN, failed
 from appliance.service.life_signs import LifeSigns
 from appliance.service.link import SocketLink
 from appliance.service.metrics import ServiceMetrics
@@ -106,13 +107,13 @@ class Supervisor:
 
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
-        self._client.closed_reason = "the server is shutting down"
-        self._change(EngineState.DRAINING, "the server is shutting down")
+        self._client.intake = DRAINING
+        self._change(EngineState.DRAINING, DRAINING.reason)
 
     async def stop(self) -> None:
         """Ends the engine. What is still open fails."""
         self._stopping = True
-        self._client.closed_reason = "the server is shutting down"
+        self._client.intake = DRAINING
         is_serving = self.health.state in (EngineState.READY, EngineState.DRAINING)
         if self._link is not None and is_serving:
             self._link.send(UtilityRequest(call_id="stop", method="shutdown"))
@@ -182,7 +183,8 @@ class Supervisor:
         return spawn_engine(self._command, self._paths.plan, socket)
 
     def _disconnect(self, socket: Path) -> None:
-        self._client.closed_reason = self._client.closed_reason or "the engine is gone"
+        if self._client.intake.is_open:
+            self._client.intake = failed("the engine is gone")
         self._client.attach(None)
         if self._link is not None:
             self._link.close()
@@ -232,19 +234,19 @@ class Supervisor:
     def _on_ready(self, event: Ready) -> None:
         if self.health.is_ready or self.health.state is EngineState.DRAINING:
             return
-        self._client.closed_reason = None
+        self._client.intake = OPEN
         self._change(EngineState.READY, "")
         self._listener(event)
 
     def _close_to_requests(self, reason: str) -> None:
-        self._client.closed_reason = reason
+        self._client.intake = failed(reason)
         if not self._stopping and self.health.state is not EngineState.DRAINING:
             self._change(EngineState.RESTARTING, reason)
 
     def _change(self, state: EngineState, reason: str) -> None:
         self.health.state, self.health.reason = state, reason
-        if state is not EngineState.READY and not self._client.closed_reason:
-            self._client.closed_reason = reason
+        if state is not EngineState.READY and self._client.intake.is_open:
+            self._client.intake = failed(reason)
         if self._metrics:
             self._metrics.set_ready(self.health.is_ready)
         if state in (EngineState.READY, EngineState.FAILED):

@@ -25,6 +25,7 @@ from appliance.plan.types import EnginePlan, StructuredPlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.in_process import InProcessEngine
+from appliance.service.intake import OPEN
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.requests import TextOptions, TextRequest
 from appliance.service.streams import OutputStream
@@ -68,7 +69,7 @@ def connected(folder: Path) -> tuple[EngineClient, Link]:
     client, link = EngineClient(AdmissionLimits(8, None)), Link()
     client.use_text(load_text_side(plan_in(folder), None))
     client.attach(link)
-    client.closed_reason = None
+    client.intake = OPEN
     return client, link
 
 
@@ -154,7 +155,7 @@ async def test_crash_reaches_every_request(tmp_path: Path) -> None:
     streams = [engine.client.generate(request("x")) for _ in range(3)]
     results = await asyncio.gather(*[texts(stream) for stream in streams], return_exceptions=True)
     assert all(isinstance(result, RequestFailedError) for result in results)
-    assert "crash" in (engine.client.closed_reason or "")
+    assert "crash" in engine.client.intake.reason
     engine.close()
 
 
@@ -166,7 +167,7 @@ def test_admission() -> None:
     client = EngineClient(AdmissionLimits(max_num_seqs=2, max_waiting=1))
     with pytest.raises(RequestFailedError, match="starting"):
         client.check_admission()
-    client.closed_reason = None
+    client.intake = OPEN
     client.num_open_sequences = 2
     client.check_admission()
     client.num_open_sequences = 3
@@ -200,7 +201,7 @@ async def idle(client: EngineClient) -> None:
 async def test_the_vocabulary_goes_before_the_first_constraint_of_each_engine(tmp_path: Path) -> None:
     client = EngineClient(AdmissionLimits(4, None))
     client.use_text(load_text_side(plan_in(tmp_path), None))
-    client.closed_reason = None
+    client.intake = OPEN
     wish = Constraint(kind="regex", source="a+", field="guided_regex")
     for _ in range(2):
         link = Link()

@@ -1,26 +1,23 @@
 """Requests and answers in the log, cut to a planned length. It stands where every API passes, so none is missed."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from appliance.base.log import fields, logger
 from appliance.engine.messages import RequestTimes
 from appliance.plan.types import ServingPlan
 from appliance.server.http.callers import CallerPolicy
+from appliance.server.http.tracing import Tracer
 from appliance.service.client import EngineClient
 from appliance.service.policy import Meter, RequestPolicy
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.shedding import SheddingPolicy
 from appliance.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from appliance.server.http.spans import Tracer
-
 _log = logger("server")
 
 
 def request_policy(
-    serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient, tracer: "Tracer | None" = None
+    serving: ServingPlan, tokenizer: Tokenizer, client: EngineClient, tracer: Tracer | None = None
 ) -> RequestPolicy:
     """The rules of the callers' keys; where they are planned, the log, traces, and the refusal of what would wait too
     long."""

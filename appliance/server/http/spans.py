@@ -34,7 +34,7 @@ _CHAT_ROUTES: Final = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
 _NS: Final = 1_000_000_000
 
 
-class Tracer:
+class OtlpTracer:
     """Sends the spans of requests from a thread of its own. `settings` and `model_name` are for life."""
 
     def __init__(self, settings: TracesPlan, model_name: str) -> None:
@@ -88,7 +88,7 @@ class Tracer:
 class TracedPolicy:
     """Another policy, with a span for what it admits together. What it refuses has none."""
 
-    def __init__(self, rules: RequestPolicy, tracer: Tracer) -> None:
+    def __init__(self, rules: RequestPolicy, tracer: OtlpTracer) -> None:
         self._rules = rules
         self._tracer = tracer
 
@@ -106,7 +106,7 @@ class TracedPolicy:
 class _SpanMeter:
     """Ends the span when its requests have ended and the engine has told their times."""
 
-    def __init__(self, meter: Meter, tracer: Tracer, span: Span, began_ns: int, num_requests: int) -> None:
+    def __init__(self, meter: Meter, tracer: OtlpTracer, span: Span, began_ns: int, num_requests: int) -> None:
         self._meter = meter
         self._tracer = tracer
         self._span = span

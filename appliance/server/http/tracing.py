@@ -4,17 +4,31 @@ has traces."""
 import importlib
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from starlette.datastructures import Headers
 
 from appliance.base.errors import ApplianceError
-from appliance.plan.types import ServingPlan
-
-if TYPE_CHECKING:
-    from appliance.server.http.spans import Tracer
+from appliance.plan.types import ServingPlan, TracesPlan
+from appliance.service.policy import RequestPolicy
 
 _PARENT_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
+
+
+class Tracer(Protocol):
+    """Sends spans of requests; `settings` and `model_name` stay as they were made."""
+
+    settings: TracesPlan
+    model_name: str
+
+    def traced(self, rules: RequestPolicy) -> RequestPolicy:
+        """Returns a policy that follows `rules` and records the spans of a request."""
+
+    def retire(self) -> None:
+        """Takes no new requests; what is open is still sent."""
+
+    def close(self) -> None:
+        """Sends what is left; takes seconds where no collector listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ def note_arrival(route: str, headers: Headers) -> None:
     ARRIVAL.set(Arrival(route, {name: headers[name] for name in _PARENT_HEADERS if name in headers}))
 
 
-def tracer_for(serving: ServingPlan, model_name: str, former: "Tracer | None" = None) -> "Tracer | None":
+def tracer_for(serving: ServingPlan, model_name: str, former: Tracer | None = None) -> Tracer | None:
     """None where the plan has no traces; `former` again where it has the same ones.
 
     Raises ApplianceError where OpenTelemetry is not installed.
@@ -51,5 +65,5 @@ def tracer_for(serving: ServingPlan, model_name: str, former: "Tracer | None" = 
         message = f"observability.traces needs OpenTelemetry, and {error.name} is not installed"
         hint = "pip install 'appliance[otel]', or remove observability.traces"
         raise ApplianceError(f"{message}; {hint}", hint=hint) from error
-    tracer: Tracer = spans.Tracer(settings, model_name)
+    tracer: Tracer = spans.OtlpTracer(settings, model_name)
     return tracer

@@ -5,6 +5,7 @@ from appliance.plan.types import EnginePlan
 from appliance.server.workers.messages import EngineNow
 from appliance.service.client import EngineClient
 from appliance.service.health import EngineState, Health
+from appliance.service.intake import DRAINING, OPEN, STARTING, failed
 from appliance.service.link import SocketLink
 
 _SERVING = (EngineState.READY, EngineState.DRAINING)
@@ -37,7 +38,10 @@ class EngineSide:
             return
         health.state, health.reason = engine.state, engine.reason
         is_ready = engine.state is EngineState.READY
-        self._client.closed_reason = None if is_ready else engine.reason or "the engine is starting"
+        if is_ready:
+            self._client.intake = OPEN
+        else:
+            self._client.intake = failed(engine.reason) if engine.reason else STARTING
 
     def use_plan(self, plan: EnginePlan) -> None:
         """Restarts and patience are the keeper's."""
@@ -45,7 +49,7 @@ class EngineSide:
     def drain(self) -> None:
         """No new requests from now on; open ones go on."""
         self._is_draining = True
-        self._client.closed_reason = _DRAINED
+        self._client.intake = DRAINING
         self.health.state, self.health.reason = EngineState.DRAINING, _DRAINED
 
     def close(self) -> None:
@@ -54,7 +58,7 @@ class EngineSide:
     def _leave(self, reason: str) -> None:
         if self._link is None:
             return
-        self._client.closed_reason = reason
+        self._client.intake = failed(reason)
         self._client.fail_all(reason)
         self._link.close()
         self._link = None
