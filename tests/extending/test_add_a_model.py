@@ -14,7 +14,7 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import load_kernel_set
 from appliance.plan.prepare import prepare
 from tests.parity.conftest import kernel_set_names
-from tests.parity.harness import Driver, bind, limits
+from tests.parity.harness import Driver, bind, execution_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending" / "add-a-model.md"
 PROMPT = [79, 110, 99, 101, 32, 117]
@@ -46,13 +46,14 @@ def test_the_spec_of_the_page_is_planned(toy: Path) -> None:
     assert yaml.safe_load(block("toy.yaml"))["model"]["source"] == "./models/toy"
     planned = prepare(spec).plan
     assert planned.model.architecture == "ToyForCausalLM"
-    assert {each.operator for each in planned.kernels.operators} >= {"LayerNorm", "Activation", "PagedAttention"}
+    assert {each.operator for each in planned.kernels.choices} >= {"LayerNorm", "Activation", "PagedAttention"}
 
 
 def test_it_answers_alike_on_every_kernel_set(toy: Path) -> None:
     facts = read_model_facts(toy)
     answers = {
-        name: Driver(bind(facts, load_kernel_set(name)), limits()).greedy(PROMPT, 8) for name in kernel_set_names()
+        name: Driver(bind(facts, load_kernel_set(name)), execution_of()).greedy(PROMPT, 8)
+        for name in kernel_set_names()
     }
     assert len(answers) > 1
     assert all(answer == answers["reference"] for answer in answers.values())
