@@ -46,7 +46,7 @@ def test_the_spec_of_the_page_is_planned(toy: Path) -> None:
     assert yaml.safe_load(block("toy.yaml"))["model"]["source"] == "./models/toy"
     planned = prepare(spec).plan
     assert planned.model.architecture == "ToyForCausalLM"
-    assert {each.operator for each in planned.kernels.choices} >= {"LayerNorm", "Activation", "PagedAttention"}
+    assert {each.operator.split("[")[0] for each in planned.kernels.choices} >= {"LayerNorm", "PagedAttention"}
 
 
 def test_it_answers_alike_on_every_kernel_set(toy: Path) -> None:
