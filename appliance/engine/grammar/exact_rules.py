@@ -108,7 +108,7 @@ class _Rules:
             if kind in ("number", "integer") and id(schema) in self._places:
                 options.append(self._number(name, part, schema))
             elif kind == "array" and is_on_the_way:
-                options.append(self._array(name, part))
+                options.append(self._array(name, part, schema))
             elif kind == "object" and is_on_the_way:
                 options.append(self._object(name, part, schema))
             else:
@@ -121,9 +121,11 @@ class _Rules:
         except GrammarError as error:
             raise GrammarError(str(error), self._places[id(schema)]) from error
 
-    def _array(self, name: str, part: dict[str, Any]) -> str:
+    def _array(self, name: str, part: dict[str, Any], schema: dict[str, Any]) -> str:
         """A rule an item of the prefix, for those from it on, and one for the others."""
         least, most = part.get("minItems", 0), part.get("maxItems")
+        if most is not None and least > most:
+            raise self._refusal(schema, "more items than there may be")
         prefix, items = part.get("prefixItems", [])[:most], part.get("items", True)
         rules = [f"{name}_item_{place}" for place in range(len(prefix) + 1)]
         for place, each in enumerate(prefix):

@@ -132,6 +132,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"properties": {"a": {"enum": [1, BIG]}}, "minProperties": 1}, ".properties.a.enum[1]"),
     ({**INT64, "multipleOf": 2}, ".minimum"),
     ({"const": BIG, "minimum": 3}, ".const"),
+    ({"type": "array", "items": INT64, "minItems": 2, "maxItems": 1}, ".items.minimum"),
     ({"const": BIG, "type": "string"}, ".const"),
     ({"oneOf": [{"const": BIG}, {"const": 2}]}, ".oneOf[0].const"),
     ({"items": {"type": "integer", "minimum": 2**70, "maximum": 3}}, ".items.minimum"),
