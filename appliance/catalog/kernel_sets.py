@@ -48,6 +48,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     is_automatic: bool = True  # False: planned only where a profile or a spec names it
 
+    @property
+    def level(self) -> str | None:
+        """The processor level whose native library this set is; None where it has none."""
+        return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
+
 
 _TABLE = (
     KernelSetFacts(

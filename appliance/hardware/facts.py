@@ -67,3 +67,4 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryFacts
     accelerators: tuple[AcceleratorFacts, ...] = ()
     measured: MeasuredFacts | None = None
+    built_levels: tuple[str, ...] | None = None  # of the CPU, whose native libraries are installed; None: taken as all

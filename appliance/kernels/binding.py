@@ -3,10 +3,11 @@
 import importlib
 from typing import cast
 
+from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
 
-CPU_LEVELS = ("generic", "avx2", "avx512", "avx512_vnni", "avx512_bf16", "amx")
+CPU_LEVELS = tuple(entry.level for entry in KERNEL_SETS.values() if entry.level is not None)
 KERNEL_SET_NAMES = ("reference", *(f"cpu-{level}" for level in CPU_LEVELS))
 
 

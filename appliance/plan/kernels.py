@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from appliance.base.native import build_hint
 from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -24,11 +25,18 @@ def select_kernel_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
     reasons = {entry.name: _obstacle(entry, inputs) for entry in KERNEL_SETS.values()}
     named = _named(inputs, reasons, ledger)
     order = [name for name in inputs.profile.kernel_sets if name in KERNEL_SETS]
-    usable = [name for name in order if not reasons[name] and KERNEL_SETS[name].is_automatic]
-    name = named or next(iter([*usable, *order]), "cpu-generic")
+    able = [
+        name for name in order if KERNEL_SETS[name].is_automatic and not _machine_obstacle(KERNEL_SETS[name], inputs)
+    ]
+    usable = [name for name in able if not reasons[name]]
+    name = named or next(iter([*usable, *able, *order]), "cpu-generic")
     chosen = KERNEL_SETS[name]
     if not chosen.is_built:
         ledger.cannot_run.append(f"the kernel set {name} is {NOT_BUILT}")
+    elif lacks := _library_obstacle(chosen, inputs):
+        ledger.cannot_run.append(f"the kernel set {name} cannot run: {lacks}")
+    elif not named and able and able[0] != name:
+        ledger.warnings.append(f"{name} is planned in place of {able[0]}, which is faster: {reasons[able[0]]}")
     if named:
         ledger.take("kernels.kernel_set", "hardware.kernels.kernel_set", name)
     else:
@@ -38,6 +46,11 @@ def select_kernel_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
 
 
 def _obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
+    """Why this machine, version or installation cannot run a set; empty when it can."""
+    return _machine_obstacle(entry, inputs) or _library_obstacle(entry, inputs)
+
+
+def _machine_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
     """Why this machine or version cannot run a set; empty when it can."""
     if entry.device != inputs.profile.device:
         return f"for {entry.device}, and the profile is for {inputs.profile.device}"
@@ -45,6 +58,14 @@ def _obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
     if missing:
         return f"this CPU has no {', '.join(missing)}"
     return "" if entry.is_built else NOT_BUILT
+
+
+def _library_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
+    """How to get the native library of a set; empty where it is installed, or for a machine that is not here."""
+    built = inputs.facts.built_levels
+    if built is None or entry.level is None or entry.level in built:
+        return ""
+    return f"its native library is not installed; {build_hint(entry.level, built)}"
 
 
 def _lesser(entry: KernelSetFacts, chosen: str, order: list[str]) -> str:

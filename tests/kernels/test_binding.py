@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from appliance.base.native import library_path
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.cpu.library import Library, library_path
+from appliance.kernels.cpu.library import Library
 from appliance.kernels.errors import BindError, KernelSetError, StepError
 from appliance.kernels.execution import Placement
 from appliance.kernels.interface import KernelSet

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.kernels.cpu.library import library_path
+from appliance.base.native import library_path
 
 BUILD = Path(__file__).parent.parent.parent / "build"
 LEVEL = "avx512_bf16"

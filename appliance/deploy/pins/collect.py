@@ -10,8 +10,8 @@ import msgspec
 
 from appliance import __version__
 from appliance.base.hashing import sha256_file, sha256_hex, sha256_json
+from appliance.base.native import library_path
 from appliance.deploy.pins.lockfile import Lock
-from appliance.kernels.cpu.library import library_path
 from appliance.plan.types import EnginePlan
 
 # Files of a checkpoint's folder that decide what it says. Others (a licence, a picture) do not.

@@ -4,6 +4,7 @@ import os
 import platform
 from pathlib import Path
 
+from appliance.base.native import built_levels
 from appliance.hardware.facts import HardwareFacts, MemoryFacts
 from appliance.hardware.measured import load_measured
 from appliance.hardware.probe.amd import probe_amd
@@ -30,6 +31,7 @@ def probe_machine(
         cpu=cpu,
         memory=_memory(root),
         accelerators=probe_nvidia(root) + probe_amd(root),
+        built_levels=built_levels(),
     )
     return load_measured(facts)
 

@@ -4,16 +4,13 @@ import ctypes
 import functools
 import os
 import pathlib
-from importlib import resources
 
+from appliance.base.native import build_hint, built_levels, library_path
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.kernels.cpu import abi
 from appliance.kernels.errors import BindError, KernelSetError
 
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
-BUILD_HINT = (
-    "build it with: pip install --no-build-isolation -e . (or cmake -S kernels -B build && cmake --build build)"
-)
 
 
 class Library:
@@ -21,17 +18,18 @@ class Library:
 
     def __init__(self, path: pathlib.Path) -> None:
         """Raises KernelSetError when the file is missing, unloadable, or of another ABI version."""
+        hint = build_hint(path.stem.removeprefix("libappliance_cpu_"), built_levels())
         if not path.exists():
-            raise KernelSetError(f"native library {path.name} is not there", hint=BUILD_HINT)
+            raise KernelSetError(f"native library {path.name} is not installed", hint=hint)
         try:
             self.functions = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
             abi.declare(self.functions)
         except (OSError, AttributeError) as error:
-            raise KernelSetError(f"native library {path.name} cannot be loaded: {error}", hint=BUILD_HINT) from error
+            raise KernelSetError(f"native library {path.name} cannot be loaded: {error}", hint=hint) from error
         version = self.functions.appl_abi_version()
         if version != abi.ABI_VERSION:
             message = f"native library {path.name} has ABI version {version}, this package needs {abi.ABI_VERSION}"
-            raise KernelSetError(message, hint=BUILD_HINT)
+            raise KernelSetError(message, hint=hint)
 
     def last_error(self) -> str:
         return bytes(self.functions.appl_last_error()).decode()
@@ -48,17 +46,6 @@ def cpu_flags() -> frozenset[str]:
         if line.startswith("flags"):
             return frozenset(line.split(":", 1)[1].split())
     return frozenset()
-
-
-def library_path(level: str) -> pathlib.Path:
-    """Where the build installs the library, whether the package is installed or editable."""
-    name = f"libappliance_cpu_{level}.so"
-    root = resources.files("appliance") / "_native"
-    for place in getattr(root, "_paths", [root]):  # an editable install joins two folders
-        path = pathlib.Path(str(place)) / name
-        if path.exists():
-            return path
-    return pathlib.Path(str(root)) / name
 
 
 @functools.cache
