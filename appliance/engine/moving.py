@@ -10,9 +10,8 @@ SPARE_BLOCKS = 8  # of a block table's width, so that it lasts for some steps
 
 
 def is_decoding(plan: StepPlan) -> bool:
-    """Whether each chunk is a token that is stored and sampled behind."""
-    is_short = plan.num_tokens == len(plan.chunks)
-    return is_short and all(chunk.sample and chunk.write_start == chunk.start for chunk in plan.chunks)
+    """Whether each chunk is a decode of a token, without forced tokens or drafts beside it."""
+    return plan.num_tokens == len(plan.chunks) and all(chunk.is_decode and chunk.sample for chunk in plan.chunks)
 
 
 class MovingInputs:

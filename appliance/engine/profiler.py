@@ -123,7 +123,7 @@ class StepProfiler(Laps):
 
 
 def _kind(plan: StepPlan) -> StepKind:
-    decodes = sum(chunk.length == 1 for chunk in plan.chunks)
+    decodes = sum(chunk.is_decode for chunk in plan.chunks)
     if decodes == len(plan.chunks):
         return "decode"
     return "mixed" if decodes else "prefill"

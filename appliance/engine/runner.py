@@ -150,8 +150,12 @@ class Runner:
             for at in np.flatnonzero(tokens < 0).tolist():
                 errors[int(rows[at])] = _why_no_token(logits.row(at))
         advance = self._grammars.advance(rows, tokens)
-        for row, forced in advance.forced.items():
-            self._rows.append(row, forced)
+        said = [[token] for token in tokens.tolist()]
+        if advance.forced:
+            for own, row in zip(said, rows.tolist(), strict=True):
+                forced = advance.forced.get(row, [])
+                self._rows.append(row, forced)
+                own += forced
         logprobs: dict[int, TokenLogprobs] = {}
         prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
         if sampled.logprobs is not None:
@@ -165,13 +169,12 @@ class Runner:
             self._rows.prompt_logprobs.pop(row, None)  # the prompt is behind it
         return StepResult(
             plan.step,
-            tokens.tolist(),
+            said,
             logprobs,
             prompt_logprobs,
             errors | advance.errors | failed,
-            advance.forced,
-            frozenset(advance.completed),
-            began_early,
+            completed=frozenset(advance.completed),
+            began_early=began_early,
         )
 
 

@@ -25,7 +25,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
     Positions below `write_start` are in the cache already (a full prefix hit, a fork): they run for their logits and
     are not stored again. `new_blocks` are appended to the row's block table before the chunk runs. `sample` is set
-    when the chunk reaches the last known token.
+    when the chunk reaches the last known token. `is_decode`: it continues an answer, whose prompt has run; its tokens
+    were sampled, or forced, or are drafts. The last `num_drafts` of the tokens are those that the runner proposed for
+    this chunk (StepResult.drafts), the first ones of them: each counts only if the model says the same.
     """
 
     row: int
@@ -34,6 +36,8 @@ class Chunk(msgspec.Struct, frozen=True):
     write_start: int
     new_blocks: tuple[int, ...]
     sample: bool
+    is_decode: bool = False
+    num_drafts: int = 0
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -62,16 +66,18 @@ class RowError(msgspec.Struct, frozen=True):
 class StepResult(msgspec.Struct, frozen=True):
     """What the model said. Dense for tokens, sparse for what few rows want.
 
-    token_ids holds one token for each chunk that samples, in the plan's order (undefined for rows in `errors`). Behind
-    it come the row's `forced` tokens: what its grammar leaves no choice about, which no step needs to sample.
+    tokens: the tokens of each chunk that samples, in the plan's order (undefined for rows in `errors`). First come the
+    drafts that the model said as well, then the sampled token, then those that the row's grammar leaves no choice
+    about, which no step needs to sample.
+    drafts: proposals for a row's next chunk, of which the scheduler takes the first few.
     began_early: the step began when the one before it had its tokens.
     """
 
     step: int
-    token_ids: list[int]
+    tokens: list[list[int]]
     logprobs: dict[int, TokenLogprobs] = {}  # row -> of the sampled token
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # row -> of this chunk's prompt positions, from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
-    forced: dict[int, list[int]] = {}  # by row
+    drafts: dict[int, list[int]] = {}  # by row
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False

@@ -83,7 +83,7 @@ def simulate(arrivals: list[Arrival], target_s: float | None, late_share: float)
         seconds = step_seconds(plan)
         now += seconds
         scheduler.learn(plan, seconds)
-        for output in scheduler.commit(plan, StepResult(plan.step, [7] * sum(c.sample for c in plan.chunks))).get(
+        for output in scheduler.commit(plan, StepResult(plan.step, [[7] for chunk in plan.chunks if chunk.sample])).get(
             b"", ()
         ):
             number = int(output.request_id)

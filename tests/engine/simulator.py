@@ -7,6 +7,7 @@ from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams
 from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
+Propose = Callable[[Sequence[int], int], list[int]]  # (context, seed) -> tokens that may come next
 
 
 def mixed(context: Sequence[int], seed: int) -> int:
@@ -15,9 +16,12 @@ def mixed(context: Sequence[int], seed: int) -> int:
 
 
 class SimulatedRunner:
-    """Computes the next token from what is read back through the block table, never from the row's token ids."""
+    """Computes the next token from what is read back through the block table, never from the row's token ids. Drafts
+    that `propose` gives are verified token by token: each counts while the model says the same."""
 
-    def __init__(self, scheduler: Scheduler, next_token: NextToken = mixed) -> None:
+    def __init__(
+        self, scheduler: Scheduler, next_token: NextToken = mixed, propose: Propose = lambda context, seed: []
+    ) -> None:
         self.block_size = scheduler.config.block_size
         self.window = scheduler.config.window
         self.cells: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
@@ -25,12 +29,16 @@ class SimulatedRunner:
         self.tokens: dict[int, list[int]] = {}
         self.tables: dict[int, list[int]] = {}
         self.next_token = next_token
+        self.propose = propose
+        self.drafts: dict[int, list[int]] = {}
+        self.num_drafts = self.num_agreed = 0
         self.computed_tokens = 0
         self.broken: set[int] = set()  # sequence ids whose logits are NaN
 
     def run(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
             del self.rows[row], self.tokens[row], self.tables[row]
+            self.drafts.pop(row, None)
         for new in plan.new_rows:
             assert new.row not in self.rows, "row taken twice"
             self.rows[new.row], self.tokens[new.row], self.tables[new.row] = new, list(new.token_ids), []
@@ -43,17 +51,34 @@ class SimulatedRunner:
         assert len({chunk.row for chunk in plan.chunks}) == len(plan.chunks), "a row runs twice"
         for chunk in plan.chunks:  # all writes before any read, as layers do
             self._write(chunk)
-        tokens: list[int] = []
+        tokens: list[list[int]] = []
         errors: dict[int, RowError] = {}
         for chunk in plan.chunks:
             context = self._read(chunk)
             if self.rows[chunk.row].sequence_id in self.broken:
                 errors[chunk.row] = RowError(ErrorKind.INTERNAL, "NaN")
             if chunk.sample:
-                assert chunk.start + chunk.length == len(self.tokens[chunk.row])
-                tokens.append(self.next_token(context, self.rows[chunk.row].seed))
-                self.tokens[chunk.row].append(tokens[-1])
-        return StepResult(step=plan.step, token_ids=tokens, errors=errors)
+                assert chunk.start + chunk.length - chunk.num_drafts == len(self.tokens[chunk.row])
+                tokens.append(self._verified(chunk, context))
+                self.tokens[chunk.row] += tokens[-1]
+                self.drafts[chunk.row] = self.propose(self.tokens[chunk.row], self.rows[chunk.row].seed)
+        return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=dict(self.drafts))
+
+    def _verified(self, chunk: Chunk, context: list[int]) -> list[int]:
+        """The drafts that the model says as well, and the token behind them."""
+        said: list[int] = []
+        known = len(context) - chunk.num_drafts
+        for end in range(known, len(context) + 1):
+            said.append(self.next_token(context[:end], self.rows[chunk.row].seed))
+            if end < len(context) and said[-1] != context[end]:
+                break
+        self.num_drafts += chunk.num_drafts
+        self.num_agreed += len(said) - 1
+        return said
+
+    def _stream(self, chunk: Chunk) -> list[int]:
+        """The row's tokens, and the drafts that run with them."""
+        return self.tokens[chunk.row] + self.drafts.get(chunk.row, [])[: chunk.num_drafts]
 
     def _slot(self, row: int, position: int) -> int:
         return self.tables[row][position // self.block_size] * self.block_size + position % self.block_size
@@ -61,25 +86,29 @@ class SimulatedRunner:
     def _write(self, chunk: Chunk) -> None:
         self.tables[chunk.row] += chunk.new_blocks
         self.computed_tokens += chunk.length
+        stream = self._stream(chunk)
         for position in range(max(chunk.start, chunk.write_start), chunk.start + chunk.length):
-            self.cells[self._slot(chunk.row, position)] = (position, self.tokens[chunk.row][position])
+            self.cells[self._slot(chunk.row, position)] = (position, stream[position])
 
     def _read(self, chunk: Chunk) -> list[int]:
         end = chunk.start + chunk.length
         first = 0 if self.window is None else max(0, chunk.start - self.window + 1)  # that any token of the chunk sees
         cells = [self.cells[self._slot(chunk.row, position)] for position in range(first, end)]
         assert [position for position, _ in cells] == list(range(first, end)), "a block holds other positions"
-        context = self.tokens[chunk.row][:first] + [token for _, token in cells]
-        assert context == self.tokens[chunk.row][:end], "a block holds another sequence's tokens"
+        stream = self._stream(chunk)
+        context = stream[:first] + [token for _, token in cells]
+        assert context == stream[:end], "a block holds another sequence's tokens"
         return context
 
 
 class Harness:
     """Steps a scheduler over a simulated runner and gathers the outputs of each (request, index)."""
 
-    def __init__(self, scheduler: Scheduler, next_token: NextToken = mixed) -> None:
+    def __init__(
+        self, scheduler: Scheduler, next_token: NextToken = mixed, propose: Propose = lambda context, seed: []
+    ) -> None:
         self.scheduler = scheduler
-        self.runner = SimulatedRunner(scheduler, next_token)
+        self.runner = SimulatedRunner(scheduler, next_token, propose)
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}
         self.steps: list[StepPlan] = []
 

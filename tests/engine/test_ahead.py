@@ -131,7 +131,7 @@ class Planner:
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
         assert plan is not None
-        self.scheduler.commit(plan, StepResult(plan.step, [7 for chunk in plan.chunks if chunk.sample]))
+        self.scheduler.commit(plan, StepResult(plan.step, [[7] for chunk in plan.chunks if chunk.sample]))
         self.scheduler.check_invariants()
         return plan
 

@@ -110,7 +110,7 @@ def step_of(*chunks: Chunk) -> StepPlan:
 
 
 def decode(row: int, start: int, *, sample: bool = True) -> Chunk:
-    return Chunk(row, start, 1, start, (), sample)
+    return Chunk(row, start, 1, start, (), sample, is_decode=True)
 
 
 NEXT = [decode(0, 6), decode(1, 4)]
@@ -124,7 +124,7 @@ NEXT = [decode(0, 6), decode(1, 4)]
         ([NEXT[0], decode(2, 4)], False),
         ([NEXT[0], decode(1, 5)], False),
         ([NEXT[0], decode(1, 4, sample=False)], False),
-        ([NEXT[0], Chunk(1, 4, 2, 4, (), True)], False),
+        ([NEXT[0], Chunk(1, 4, 2, 4, (), True, is_decode=True)], False),
     ],
     ids=["next", "one ended", "another row", "a token between", "more is known", "two tokens"],
 )

@@ -122,7 +122,7 @@ def test_a_whole_prompt_hit_computes_one_token() -> None:
     assert plan is not None
     assert plan.num_tokens == 1
     result = engine.runner.run(plan)
-    assert result.token_ids == first[:1]
+    assert result.tokens == [first[:1]]
 
 
 def test_logprobs_are_those_of_the_raw_distribution() -> None:

@@ -1,7 +1,9 @@
 """Random traffic over tiny caches: the books balance, everyone finishes, and no schedule changes a token."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_struct
@@ -10,7 +12,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import FinishReason, GenerateRequest
 
-from .simulator import Harness, generate, mixed
+from .simulator import Harness, Propose, generate, mixed
 
 SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
 
@@ -68,8 +70,22 @@ def expected(request: GenerateRequest, seed: int, max_len: int) -> list[int]:
             return context[len(request.prompt_token_ids) :]
 
 
-def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int | None]]) -> Harness:
-    harness = Harness(Scheduler(config))
+def guess(context: Sequence[int], seed: int) -> list[int]:
+    """Up to six tokens, of which the first few are what the model will say; which, the context decides."""
+    drafts: list[int] = []
+    kind = hash((tuple(context), seed, "guess"))
+    for at in range(kind % 7):
+        right = mixed([*context, *drafts], seed)
+        drafts.append(right if at < kind // 7 % 7 else right + 1)
+    return drafts
+
+
+def drive(
+    config: SchedulerConfig,
+    traffic: list[tuple[int, GenerateRequest, int | None]],
+    propose: Propose = lambda context, seed: [],
+) -> Harness:
+    harness = Harness(Scheduler(config), propose=propose)
     pending, step = list(traffic), 0
     while pending or harness.scheduler.has_work:
         while pending and pending[0][0] <= step:
@@ -85,12 +101,15 @@ def drive(config: SchedulerConfig, traffic: list[tuple[int, GenerateRequest, int
     return harness
 
 
+@pytest.mark.parametrize("propose", [lambda context, seed: [], guess], ids=["plain", "drafts"])
 @given(data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_random_traffic(data: st.DataObject) -> None:
+def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = data.draw(requests(config.policy == "priority"))
-    harness = drive(config, traffic)
+    if propose is guess:
+        config = replace(config, max_num_sampled=config.max_num_sampled + data.draw(st.integers(0, 40)))
+    harness = drive(config, traffic, propose)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
     seeds = {new.sequence_id: new.seed for plan in harness.steps for new in plan.new_rows}
     assert len(seeds) <= sum(request.sampling.n for _, request, _ in traffic)

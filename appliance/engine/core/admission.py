@@ -59,7 +59,7 @@ class Admission:
         while running and (head := self._books.head()) is not None:
             if running[-1].request.message.priority <= head.request.message.priority:
                 return
-            prefills = [other for other in running if len(other.tokens) - other.num_computed > 1]
+            prefills = [other for other in running if not other.has_run_prompt]
             hits = self._kv.cached_prefix(head)
             if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + len(running)):
                 return

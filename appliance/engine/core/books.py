@@ -113,3 +113,4 @@ class Books:
         self.running.remove(sequence)
         sequence.row = -1
         sequence.has_run_prompt = False
+        sequence.drafts = []

@@ -25,17 +25,25 @@ class StepBuilder:
         self.block_copies: list[tuple[int, int]] = []
 
     def append(
-        self, sequence: Sequence, length: int, new_blocks: tuple[int, ...], write_start: int | None = None
+        self,
+        sequence: Sequence,
+        length: int,
+        new_blocks: tuple[int, ...],
+        write_start: int | None = None,
+        num_drafts: int = 0,
     ) -> None:
-        """Schedules the next `length` tokens of a running sequence."""
+        """Schedules the next `length` tokens of a running sequence, and drafts behind its last one."""
         start = sequence.num_computed
         end = start + length
         sample = end == len(sequence.tokens)
-        self.chunks.append(Chunk(sequence.row, start, length, write_start or start, new_blocks, sample))
-        sequence.num_computed = end
+        is_decode, length = sequence.has_run_prompt, length + num_drafts
+        self.chunks.append(
+            Chunk(sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts)
+        )
+        sequence.num_computed = end + num_drafts
         self.num_tokens += length
         self.budget -= length
-        self.logits -= length if sequence.prompt_logprobs_left is not None else sample
+        self.logits -= length if sequence.prompt_logprobs_left is not None else sample + num_drafts
 
     def append_row(self, sequence: Sequence) -> None:
         """Announces a sequence that just took its row."""

@@ -13,7 +13,7 @@ class DecodeRules:
         self._kv = books.kv
 
     def schedule(self, step: StepBuilder) -> list[Sequence]:
-        """Takes every running sequence whose prompt is done: one token is left to compute, or some more were forced.
+        """Takes every running sequence whose prompt has run: one token is left to compute, or some more were forced.
 
         Returns the others, in policy order.
         """
@@ -23,14 +23,12 @@ class DecodeRules:
         while index < len(running):  # victims leave from the end, never from before `index`
             sequence = running[index]
             index += 1
-            length = len(sequence.tokens) - sequence.num_computed
-            if length != 1:
-                if not sequence.has_run_prompt:
-                    prefills.append(sequence)
-                    continue
-                length = min(length, step.budget)
+            if not sequence.has_run_prompt:
+                prefills.append(sequence)
+                continue
             if step.budget == 0:
                 break
+            length = min(len(sequence.tokens) - sequence.num_computed, step.budget)
             end = sequence.num_computed + length
             new_blocks: tuple[int, ...] = ()
             if end > len(sequence.block_table) * block_size:
@@ -38,12 +36,36 @@ class DecodeRules:
                 if room is None:
                     break
                 new_blocks = room
+            if sequence.drafts:
+                self._append_with_drafts(step, sequence, length, new_blocks)
+                continue
             is_last = end + 1 >= sequence.stop_length
             if end == len(sequence.block_table) * block_size and not is_last:
                 new_blocks += self._room_ahead(sequence, end + 1)
             step.append(sequence, length, new_blocks)
             step.num_going_on += length == 1 and not is_last and end < len(sequence.block_table) * block_size
         return prefills
+
+    def _append_with_drafts(
+        self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: tuple[int, ...]
+    ) -> None:
+        """Takes as many drafts as fit beside what every running sequence may still want of the step and the cache."""
+        kv, num_running = self._kv, len(self._books.running)
+        end = sequence.num_computed + length
+        spare_blocks = max(0, kv.pool.num_free - num_running)
+        num_drafts = 0
+        if end == len(sequence.tokens):
+            num_drafts = min(
+                len(sequence.drafts),
+                sequence.stop_length - 1 - end,  # the last token is sampled, and never computed
+                step.budget - length - num_running,
+                step.logits - num_running,
+                (len(sequence.block_table) + spare_blocks) * kv.block_size - end,
+            )
+        num_drafts = max(0, num_drafts)
+        del sequence.drafts[num_drafts:]
+        new_blocks += kv.grow(sequence, end + num_drafts)
+        step.append(sequence, length, new_blocks, num_drafts=num_drafts)
 
     def _room_for(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...] | None:
         """Blocks for so many tokens, from preempted sequences if need be; None when it was preempted itself."""

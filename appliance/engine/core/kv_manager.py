@@ -120,7 +120,7 @@ class KvManager:
         """
         if self._hasher is None:
             return
-        for index in range(sequence.num_registered, sequence.num_computed // self.block_size):
+        for index in range(sequence.num_registered, sequence.num_verified // self.block_size):
             self.pool.register(sequence.block_table[index], self._hash(sequence, index))
             sequence.num_registered = index + 1
 

@@ -125,13 +125,14 @@ class StepPlanner:
         by_row, block_size = self._books.by_row, self._config.block_size
         for chunk in step.chunks:
             sequence = by_row[chunk.row]
-            if sequence is not None and sequence.num_computed // block_size > sequence.num_registered:
+            if sequence is not None and sequence.num_verified // block_size > sequence.num_registered:
                 self._kv.register(sequence)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
-        num_decodes = sum(chunk.length == 1 for chunk in plan.chunks)
-        self._pace.learn(DecodeCount(num_decodes, self._decodes.num_read), plan.num_tokens - num_decodes, seconds)
+        num_prompt_tokens = sum(chunk.length for chunk in plan.chunks if not chunk.is_decode)
+        num_decodes = sum(chunk.is_decode for chunk in plan.chunks)
+        self._pace.learn(DecodeCount(num_decodes, self._decodes.num_read), num_prompt_tokens, seconds)
 
     def prompt_rate(self) -> float:
         """Prompt tokens a second beside what runs now; 0 when nothing is known."""

@@ -22,9 +22,9 @@ class ResultTaker:
     def take(self, plan: StepPlan, result: StepResult) -> Outputs:
         """Takes over a step's result. `plan` must be the last one scheduled."""
         outputs: Outputs = {}
-        tokens = iter(result.token_ids)
+        sampled = iter(result.tokens)
         for chunk in plan.chunks:
-            token = next(tokens) if chunk.sample else None
+            tokens = next(sampled) if chunk.sample else None
             sequence = self._books.by_row[chunk.row]
             assert sequence is not None, "rows change hands between steps only"
             if chunk.row in result.errors:
@@ -32,9 +32,9 @@ class ResultTaker:
             else:
                 if chunk.row in result.prompt_logprobs:
                     sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
-                if token is None:
+                if tokens is None:
                     continue
-                output = self._append(sequence, token, result)
+                output = self._append(sequence, chunk.num_drafts, tokens, result)
             client = sequence.request.client
             if client in outputs:
                 outputs[client].append(output)
@@ -42,9 +42,14 @@ class ResultTaker:
                 outputs[client] = [output]
         return outputs
 
-    def _append(self, sequence: Sequence, token: int, result: StepResult) -> SequenceOutput:
+    def _append(self, sequence: Sequence, num_drafts: int, said: list[int], result: StepResult) -> SequenceOutput:
         first = not sequence.has_output
-        tokens, ending = _taken(sequence, token, result)
+        if num_drafts:
+            sequence.num_computed -= num_drafts - _num_agreed(sequence.drafts, said)
+        sequence.drafts = result.drafts.get(sequence.row, [])
+        tokens, ending = _taken(sequence, said, sequence.row in result.completed)
+        if num_drafts:
+            self._books.kv.register(sequence)  # now, as the blocks may fall out of a window before the next step
         logprobs = result.logprobs.get(sequence.row)
         sequence.has_run_prompt = True
         if first and sequence.request.first_token_at is None:
@@ -86,21 +91,29 @@ class ResultTaker:
         return None if request.key in self._books.requests else request.times(self._clock())
 
 
+def _num_agreed(drafts: list[int], said: list[int]) -> int:
+    """Drafts that the model said as well: what was computed for them is that of the tokens."""
+    count = 0
+    for draft, token in zip(drafts, said, strict=False):
+        if draft != token:
+            break
+        count += 1
+    return count
+
+
 def _taken(
-    sequence: Sequence, token: int, result: StepResult
+    sequence: Sequence, said: list[int], is_complete: bool
 ) -> tuple[list[int], tuple[FinishReason, int | None] | None]:
-    """Appends the sampled token and the forced ones, up to one that ends the sequence; also answers why it ends."""
-    tokens = [token]
-    sequence.tokens.append(token)
-    ending = sequence.finish_reason()
-    for forced in result.forced.get(sequence.row, ()):
-        if ending is not None:
-            return tokens, ending
-        tokens.append(forced)
-        sequence.tokens.append(forced)
+    """Appends tokens up to one that ends the sequence; answers those, and why it ends. `is_complete`: its grammar
+    allows nothing more behind them."""
+    ending = None
+    for count, token in enumerate(said, 1):
+        sequence.tokens.append(token)
         ending = sequence.finish_reason()
+        if ending is not None and count < len(said):
+            return said[:count], ending
     is_open = ending is None or ending[0] is FinishReason.LENGTH
-    return tokens, (FinishReason.STOP, None) if is_open and sequence.row in result.completed else ending
+    return said, (FinishReason.STOP, None) if is_open and is_complete else ending
 
 
 def ended_output(

@@ -45,11 +45,12 @@ class Request:
 
 class Sequence:
     """One token stream. `tokens` is the prompt and what was generated; `num_computed` of them are in the KV cache
-    (or will be once the step that was scheduled last has run)."""
+    (or will be once the step that was scheduled last has run), drafts of that step among them."""
 
     __slots__ = (
         "block_hashes",
         "block_table",
+        "drafts",
         "has_run_prompt",
         "index",
         "key",
@@ -87,6 +88,7 @@ class Sequence:
         self.row = -1
         self.num_computed = 0
         self.has_run_prompt = False  # the prompt is in the cache, by steps that have run
+        self.drafts: list[int] = []  # proposed for its next chunk, or in the chunk that was scheduled last
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.num_dropped = 0  # leading blocks of the table that were given back
@@ -94,6 +96,11 @@ class Sequence:
         self.num_registered = 0  # leading blocks that were offered to the hash table
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
+
+    @property
+    def num_verified(self) -> int:
+        """Tokens that are computed, or scheduled, and no drafts."""
+        return min(self.num_computed, len(self.tokens))
 
     @property
     def leader(self) -> "Sequence":

@@ -218,7 +218,7 @@ def test_forced_tokens_run_with_the_decodes_before_any_prompt() -> None:
     scheduler.add(b"c", ask(None, "one", [5, 6, 7]))
     plan = scheduler.schedule()
     assert plan is not None
-    scheduler.commit(plan, StepResult(plan.step, [9], forced={plan.chunks[0].row: [10, 11, 12]}))
+    scheduler.commit(plan, StepResult(plan.step, [[9, 10, 11, 12]]))
     scheduler.add(b"c", ask(None, "two", list(range(30, 60))))
     plan = scheduler.schedule()
     assert plan is not None
