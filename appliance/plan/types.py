@@ -61,7 +61,7 @@ class WeightPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How checkpoint tensors of one storage and role become kernel weights."""
 
     storage: str
-    role: Literal["linear", "embedding", "other"]  # catalog.formats.tensor_role; one plan a storage and role
+    role: Literal["linear", "embedding", "other"]  # of the weights in the program; one plan a storage and role
     layout: str  # a kernels.layout.Layout value
     group_size: int | None  # None: dense, or int8 with one scale a row
     sub_group_size: int | None = None  # of groups whose sub-groups have factors of the scale

@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from appliance.base.native import library_path
 from appliance.kernels.binding import load_kernel_set
@@ -239,10 +240,10 @@ def test_what_is_not_of_the_host_is_refused(native: CpuKernelSet, reference: Ker
     graph = Graph()
     program = graph.program(graph.given(np.zeros((4, 32), np.float32)))
     elsewhere = replace(execution_of(), placement=Placement(1, "cuda"))
-    half = [replace(slot, dtype="bf16") for slot in program.slots]
+    half = [msgspec.structs.replace(slot, dtype="bf16") for slot in program.slots]
     assert half[0].row_bytes * 2 == program.slots[0].row_bytes
     for kernel_set in (native, reference):
         with pytest.raises(BindError, match="on cpu, not on cuda"):
             kernel_set.bind(program, graph.weights, elsewhere)
         with pytest.raises(BindError, match="slot 0 is bf16"):
-            kernel_set.bind(replace(program, slots=tuple(half)), graph.weights, execution_of())
+            kernel_set.bind(msgspec.structs.replace(program, slots=tuple(half)), graph.weights, execution_of())
