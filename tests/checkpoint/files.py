@@ -33,6 +33,20 @@ def llama_tensors(layers: int = 2, vocab: int = 32) -> dict[str, np.ndarray]:
     return {name: generator.standard_normal(shape, dtype=np.float32) for name, shape in tensors.items()}
 
 
+def llama_folder_tensors(layers: int = 2, vocab: int = 32) -> dict[str, np.ndarray]:
+    """The same shapes under the names of a Hugging Face folder."""
+    parts = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_output": "self_attn.o_proj",
+        **{f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"},
+        **{f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    }
+    top = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    top |= {f"blk.{n}.{part}": f"model.layers.{n}.{name}" for n in range(layers) for part, name in parts.items()}
+    return {f"{top[name.removesuffix('.weight')]}.weight": data for name, data in llama_tensors(layers, vocab).items()}
+
+
 def write_gguf(
     path: Path,
     architecture: str = "llama",

@@ -118,10 +118,10 @@ def test_ends_that_are_left_out_are_said() -> None:
 
 def test_from_a_folder_to_the_screen(tmp_path: Path) -> None:
     """As `appliance plan` does it."""
-    from tests.checkpoint.files import write_folder
+    from tests.checkpoint.files import llama_folder_tensors, write_folder
     from tests.checkpoint.test_folder import CONFIG
 
-    root = write_folder(tmp_path / "model", CONFIG)
+    root = write_folder(tmp_path / "model", CONFIG, llama_folder_tensors())
     values = {"eos_token_id": [0, 99999], "top_p": 0, "temperature": "0.7"}
     (root / "generation_config.json").write_text(json.dumps(values))
     (root / "tokenizer.json").write_text("{}")
