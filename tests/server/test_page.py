@@ -14,7 +14,7 @@ from appliance.engine.scripted import Script
 from tests.server.browser import open_page
 from tests.server.harness import Server, running, says
 
-STATIC = Path(__file__).parents[2] / "appliance" / "server" / "static"
+STATIC = Path(__file__).parents[2] / "appliance" / "server" / "admin" / "static"
 ANSWER = "A plan is a frozen value.\n```python\nprint('hello')\n```\nNothing in it says <auto>."
 SIZE = {"width": 1180, "height": 760}
 HOSTILE = "<img src=x onerror=document.title='owned'>"
