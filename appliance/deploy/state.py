@@ -2,7 +2,7 @@
 
 state/<name>/lock            held by the command that changes the deployment
 state/<name>/current.json    CurrentState: which generation runs, and as which process
-state/<name>/generations/<number>/  plan.json, spec.yaml, spec-file.txt (where that was), overrides.json, spec.json
+state/<name>/generations/<number>/  plan.json, spec.yaml, applied.json (where that was, and the overrides), spec.json
                              (with every default, secrets masked), result.json, server.log, and what the server writes
 """
 
@@ -62,6 +62,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     rollback_of: int = 0
 
 
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that a generation was applied from, and what --set said."""
+
+    spec_file: str = ""
+    overrides: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     number: int
@@ -82,18 +89,24 @@ class Generation:
     @property
     def overrides(self) -> list[str]:
         """What --set said; may hold secrets, as the spec's text may."""
-        try:
-            return msgspec.json.decode((self.folder / "overrides.json").read_bytes(), type=list[str])
-        except (FileNotFoundError, msgspec.DecodeError):
-            return []
+        return list(self._applied().overrides)
 
     @property
     def spec_file(self) -> str:
         """Where the spec was when it was applied; "" where an older version did not keep it."""
+        return self._applied().spec_file
+
+    def _applied(self) -> "Applied":
+        """What was applied; an older version kept the overrides alone."""
         try:
-            return (self.folder / "spec-file.txt").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return ""
+            return msgspec.json.decode((self.folder / "applied.json").read_bytes(), type=Applied)
+        except (FileNotFoundError, msgspec.DecodeError):
+            pass
+        try:
+            older = msgspec.json.decode((self.folder / "overrides.json").read_bytes(), type=tuple[str, ...])
+            return Applied(overrides=older)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return Applied()
 
     def spec_data(self) -> dict[str, Any] | None:
         """The spec with every default, secrets masked; None where an older version kept none."""
@@ -195,9 +208,8 @@ class DeploymentState:
         making = made.folder.with_name(_NOT_YET + made.folder.name)
         contents = {
             "spec.yaml": spec_text.encode(),
-            "spec-file.txt": spec_file.encode(),
             "spec.json": msgspec.json.encode(spec_data),
-            "overrides.json": msgspec.json.encode(list(overrides)),
+            "applied.json": msgspec.json.encode(Applied(spec_file=spec_file, overrides=tuple(overrides))),
             "plan.json": msgspec.json.format(msgspec.json.encode(plan)),
         }
         with written_to(made.folder):

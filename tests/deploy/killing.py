@@ -24,7 +24,7 @@ from tests.server.harness import wait_until
 Victim = Literal["apply", "old server", "old engine", "new server", "new engine", "old worker", "new worker"]
 VICTIMS: tuple[Victim, ...] = ("apply", "old server", "old engine", "new server", "new engine")
 VICTIMS_OF_MANY: tuple[Victim, ...] = (*VICTIMS, "old worker", "new worker")  # where there are several API processes
-FILES = {"spec.yaml", "spec.json", "overrides.json", "plan.json", "result.json"}
+FILES = {"spec.yaml", "spec.json", "applied.json", "plan.json", "result.json"}
 
 
 class KilledAtPhase(Heard):

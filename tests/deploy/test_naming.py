@@ -35,3 +35,14 @@ def test_what_is_neither_is_read_and_refused(
     monkeypatch.setenv("APPLIANCE_STATE", str(tmp_path))
     assert main(["plan", "nothing"]) == 2
     assert "cannot read the file" in capsys.readouterr().err
+
+
+def test_what_was_applied_is_kept_with_each_generation(state: DeploymentState, tmp_path: Path) -> None:
+    state.create()
+    plan = wanted(tmp_path / "a").plan
+    made = state.new_generation(plan, "name: a\n", {}, ["a=1"], "/specs/a.yaml")
+    assert (made.spec_file, made.overrides) == ("/specs/a.yaml", ["a=1"])
+    (made.folder / "applied.json").unlink()
+    assert (made.spec_file, made.overrides) == ("", [])
+    (made.folder / "overrides.json").write_text('["b=2"]')  # as an older version wrote it
+    assert (made.spec_file, made.overrides) == ("", ["b=2"])
