@@ -7,8 +7,8 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.layout import Layout
 from appliance.program.work import OperatorWork
+from tests.kernels.harness import Graph, batch_step, bind, execution_of
 
-from .harness import Graph, batch_step, bind, execution_of
 from .test_program import DIM, HEADS, HIDDEN, INNER, KV_HEADS, VOCABULARY, decoder, make
 
 
