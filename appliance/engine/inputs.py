@@ -1,5 +1,6 @@
 """From a StepPlan to arrays: StepInputs for the model, a SamplingBatch for the sampler. No Python work a token."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,24 +43,28 @@ class InputBuilder:
         self._query_start = np.zeros(max_num_seqs + 1, np.int32)
         self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
         self._last: tuple[StepInputs, LogitRows]
-        self._decodes: MovingInputs | None = None  # what goes on with them
+        self._moving: MovingInputs | None = None  # what goes on with them
 
     def go_on(self, plan: StepPlan) -> tuple[StepInputs, LogitRows] | None:
         """The same objects as before, where the same rows decode on; None where the step needs others."""
-        if self._decodes is not None and self._decodes.go_on(plan):
+        if self._moving is not None and self._moving.go_on(plan):
             return self._last
         return None
 
     def ahead(self) -> StepInputs | None:
         """Those of the step behind the last one, where the same rows decode on; None where they cannot be told yet."""
-        return self._last[0] if self._decodes is not None and self._decodes.move() else None
+        return self._last[0] if self._moving is not None and self._moving.move() else None
+
+    def give_up(self) -> None:
+        """The next step is made anew, whatever decodes on."""
+        self._moving = None
 
     def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
         """Anew: what it returned before is of no use then."""
-        self._decodes = None
+        self._moving = None
         self._last = inputs, wanted = self._build(plan)
         if is_decoding(plan) and not self._rows.prompt_logprobs:
-            self._decodes = MovingInputs(self._rows, self._block_size, plan, inputs, wanted.rows)
+            self._moving = MovingInputs(self._rows, self._block_size, plan, inputs, wanted.rows)
         return self._last
 
     def _build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
@@ -146,24 +151,26 @@ class BatchBuilder:
         self._last: SamplingBatch | None = None  # of nothing but sampled rows without lists, and
         self._gathered = (-1, 0)  # of this version of the rows and this revision of the inputs
 
-    def build(self, wanted: LogitRows) -> SamplingBatch:
-        """Valid until the next call: as long as the same rows decode, only their lengths change."""
+    def build(self, wanted: LogitRows, left_out: Collection[int] = ()) -> SamplingBatch:
+        """Valid until the next call: as long as the same rows decode, only their lengths change. Rows of `left_out`
+        are greedy, and ask for nothing."""
         rows, last = self._rows, self._last
         asked = rows.version, wanted.revision
-        if last is None or asked != self._gathered:
-            batch = self._gather(wanted)
+        if last is None or left_out or asked != self._gathered:
+            batch = self._gather(wanted, left_out)
             self._gathered = asked
-            self._last = None if rows.biases or rows.forbidden or rows.prompt_logprobs else batch
+            is_plain = not (left_out or rows.biases or rows.forbidden or rows.prompt_logprobs)
+            self._last = batch if is_plain else None
             return batch
         last.num_tokens[:] = last.position[:] = rows.num_tokens[wanted.rows]
         return last
 
-    def _gather(self, wanted: LogitRows) -> SamplingBatch:
+    def _gather(self, wanted: LogitRows, left_out: Collection[int]) -> SamplingBatch:
         """Prompt positions (a given token) are greedy without penalties, masks and biases: nothing is drawn there."""
         rows, at = self._rows, wanted.rows
         lengths = rows.num_tokens[at]
-        bias_start, bias_ids, bias_values = self._biases(wanted)
-        forbidden_start, forbidden_ids = self._forbidden(wanted)
+        bias_start, bias_ids, bias_values = self._biases(wanted, left_out)
+        forbidden_start, forbidden_ids = self._forbidden(wanted, left_out)
         batch = SamplingBatch(
             **{name: column[at] for name, column in rows.parameters.items()},
             seed=rows.seed[at],
@@ -185,6 +192,10 @@ class BatchBuilder:
         )
         if rows.prompt_logprobs:
             self._neutralise(batch, np.flatnonzero(wanted.given != NO_TOKEN))
+        if left_out:
+            own = np.flatnonzero(np.isin(at, list(left_out)))
+            self._neutralise(batch, own)
+            batch.given_token_ids[own], batch.num_logprobs[own] = NO_TOKEN, NO_LOGPROBS
         return batch
 
     def _neutralise(self, batch: SamplingBatch, prompt: np.ndarray) -> None:
@@ -195,27 +206,27 @@ class BatchBuilder:
             self._rows.prompt_logprobs.get(row, NO_LOGPROBS) for row in batch.token_row[prompt].tolist()
         ]
 
-    def _biases(self, wanted: LogitRows) -> tuple[Int32, Int32, np.ndarray]:
+    def _biases(self, wanted: LogitRows, left_out: Collection[int]) -> tuple[Int32, Int32, np.ndarray]:
         start = np.zeros(len(wanted.rows) + 1, np.int32)
         if not self._rows.biases:
             return start, _NO_IDS, _NO_VALUES
         ids: list[int] = []
         values: list[float] = []
         for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
-            if given == NO_TOKEN and row in self._rows.biases:
+            if given == NO_TOKEN and row in self._rows.biases and row not in left_out:
                 ids += self._rows.biases[row][0]
                 values += self._rows.biases[row][1]
             start[at + 1] = len(ids)
         return start, np.array(ids, np.int32), np.array(values, np.float32)
 
-    def _forbidden(self, wanted: LogitRows) -> tuple[Int32, Int32]:
+    def _forbidden(self, wanted: LogitRows, left_out: Collection[int]) -> tuple[Int32, Int32]:
         start = np.zeros(len(wanted.rows) + 1, np.int32)
         forbidden = self._rows.forbidden
         if not forbidden:
             return start, _NO_IDS
         ids: list[int] = []
         for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
-            if given == NO_TOKEN and row in forbidden:
+            if given == NO_TOKEN and row in forbidden and row not in left_out:
                 ids += forbidden[row].now(self._rows.token_ids[row], int(self._rows.num_tokens[row]))
             start[at + 1] = len(ids)
         return start, np.array(ids, np.int32)

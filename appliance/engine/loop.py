@@ -13,6 +13,7 @@ import msgspec
 from appliance.base.log import set_level
 from appliance.engine.core.results import Outputs, ended_output
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.faults import row_fault
 from appliance.engine.grammar.gate import GrammarGate, closed_gate
 from appliance.engine.messages import (
     AbortRequest,
@@ -193,6 +194,8 @@ class EngineLoop:
             return self._refused(client, message, ErrorKind.INVALID, error.field, str(error))
         except Refusal as refusal:
             return self._refused(client, message, refusal.kind, refusal.field, str(refusal))
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is this request's
+            return self._failed(client, message, error)
         return []
 
     def _admit_settled(self) -> Events:
@@ -205,7 +208,14 @@ class EngineLoop:
                 self._scheduler.add(client, message, outcome)
             except Refusal as refusal:
                 events += self._refused(client, message, refusal.kind, refusal.field, str(refusal))
+            except Exception as error:  # noqa: BLE001 - whatever it was, it is this request's
+                events += self._failed(client, message, error)
         return events
+
+    def _failed(self, client: bytes, message: GenerateRequest, error: Exception) -> Events:
+        """The answer to a request that met a fault of ours before it was taken in."""
+        fault = row_fault("it was taken in", error)
+        return self._refused(client, message, fault.kind, None, fault.reason)
 
     def _open_requests(self, client: bytes | None = None) -> list[RequestKey]:
         return self._scheduler.open_requests(client) + self._grammars.keys(client)

@@ -5,7 +5,7 @@ What one changes becomes a bias of its row, so that raw log-probabilities stay t
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,14 +79,17 @@ class RowProcessors:
         self._by_row.pop(row, None)
 
     def apply(
-        self, wanted: LogitRows, batch: SamplingBatch, logits: Logits
+        self, wanted: LogitRows, batch: SamplingBatch, logits: Logits, left_out: Collection[int] = ()
     ) -> tuple[SamplingBatch, dict[int, RowError]]:
-        """The batch with their biases, and the rows in which one failed. The logits are left unchanged."""
+        """The batch with their biases, and the rows in which one failed. The logits are left unchanged, and the rows of
+        `left_out` alone."""
         errors: dict[int, RowError] = {}
         if not self._by_row:
             return batch, errors
         changes: dict[int, Bias] = {}
         for at, row in self._sampled(wanted):
+            if row in left_out:
+                continue
             try:
                 before = logits.row(at)
                 changes[at] = _difference(before, self._process(row, before))

@@ -92,7 +92,9 @@ class StepProfiler(Laps):
     def end(self, plan: StepPlan) -> None:
         self.lap("commit")
         counts, self._counts = self._counts, None
-        assert counts is not None, "a step ends after its model ran"
+        if counts is None:  # no row of it could run
+            self._phases.clear()
+            return
         sums = self._kinds.setdefault(_kind(plan), _Sums())
         sums.steps += 1
         sums.tokens += counts.tokens

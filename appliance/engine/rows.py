@@ -89,8 +89,10 @@ class Rows:
         self.prompt_logprobs.pop(row, None)
 
     def append(self, row: int, tokens: list[int]) -> None:
-        """Tokens that were not sampled become the row's next."""
+        """The row's next tokens. Raises IndexError where its line has no room for them."""
         start = int(self.num_tokens[row])
+        if start + len(tokens) > self.token_ids.shape[1]:
+            raise IndexError(f"a row of {self.token_ids.shape[1]} tokens is full")
         self.token_ids[row, start : start + len(tokens)] = tokens
         self.num_tokens[row] = start + len(tokens)
 

@@ -1,20 +1,43 @@
 """Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
 
-import numpy as np
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
+import msgspec
+
+from appliance.base.log import logger
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.faults import row_fault
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
 from appliance.engine.laps import Laps
-from appliance.engine.messages import ErrorKind, TokenLogprobs
+from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
+from appliance.engine.report import row_logprobs, rows_without_token
 from appliance.engine.rows import Rows
-from appliance.engine.step import RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
+from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
-from appliance.kernels.logits import Float32Array, Logits
-from appliance.kernels.sampling import NO_LOGPROBS, LogprobsMode, SampledBatch, SamplingBatch
+from appliance.kernels.logits import Logits
+from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
+
+_log = logger("engine")
+_LEFT_OUT = RowError(ErrorKind.INTERNAL, "left out while another row is looked at")
+
+
+class _BatchError(Exception):
+    """The sampling parameters of a step cannot be gathered: some row is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A step whose model ran."""
+
+    wanted: LogitRows
+    logits: Logits
+    began_early: bool
 
 
 class Runner:
@@ -44,24 +67,18 @@ class Runner:
         self._is_ahead = False  # the next step was started, if it is the one that is expected
 
     def run(self, plan: StepPlan) -> StepResult:
-        """A row whose logits are unusable is reported in the result; any other failure raises."""
-        self._update_rows(plan)
-        inputs, wanted, began_early = self._prepare(plan)
-        self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
-        self.laps.lap("prepare")
-        logits = self._executable.run(inputs)
-        self.laps.ran(inputs)
-        self._grammars.finish()
-        if not len(wanted.rows):
-            return StepResult(plan.step, [])
-        batch, failed = self._processors.apply(wanted, self._batches.build(wanted), logits)
-        self.laps.lap("prepare sampling")
-        sampled = self._executable.sample(logits, batch)
+        """A row that fails while it is put, prepared, masked, sampled or advanced is reported in the result, and the
+        others are as if it had not been there. What the executable raises, but for StepError, ends the engine."""
+        failed = self._update_rows(plan)
+        ran = self._run_model(plan, failed)
+        if ran is None or not len(ran.wanted.rows):
+            return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
+        batch, sampled = self._sample(ran, failed)
         self.laps.lap("sample")
-        self._append(wanted, sampled)
+        self._append(ran.wanted, sampled, failed)
         if plan.goes_on and len(plan.chunks) <= self._early_rows and not failed and not sampled.num_failed:
             self._go_ahead()
-        result = self._result(plan, wanted, batch, sampled, logits, failed, began_early)
+        result = self._result(plan, ran, batch, sampled, failed)
         self.laps.lap("report")
         return result
 
@@ -95,21 +112,80 @@ class Runner:
         self._grammars.close()
         self._executable.close()
 
-    def _update_rows(self, plan: StepPlan) -> None:
+    def _update_rows(self, plan: StepPlan) -> dict[int, RowError]:
+        """Rows that cannot be put, or have no room for their blocks, take no part in the step."""
+        failed: dict[int, RowError] = {}
         for row in plan.freed_rows:
             self._rows.drop(row)
             self._processors.drop(row)
             self._grammars.drop(row)
         for new in plan.new_rows:
-            self._rows.put(new)
-            self._processors.put(new)
-            if new.grammar is not None:
-                self._grammars.put(new)
+            try:
+                self._put(new)
+            except BaseException as error:  # noqa: BLE001 - a panic of a library derives from it; the row alone fails
+                failed[new.row] = row_fault("it was put in its row", error)
         for chunk in plan.chunks:
             if chunk.new_blocks:
-                self._rows.add_blocks(chunk.row, chunk.new_blocks)
+                try:
+                    self._rows.add_blocks(chunk.row, chunk.new_blocks)
+                except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+                    failed[chunk.row] = row_fault("it got its blocks", error)
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
+        return failed
+
+    def _put(self, new: NewRow) -> None:
+        self._rows.put(new)
+        self._processors.put(new)
+        if new.grammar is not None:
+            self._grammars.put(new)
+
+    def _run_model(self, plan: StepPlan, failed: dict[int, RowError]) -> _Ran | None:
+        """Runs the model for the rows that can be prepared; None when there are none. Others are added to `failed`."""
+        if failed:
+            plan = _narrowed(plan, failed)
+        while plan.chunks:
+            try:
+                inputs, wanted, began_early = self._prepare(plan)
+            except Exception as error:  # noqa: BLE001 - it is looked for, and raised where no row is to blame
+                plan = self._without_culprits(plan, failed, error, Exception, self._inputs.build)
+                continue
+            self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
+            self.laps.lap("prepare")
+            try:
+                logits = self._executable.run(inputs)
+            except StepError as error:
+                self._grammars.finish()
+                plan = self._without_culprits(plan, failed, error, StepError, self._run_alone)
+                continue
+            self.laps.ran(inputs)
+            self._grammars.finish()
+            return _Ran(wanted, logits, began_early)
+        return None
+
+    def _run_alone(self, plan: StepPlan) -> None:
+        self._executable.run(self._inputs.build(plan)[0])
+
+    def _without_culprits(
+        self,
+        plan: StepPlan,
+        failed: dict[int, RowError],
+        error: Exception,
+        kind: type[Exception],
+        attempt: Callable[[StepPlan], object],
+    ) -> StepPlan:
+        """The plan without the rows for which `attempt` raises by themselves. Raises `error` where none does."""
+        self.rest()
+        found: dict[int, RowError] = {}
+        for chunk in plan.chunks:
+            try:
+                attempt(_of_chunks(plan, (chunk,)))
+            except kind as own:
+                found[chunk.row] = row_fault("its inputs were made", own)
+        if not found:
+            raise error
+        failed.update(found)
+        return _narrowed(plan, found)
 
     def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, bool]:
         """The step's inputs, and whether it has begun."""
@@ -120,74 +196,101 @@ class Runner:
         self.rest()  # what was started reads arrays that are made anew now
         return *self._inputs.build(plan), False
 
-    def _append(self, wanted: LogitRows, sampled: SampledBatch) -> None:
-        rows = wanted.rows[: wanted.num_sampled]
-        self._rows.token_ids[rows, self._rows.num_tokens[rows]] = sampled.token_ids[: wanted.num_sampled]
+    def _sample(self, ran: _Ran, failed: dict[int, RowError]) -> tuple[SamplingBatch, SampledBatch]:
+        """Rows that fail have no parameters in the batch; the others' results do not depend on them."""
+        try:
+            return self._try_to_sample(ran, failed)
+        except (StepError, _BatchError) as error:
+            rows = dict.fromkeys(ran.wanted.rows.tolist(), _LEFT_OUT)
+            found: dict[int, RowError] = {}
+            for row in rows.keys() - failed.keys():
+                others = {other: reason for other, reason in rows.items() if other != row}
+                try:
+                    self._try_to_sample(ran, others)
+                except (StepError, _BatchError) as own:
+                    found[row] = row_fault("it was sampled", own)
+            if not found:
+                raise error
+            failed.update(found)
+            return self._try_to_sample(ran, failed)
+
+    def _try_to_sample(self, ran: _Ran, failed: dict[int, RowError]) -> tuple[SamplingBatch, SampledBatch]:
+        try:
+            batch = self._batches.build(ran.wanted, failed)
+            batch, errors = self._processors.apply(ran.wanted, batch, ran.logits, failed)
+        except Exception as error:
+            raise _BatchError("the parameters of some row cannot be gathered") from error
+        failed.update(errors)
+        self.laps.lap("prepare sampling")
+        return batch, self._executable.sample(ran.logits, batch)
+
+    def _append(self, wanted: LogitRows, sampled: SampledBatch, failed: dict[int, RowError]) -> None:
+        rows, tokens = wanted.rows[: wanted.num_sampled], sampled.token_ids[: wanted.num_sampled]
+        try:
+            self._rows.token_ids[rows, self._rows.num_tokens[rows]] = tokens
+        except IndexError:  # a row is full; no count has changed yet
+            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+                self._append_to(row, [token], failed)
+            return
         self._rows.num_tokens[rows] += 1
+
+    def _append_to(self, row: int, tokens: list[int], failed: dict[int, RowError]) -> None:
+        try:
+            self._rows.append(row, tokens)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+            failed[row] = row_fault("its tokens were appended", error)
 
     def _go_ahead(self) -> None:
         """Starts the step that comes next, if nothing intervenes, before anybody looks at this one's tokens."""
-        inputs = self._inputs.ahead()
-        if inputs is not None and self._eager is not None:
+        assert self._eager is not None, "no rows may begin early"
+        try:
+            inputs = self._inputs.ahead()
+            if inputs is None:
+                return
             self._eager.start(inputs)
-            self._is_ahead = True
-            self.laps.started()
+        except Exception:  # noqa: BLE001 - the step meets it again in its turn, where the row to blame is found
+            _log.exception("a step could not begin early")
+            self._inputs.give_up()
+            self.rest()
+            return
+        self._is_ahead = True
+        self.laps.started()
 
     def _result(
-        self,
-        plan: StepPlan,
-        wanted: LogitRows,
-        batch: SamplingBatch,
-        sampled: SampledBatch,
-        logits: Logits,
-        failed: dict[int, RowError],
-        began_early: bool,
+        self, plan: StepPlan, ran: _Ran, batch: SamplingBatch, sampled: SampledBatch, failed: dict[int, RowError]
     ) -> StepResult:
+        wanted = ran.wanted
         count = wanted.num_sampled
         rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
-        errors = {}
-        if sampled.num_failed:
-            for at in np.flatnonzero(tokens < 0).tolist():
-                errors[int(rows[at])] = _why_no_token(logits.row(at))
+        errors = rows_without_token(wanted, sampled, ran.logits)
         advance = self._grammars.advance(rows, tokens)
         said = [[token] for token in tokens.tolist()]
         if advance.forced:
             for own, row in zip(said, rows.tolist(), strict=True):
                 forced = advance.forced.get(row, [])
-                self._rows.append(row, forced)
+                self._append_to(row, forced, failed)
                 own += forced
-        logprobs: dict[int, TokenLogprobs] = {}
-        prompt_logprobs: dict[int, list[TokenLogprobs]] = {}
-        if sampled.logprobs is not None:
-            for at in np.flatnonzero(batch.num_logprobs != NO_LOGPROBS).tolist():
-                row, entry = int(wanted.rows[at]), _token_logprobs(sampled, at, int(batch.num_logprobs[at]))
-                if at < count:
-                    logprobs[row] = entry
-                else:
-                    prompt_logprobs.setdefault(row, []).append(entry)
+        logprobs = row_logprobs(wanted, batch, sampled, errors)
         for row in rows.tolist() if self._rows.prompt_logprobs else ():
             self._rows.prompt_logprobs.pop(row, None)  # the prompt is behind it
+        if failed:
+            of_row = dict(zip(rows.tolist(), said, strict=True))
+            said = [of_row.get(chunk.row, []) for chunk in plan.chunks if chunk.sample]
         return StepResult(
             plan.step,
             said,
-            logprobs,
-            prompt_logprobs,
+            logprobs.sampled,
+            logprobs.prompt,
             errors | advance.errors | failed,
             completed=frozenset(advance.completed),
-            began_early=began_early,
+            began_early=ran.began_early,
         )
 
 
-def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:
-    assert sampled.logprobs is not None
-    assert sampled.logprob_ids is not None
-    assert sampled.ranks is not None
-    ids = sampled.logprob_ids[at, : 1 + count]
-    return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
+def _narrowed(plan: StepPlan, failed: Collection[int]) -> StepPlan:
+    return _of_chunks(plan, tuple(chunk for chunk in plan.chunks if chunk.row not in failed))
 
 
-def _why_no_token(logits: Float32Array) -> RowError:
-    if np.isnan(logits).any():
-        return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
-    limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
-    return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")
+def _of_chunks(plan: StepPlan, chunks: tuple[Chunk, ...]) -> StepPlan:
+    num_tokens = sum(chunk.length for chunk in chunks)
+    return msgspec.structs.replace(plan, chunks=chunks, num_tokens=num_tokens, goes_on=False)

@@ -12,4 +12,8 @@ class BindError(ApplianceError):
 
 
 class StepError(ApplianceError):
-    """A step's inputs are out of bounds; nothing has run."""
+    """Inputs of a step, or of its sampling, are out of bounds; nothing has run."""
+
+
+class ExecutableError(ApplianceError):
+    """An executable cannot go on, whatever its inputs are: it was closed, or its library failed."""

@@ -12,7 +12,7 @@ from appliance.base.native import library_path
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.cpu.library import Library
-from appliance.kernels.errors import BindError, KernelSetError, StepError
+from appliance.kernels.errors import BindError, ExecutableError, KernelSetError, StepError
 from appliance.kernels.execution import Placement
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
@@ -172,7 +172,7 @@ def test_a_closed_executable_refuses(native: CpuKernelSet) -> None:
     graph = Graph()
     executable = native.bind(graph.program(graph.given(np.zeros((4, 32), np.float32))), graph.weights, execution_of())
     executable.close()
-    with pytest.raises(StepError, match="closed"):
+    with pytest.raises(ExecutableError, match="closed"):
         executable.run(plain_step(2))
 
 

@@ -34,13 +34,13 @@ class StepBuilder:
     ) -> None:
         """Schedules the next `length` tokens of a running sequence, and drafts behind its last one."""
         start = sequence.num_computed
-        end = start + length
-        sample = end == len(sequence.tokens)
-        is_decode, length = sequence.has_run_prompt, length + num_drafts
-        self.chunks.append(
-            Chunk(sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts)
-        )
-        sequence.num_computed = end + num_drafts
+        sample = start + length == len(sequence.tokens)
+        if num_drafts:
+            length += num_drafts
+        is_decode = sequence.has_run_prompt
+        chunk = Chunk(sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts)
+        self.chunks.append(chunk)
+        sequence.num_computed = start + length
         self.num_tokens += length
         self.budget -= length
         self.logits -= length if sequence.prompt_logprobs_left is not None else sample + num_drafts

@@ -26,24 +26,30 @@ class DecodeRules:
             if not sequence.has_run_prompt:
                 prefills.append(sequence)
                 continue
-            if step.budget == 0:
+            budget = step.budget
+            if budget == 0:
                 break
-            length = min(len(sequence.tokens) - sequence.num_computed, step.budget)
+            length = len(sequence.tokens) - sequence.num_computed
+            if length > budget:
+                length = budget
             end = sequence.num_computed + length
+            room = len(sequence.block_table) * block_size
             new_blocks: tuple[int, ...] = ()
-            if end > len(sequence.block_table) * block_size:
-                room = self._room_for(sequence, end)
-                if room is None:
+            if end > room:
+                grown = self._room_for(sequence, end)
+                if grown is None:
                     break
-                new_blocks = room
+                new_blocks, room = grown, len(sequence.block_table) * block_size
             if sequence.drafts:
                 self._append_with_drafts(step, sequence, length, new_blocks)
                 continue
             is_last = end + 1 >= sequence.stop_length
-            if end == len(sequence.block_table) * block_size and not is_last:
+            if end == room and not is_last:
                 new_blocks += self._room_ahead(sequence, end + 1)
+                room = len(sequence.block_table) * block_size
             step.append(sequence, length, new_blocks)
-            step.num_going_on += length == 1 and not is_last and end < len(sequence.block_table) * block_size
+            if length == 1 and end < room and not is_last:
+                step.num_going_on += 1
         return prefills
 
     def _append_with_drafts(

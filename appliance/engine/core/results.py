@@ -4,24 +4,30 @@ from collections.abc import Callable
 
 from appliance.engine.core.books import Books
 from appliance.engine.core.counters import Counters
-from appliance.engine.core.sequence import Request, Sequence
-from appliance.engine.messages import FinishReason, RequestTimes, SequenceOutput
+from appliance.engine.core.sequence import Request, Sequence, Status
+from appliance.engine.messages import ErrorKind, FinishReason, RequestTimes, SequenceOutput
 from appliance.engine.step import RowError, StepPlan, StepResult
 
+Fault = Callable[[str, BaseException], RowError]  # (what was done, what was raised)
 Outputs = dict[bytes, list[SequenceOutput]]  # by client
 
 
 class ResultTaker:
-    """Appends tokens to sequences, ends those that are complete or failed, and makes the outputs."""
+    """Appends tokens to sequences, ends those that are complete or failed, and makes the outputs.
 
-    def __init__(self, books: Books, counters: Counters, clock: Callable[[], float]) -> None:
+    `fault` tells why a sequence fails that met an exception while its tokens were taken over.
+    """
+
+    def __init__(self, books: Books, counters: Counters, clock: Callable[[], float], fault: Fault) -> None:
         self._books = books
+        self._fault = fault
         self._counters = counters
         self._clock = clock
 
     def take(self, plan: StepPlan, result: StepResult) -> Outputs:
         """Takes over a step's result. `plan` must be the last one scheduled."""
         outputs: Outputs = {}
+        spoiled = self._spoiled(plan, result) if result.errors else frozenset()
         sampled = iter(result.tokens)
         for chunk in plan.chunks:
             tokens = next(sampled) if chunk.sample else None
@@ -29,12 +35,18 @@ class ResultTaker:
             assert sequence is not None, "rows change hands between steps only"
             if chunk.row in result.errors:
                 output = self._fail(sequence, result.errors[chunk.row])
+            elif spoiled and not spoiled.isdisjoint(sequence.block_table[sequence.num_dropped :]):
+                self._books.preempt(sequence)  # it read what the failed one was to store: that is computed again
+                continue
             else:
-                if chunk.row in result.prompt_logprobs:
-                    sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
-                if tokens is None:
-                    continue
-                output = self._append(sequence, chunk.num_drafts, tokens, result)
+                try:
+                    if chunk.row in result.prompt_logprobs:
+                        sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
+                    if tokens is None:
+                        continue
+                    output = self._append(sequence, chunk.num_drafts, tokens, result)
+                except Exception as error:  # noqa: BLE001 - whatever it was, it is this sequence's
+                    output = self._fail(sequence, self._fault("its tokens were taken over", error))
             client = sequence.request.client
             if client in outputs:
                 outputs[client].append(output)
@@ -42,11 +54,22 @@ class ResultTaker:
                 outputs[client] = [output]
         return outputs
 
+    def _spoiled(self, plan: StepPlan, result: StepResult) -> frozenset[int]:
+        """Blocks that failed rows were to fill in this step, and that others may have been given with it."""
+        blocks: set[int] = set()
+        for chunk in plan.chunks:
+            sequence = self._books.by_row[chunk.row]
+            if chunk.row in result.errors and sequence is not None:
+                first = max(sequence.num_dropped, chunk.start // self._books.kv.block_size)
+                blocks.update(sequence.block_table[first:])
+        return frozenset(blocks)
+
     def _append(self, sequence: Sequence, num_drafts: int, said: list[int], result: StepResult) -> SequenceOutput:
         first = not sequence.has_output
         if num_drafts:
             sequence.num_computed -= num_drafts - _num_agreed(sequence.drafts, said)
-        sequence.drafts = result.drafts.get(sequence.row, [])
+        if num_drafts or result.drafts:
+            sequence.drafts = result.drafts.get(sequence.row, [])
         tokens, ending = _taken(sequence, said, sequence.row in result.completed)
         if num_drafts:
             self._books.kv.register(sequence)  # now, as the blocks may fall out of a window before the next step
@@ -79,7 +102,8 @@ class ResultTaker:
         return self._ended(sequence, error)
 
     def _fail(self, sequence: Sequence, error: RowError) -> SequenceOutput:
-        self._books.finish(sequence, trusted=False)
+        if sequence.status is not Status.FINISHED:
+            self._books.finish(sequence, trusted=False)
         return self._ended(sequence, error)
 
     def _ended(self, sequence: Sequence, error: RowError | None) -> SequenceOutput:
@@ -114,6 +138,11 @@ def _taken(
             return said[:count], ending
     is_open = ending is None or ending[0] is FinishReason.LENGTH
     return said, (FinishReason.STOP, None) if is_open and is_complete else ending
+
+
+def plain_fault(doing: str, error: BaseException) -> RowError:
+    """The fault of a scheduler by itself: it writes no log."""
+    return RowError(ErrorKind.INTERNAL, f"a fault ended this sequence while {doing} ({type(error).__name__})")
 
 
 def ended_output(

@@ -12,7 +12,7 @@ from appliance.engine.core.counters import Counters
 from appliance.engine.core.planning import StepPlanner
 from appliance.engine.core.policy import POLICIES
 from appliance.engine.core.requests import RequestFactory
-from appliance.engine.core.results import Outputs, ResultTaker
+from appliance.engine.core.results import Fault, Outputs, ResultTaker, plain_fault
 from appliance.engine.core.sequence import Status
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import EngineStats, ErrorKind, GenerateRequest, SchedulerCaps
@@ -24,11 +24,13 @@ class Scheduler:
     """Continuous batching over a paged cache. Every change of state happens in add, abort, schedule and commit.
 
     A step takes all decodes first, then the prompts that run already, then waiting ones. When blocks run out the last
-    sequence in policy order is preempted: its blocks are given back and its tokens are computed again later. Only a
-    sequence that is not in the step yet is ever preempted.
+    sequence in policy order is preempted: its blocks are given back and its tokens are computed again later. While a
+    step is put together, only a sequence that is not in it yet is preempted.
     """
 
-    def __init__(self, config: SchedulerConfig, clock: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self, config: SchedulerConfig, clock: Callable[[], float] = lambda: 0.0, fault: Fault = plain_fault
+    ) -> None:
         self.config = config
         self._clock = clock  # asked when a request comes, starts, has its first token and ends
         self._books = Books(config)
@@ -36,7 +38,7 @@ class Scheduler:
         self._factory = RequestFactory(config, POLICIES[config.policy])
         self._planner = StepPlanner(self._books, config)
         self._counters = Counters()
-        self._results = ResultTaker(self._books, self._counters, clock)
+        self._results = ResultTaker(self._books, self._counters, clock, fault)
 
     # Intake
 

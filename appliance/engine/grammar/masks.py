@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from appliance.engine.faults import row_fault
 from appliance.engine.grammar.interface import Matcher, MatcherError
 from appliance.engine.grammar.threads import deep_stacks
 from appliance.engine.messages import ErrorKind
@@ -31,7 +32,7 @@ class _Row:
     stops: tuple[int, ...]
     may_force: bool
     allowed: np.ndarray | None
-    error: str | None = None
+    error: RowError | None = None
     budget_s: float = FILL_BUDGET_S
 
 
@@ -76,7 +77,7 @@ class GrammarMasks:
         try:
             state.matcher.consume(new.token_ids[new.num_prompt_tokens :])
         except MatcherError as error:
-            state.error = str(error)
+            state.error = _failed(error)
 
     def drop(self, row: int) -> None:
         self._by_row.pop(row, None)
@@ -106,10 +107,15 @@ class GrammarMasks:
             state = self._by_row.get(row)
             if state is None or token in state.ends:
                 continue
+            if state.error is not None:
+                result.errors[row] = state.error
+                continue
             try:
                 self._advance(row, state, token, result)
             except MatcherError as error:
-                result.errors[row] = _failed(str(error))
+                result.errors[row] = _failed(error)
+            except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it; the row alone fails
+                result.errors[row] = row_fault("its constraint took in a token", error)
         return result
 
     def close(self) -> None:
@@ -117,8 +123,6 @@ class GrammarMasks:
             self._thread.shutdown()
 
     def _advance(self, row: int, state: _Row, token: int, result: Advance) -> None:
-        if state.error is not None:
-            raise MatcherError(state.error)
         if token < 0:
             return
         matcher = state.matcher
@@ -126,6 +130,8 @@ class GrammarMasks:
         if state.may_force and not matcher.is_complete:
             room = self._rows.token_ids.shape[1] - int(self._rows.num_tokens[row])
             if forced := matcher.forced()[: max(0, room)]:
+                if not 0 <= min(forced) <= max(forced) < self._rows.vocab_size:
+                    raise MatcherError("it forces a token that the model does not have")
                 matcher.consume(forced)
                 result.forced[row] = forced
         if matcher.is_complete:
@@ -138,7 +144,9 @@ class GrammarMasks:
                 try:
                     self._fill_row(bits, state)
                 except MatcherError as error:
-                    state.error = str(error)
+                    state.error = _failed(error)
+                except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it
+                    state.error = row_fault("its mask was filled", error)
             if state.error is not None:
                 bits[:] = 0
 
@@ -157,5 +165,5 @@ class GrammarMasks:
             bits &= state.allowed
 
 
-def _failed(reason: str) -> RowError:
-    return RowError(ErrorKind.INVALID, f"the constraint cannot be followed any further: {reason}")
+def _failed(error: MatcherError) -> RowError:
+    return RowError(ErrorKind.INVALID, f"the constraint cannot be followed any further: {error}")

@@ -5,6 +5,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 
 from appliance.catalog.sampling import COLUMNS
 
+INVALID_ARGUMENT = 1  # of appl_status
 ABI_VERSION = 9
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}

@@ -16,7 +16,7 @@ from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
-from appliance.kernels.errors import BindError, StepError
+from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
 from appliance.kernels.host import check_host
 from appliance.kernels.interface import FewLogits, StepInputs
@@ -113,7 +113,7 @@ class CpuExecutable:
             self._step.point_to(inputs)
             status = self._run(self._program, self._step.reference)
         if status != 0:
-            raise StepError(self._library.last_error())
+            raise self._library.step_error(status)
         num_rows = inputs.sampled_rows.shape[0]
         if self._last_logits.num_rows != num_rows:
             self._last_logits = HostLogits(self._logits[:num_rows])
@@ -123,8 +123,9 @@ class CpuExecutable:
         """Another thread leads the step; with one thread there is none, and `run` does all of it. Raises as `run`."""
         self.cancel()
         self._step.point_to(inputs)
-        if self._library.functions.appl_program_start(self._program, self._step.reference) != 0:
-            raise StepError(self._library.last_error())
+        status = self._library.functions.appl_program_start(self._program, self._step.reference)
+        if status != 0:
+            raise self._library.step_error(status)
         self._started = inputs.revision
 
     def cancel(self) -> None:
@@ -143,8 +144,9 @@ class CpuExecutable:
         """Raises StepError for a block that is not there."""
         self.cancel()
         array = np.array(pairs, np.int32).reshape(-1, 2)
-        if self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array)) != 0:
-            raise StepError(self._library.last_error())
+        status = self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array))
+        if status != 0:
+            raise self._library.step_error(status)
 
     def prefault(self, block: int) -> None:
         self._kv_cache.prefault(block)
@@ -229,4 +231,4 @@ def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:
 
 
 def _closed(*_: object) -> int:
-    raise StepError("the executable was closed")
+    raise ExecutableError("the executable was closed")

@@ -8,7 +8,7 @@ import pathlib
 from appliance.base.native import build_hint, built_levels, library_path
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.kernels.cpu import abi
-from appliance.kernels.errors import BindError, KernelSetError
+from appliance.kernels.errors import BindError, ExecutableError, KernelSetError, StepError
 
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
 
@@ -33,6 +33,11 @@ class Library:
 
     def last_error(self) -> str:
         return bytes(self.functions.appl_last_error()).decode()
+
+    def step_error(self, status: int) -> StepError | ExecutableError:
+        """Why a step did not run: its inputs, or the library itself."""
+        kind = StepError if status == abi.INVALID_ARGUMENT else ExecutableError
+        return kind(self.last_error())
 
     def check(self, status: int, context: str) -> None:
         """Raises BindError with the library's own words."""

@@ -7,7 +7,6 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.memory import row_stride
-from appliance.kernels.errors import StepError
 from appliance.kernels.logits import HostLogits
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
 
@@ -31,8 +30,9 @@ class NativeSampler:
         if self._most_logprobs != NO_LOGPROBS:
             _allocate_logprobs(result, self._most_logprobs)
             _point_to_logprobs(self._call, result)
-        if self._sample(self._pool, self._reference) != 0:
-            raise StepError(self._library.last_error())
+        status = self._sample(self._pool, self._reference)
+        if status != 0:
+            raise self._library.step_error(status)
         result.num_failed = int(np.count_nonzero(self._token_ids == NO_TOKEN))
         return result
 

@@ -1,0 +1,64 @@
+"""From what a step sampled to what the scheduler is told of its rows."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from appliance.engine.faults import row_fault
+from appliance.engine.inputs import LogitRows
+from appliance.engine.messages import ErrorKind, TokenLogprobs
+from appliance.engine.step import RowError
+from appliance.kernels.logits import Float32Array, Logits
+from appliance.kernels.sampling import NO_LOGPROBS, SampledBatch, SamplingBatch
+
+
+@dataclass(slots=True)
+class RowLogprobs:
+    """Log-probabilities by row: of the sampled token, and of the prompt's tokens."""
+
+    sampled: dict[int, TokenLogprobs] = field(default_factory=dict)
+    prompt: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+def row_logprobs(
+    wanted: LogitRows, batch: SamplingBatch, sampled: SampledBatch, errors: dict[int, RowError]
+) -> RowLogprobs:
+    """Adds the rows whose log-probabilities cannot be told to `errors`."""
+    found = RowLogprobs()
+    if sampled.logprobs is None:
+        return found
+    for at in np.flatnonzero(batch.num_logprobs != NO_LOGPROBS).tolist():
+        row = int(wanted.rows[at])
+        try:
+            entry = _token_logprobs(sampled, at, int(batch.num_logprobs[at]))
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+            errors[row] = row_fault("its log-probabilities were read", error)
+            continue
+        if at < wanted.num_sampled:
+            found.sampled[row] = entry
+        else:
+            found.prompt.setdefault(row, []).append(entry)
+    return found
+
+
+def rows_without_token(wanted: LogitRows, sampled: SampledBatch, logits: Logits) -> dict[int, RowError]:
+    """Why each row that was to be sampled, and has no token, has none."""
+    if not sampled.num_failed:
+        return {}
+    missing = np.flatnonzero(sampled.token_ids[: wanted.num_sampled] < 0).tolist()
+    return {int(wanted.rows[at]): _why_no_token(logits.row(at)) for at in missing}
+
+
+def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:
+    assert sampled.logprobs is not None
+    assert sampled.logprob_ids is not None
+    assert sampled.ranks is not None
+    ids = sampled.logprob_ids[at, : 1 + count]
+    return TokenLogprobs(ids.tolist(), sampled.logprobs[at, : 1 + count].tolist(), int(sampled.ranks[at]))
+
+
+def _why_no_token(logits: Float32Array) -> RowError:
+    if np.isnan(logits).any():
+        return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
+    limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
+    return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")
