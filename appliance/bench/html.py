@@ -7,7 +7,7 @@ from itertools import accumulate
 import msgspec
 
 from appliance.bench.plot import Points, cumulative, line_chart
-from appliance.bench.record import RequestRecord
+from appliance.bench.record import MeasuredRequest
 from appliance.bench.result import FIGURES, BenchResult
 from appliance.bench.text import unit_of
 
@@ -64,7 +64,7 @@ def _table(result: BenchResult) -> str:
     return f"<table><tr><th>figure</th><th>median</th><th>min</th><th>max</th></tr>{''.join(rows)}</table>"
 
 
-def _plots(records: Sequence[RequestRecord]) -> str:
+def _plots(records: Sequence[MeasuredRequest]) -> str:
     done = [record for record in records if record.error is None]
     streamed = [record for record in done if record.token_times]
     charts = [
@@ -84,7 +84,7 @@ def _plots(records: Sequence[RequestRecord]) -> str:
     return "".join(charts)
 
 
-def _rate(records: Sequence[RequestRecord], bins: int = 60) -> Points:
+def _rate(records: Sequence[MeasuredRequest], bins: int = 60) -> Points:
     arrivals = [pair for r in records for pair in zip(r.token_times, r.token_counts, strict=True)]
     if len(arrivals) < 2:
         return []
@@ -96,7 +96,7 @@ def _rate(records: Sequence[RequestRecord], bins: int = 60) -> Points:
     return [((index + 0.5) * width, total / width) for index, total in enumerate(totals)]
 
 
-def _in_flight(records: Sequence[RequestRecord]) -> Points:
+def _in_flight(records: Sequence[MeasuredRequest]) -> Points:
     changes = sorted([(r.started, 1) for r in records] + [(r.finished, -1) for r in records])
     if not changes:
         return []

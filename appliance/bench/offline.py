@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.bench.online import Tick
-from appliance.bench.record import RequestRecord
+from appliance.bench.record import MeasuredRequest
 from appliance.bench.scenario import Scenario
 from appliance.bench.workload import WorkItem, make_workload
 from appliance.engine.inproc import InprocEngine
@@ -18,7 +18,7 @@ from appliance.engine.profile import EngineProfile
 
 def run_profiled(
     scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
-) -> tuple[list[list[RequestRecord]], EngineProfile]:
+) -> tuple[list[list[MeasuredRequest]], EngineProfile]:
     """Runs the scenario as run_offline does, and profiles all rounds."""
     _warm_up(scenario, engine, eos_token_ids, vocab_size)
     engine.call("start_profile")
@@ -28,13 +28,13 @@ def run_profiled(
 
 def run_offline(
     scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int, tick: Tick
-) -> list[list[RequestRecord]]:
+) -> list[list[MeasuredRequest]]:
     """One list of records a round. Raises ApplianceError when the workload has text prompts (an engine takes ids)."""
     _warm_up(scenario, engine, eos_token_ids, vocab_size)
     rounds = []
     for index in range(scenario.repeats):
         items = make_workload(scenario, vocab_size, index)
-        records: list[RequestRecord] = []
+        records: list[MeasuredRequest] = []
         for number, batch in enumerate(_batches(scenario, items)):
             records += _run_batch(scenario, engine, eos_token_ids, batch, f"{index}/{number}")
             tick(len(records), len(items))
@@ -44,7 +44,7 @@ def run_offline(
 
 def run_closed(
     scenario: Scenario, engine: InprocEngine, eos_token_ids: tuple[int, ...], vocab_size: int
-) -> list[RequestRecord]:
+) -> list[MeasuredRequest]:
     """One round with at most `scenario.max_concurrency` requests open, as clients that wait for their answers."""
     _warm_up(scenario, engine, eos_token_ids, vocab_size)
     items = make_workload(scenario, vocab_size, 0)
@@ -69,16 +69,16 @@ def _run_batch(
     items: Sequence[WorkItem],
     label: str,
     most: int | None = None,
-) -> list[RequestRecord]:
+) -> list[MeasuredRequest]:
     """most: requests that are open at once; None is all."""
-    records: dict[str, RequestRecord] = {}
+    records: dict[str, MeasuredRequest] = {}
     waiting = deque((f"bench/{label}/{i}", item) for i, item in enumerate(items))
     open_keys: set[str] = set()
     while waiting or open_keys:
         now = time.perf_counter()
         while waiting and (most is None or len(open_keys) < most):
             key, item = waiting.popleft()
-            records[key] = RequestRecord(started=now)
+            records[key] = MeasuredRequest(started=now)
             open_keys.add(key)
             engine.send(_request(key, item, scenario, eos_token_ids))
         events = engine.receive()
@@ -94,7 +94,7 @@ def _run_batch(
     return list(records.values())
 
 
-def _note(record: RequestRecord, output: SequenceOutput, now: float) -> bool:
+def _note(record: MeasuredRequest, output: SequenceOutput, now: float) -> bool:
     """Adds an output to its record; whether the request ended with it."""
     if output.token_ids:
         record.token_times.append(now)

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from appliance.bench.record import RequestRecord
+from appliance.bench.record import MeasuredRequest
 from appliance.bench.scenario import Scenario
-from appliance.bench.sse import CompletionClient, Target
+from appliance.bench.sse import BenchTarget, CompletionClient
 from appliance.bench.workload import WorkItem, make_workload
 
 Tick = Callable[[int, int], None]  # (requests done, requests)
@@ -27,8 +27,8 @@ def _nothing() -> None:
 
 
 def run_online(
-    scenario: Scenario, target: Target, vocab_size: int, tick: Tick, warmed_up: Callable[[], None] = _nothing
-) -> list[list[RequestRecord]]:
+    scenario: Scenario, target: BenchTarget, vocab_size: int, tick: Tick, warmed_up: Callable[[], None] = _nothing
+) -> list[list[MeasuredRequest]]:
     """One list of records a round. A round's tokens differ from the others', so a prefix cache gains nothing.
 
     warmed_up: called before the first round.
@@ -37,8 +37,8 @@ def run_online(
 
 
 async def _rounds(
-    scenario: Scenario, target: Target, vocab_size: int, tick: Tick, warmed_up: Callable[[], None]
-) -> list[list[RequestRecord]]:
+    scenario: Scenario, target: BenchTarget, vocab_size: int, tick: Tick, warmed_up: Callable[[], None]
+) -> list[list[MeasuredRequest]]:
     async with CompletionClient(target) as client:
         warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
         for item in warmups:
@@ -52,11 +52,11 @@ async def _rounds(
 
 async def _round(
     scenario: Scenario, client: CompletionClient, items: list[WorkItem], tick: Tick
-) -> list[RequestRecord]:
+) -> list[MeasuredRequest]:
     slots = asyncio.Semaphore(scenario.max_concurrency or len(items) or 1)
     sampling = request_sampling(scenario)
     start = time.perf_counter()
-    records: list[RequestRecord] = []
+    records: list[MeasuredRequest] = []
 
     async def one(item: WorkItem) -> None:
         await asyncio.sleep(max(0.0, start + item.arrival_s - time.perf_counter()))

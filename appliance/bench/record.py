@@ -10,7 +10,7 @@ from appliance.base.percentiles import percentile
 PERCENTILES = (50, 90, 95, 99)
 
 
-class RequestRecord(msgspec.Struct, kw_only=True):
+class MeasuredRequest(msgspec.Struct, kw_only=True):
     """token_times: one entry each time output arrived, with the tokens that came with it in `token_counts`."""
 
     started: float
@@ -78,7 +78,7 @@ def distribution(values: Iterable[float]) -> Distribution | None:
     return Distribution(mean=statistics.fmean(ordered), max=ordered[-1], **ranks)
 
 
-def summarize(records: Sequence[RequestRecord], slo: Mapping[str, float]) -> RoundFigures:
+def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> RoundFigures:
     done = [record for record in records if record.error is None]
     started = min((record.started for record in records), default=0.0)
     duration = max((record.finished for record in records), default=0.0) - started
@@ -103,7 +103,7 @@ def summarize(records: Sequence[RequestRecord], slo: Mapping[str, float]) -> Rou
     )
 
 
-def meets_slo(record: RequestRecord, slo: Mapping[str, float]) -> bool:
+def meets_slo(record: MeasuredRequest, slo: Mapping[str, float]) -> bool:
     """Whether one request kept every target. A target is named metric_percentile; goodput takes each as a bound."""
     measured = {"ttft": record.ttft, "itl": record.tpot, "tpot": record.tpot, "e2el": record.e2el}
     for name, bound in slo.items():
@@ -133,7 +133,7 @@ def missed_targets(rounds: Sequence[RoundFigures], slo: Mapping[str, float]) -> 
     return missed
 
 
-def _latencies(done: Sequence[RequestRecord]) -> dict[str, Distribution]:
+def _latencies(done: Sequence[MeasuredRequest]) -> dict[str, Distribution]:
     streamed = [record for record in done if record.token_times]
     found = {
         "ttft": distribution(record.ttft for record in streamed),

@@ -4,18 +4,18 @@ import httpx
 import msgspec
 
 from appliance.base.errors import ApplianceError
-from appliance.bench.sse import Target
+from appliance.bench.sse import BenchTarget
 from appliance.engine.profile import EngineProfile
 
 TIMEOUT_S = 60.0  # the call waits for the step that runs
 
 
-def start_profile(target: Target) -> None:
+def start_profile(target: BenchTarget) -> None:
     """Raises ApplianceError when the server has no such route."""
     _post(target, "start")
 
 
-def stop_profile(target: Target) -> EngineProfile:
+def stop_profile(target: BenchTarget) -> EngineProfile:
     """Raises ApplianceError when there is none: another client has stopped it, or the engine began anew."""
     profile = msgspec.json.decode(_post(target, "stop"), type=EngineProfile | None)
     if profile is None:
@@ -23,7 +23,7 @@ def stop_profile(target: Target) -> EngineProfile:
     return profile
 
 
-def _post(target: Target, action: str) -> bytes:
+def _post(target: BenchTarget, action: str) -> bytes:
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     root = target.url.rstrip("/").removesuffix("/v1")
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from appliance.base.errors import NotComparableError
-from appliance.bench.record import RequestRecord, RoundFigures
+from appliance.bench.record import MeasuredRequest, RoundFigures
 from appliance.bench.roofline import Roofline
 from appliance.bench.scenario import Scenario
 from appliance.engine.profile import EngineProfile
@@ -56,7 +56,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     time: str  # ISO 8601, UTC
     figures: dict[str, Spread]
     rounds: tuple[RoundFigures, ...]
-    records: tuple[RequestRecord, ...]  # of the last round
+    records: tuple[MeasuredRequest, ...]  # of the last round
     slo: dict[str, float] = {}
     floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
     profile: EngineProfile | None = None  # of all rounds

@@ -14,7 +14,7 @@ from appliance.hardware.facts import HardwareFacts, MeasuredFacts
 MODEL = "model"  # the phase that operators are part of
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class RooflinePart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a step: an operator, or the Python work around the model. Times are seconds a step."""
 
     name: str
@@ -35,7 +35,7 @@ class Roofline(msgspec.Struct, frozen=True, kw_only=True):
     tokens: float
     seconds: float
     floor_s: float
-    parts: tuple[Part, ...]  # the slowest first; together they are the step
+    parts: tuple[RooflinePart, ...]  # the slowest first; together they are the step
     given_floor_s: float = 0.0
     shared_keys: float = 0.0
 
@@ -69,7 +69,7 @@ def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None, giv
     operators = [_operator(each, steps.steps, measured) for each in steps.operators]
     in_operators = sum(part.seconds for part in operators)
     around = [
-        Part(name=_phase_name(name), seconds=seconds / steps.steps - (in_operators if name == MODEL else 0.0))
+        RooflinePart(name=_phase_name(name), seconds=seconds / steps.steps - (in_operators if name == MODEL else 0.0))
         for name, seconds in steps.phases.items()
     ]
     parts = sorted(operators + around, key=lambda part: -part.seconds)
@@ -85,7 +85,7 @@ def _of_kind(kind: str, steps: StepsProfile, measured: MeasuredFacts | None, giv
     )
 
 
-def _operator(operator: OperatorProfile, steps: int, measured: MeasuredFacts | None) -> Part:
+def _operator(operator: OperatorProfile, steps: int, measured: MeasuredFacts | None) -> RooflinePart:
     floor_s, bound = 0.0, ""
     if measured is not None:
         peak = {"f32": measured.f32_peak, "bf16": measured.bf16_peak, "int8": measured.int8_peak}[operator.unit]
@@ -93,7 +93,7 @@ def _operator(operator: OperatorProfile, steps: int, measured: MeasuredFacts | N
         computing = operator.operations / peak if peak else 0.0
         floor_s = max(reading, computing) / steps
         bound = "" if floor_s == 0 else "memory" if reading >= computing else operator.unit
-    return Part(name=operator.label, seconds=operator.seconds / steps, floor_s=floor_s, bound=bound)
+    return RooflinePart(name=operator.label, seconds=operator.seconds / steps, floor_s=floor_s, bound=bound)
 
 
 def _phase_name(phase: str) -> str:

@@ -12,12 +12,12 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.bench.machine import mean_rates, rates_now
 from appliance.bench.online import Tick, run_online
-from appliance.bench.record import RequestRecord, summarize
+from appliance.bench.record import MeasuredRequest, summarize
 from appliance.bench.remote_profile import start_profile, stop_profile
 from appliance.bench.result import BenchResult, spread_of
 from appliance.bench.roofline import measured_or_refuse, rooflines
 from appliance.bench.scenario import Scenario
-from appliance.bench.sse import Target
+from appliance.bench.sse import BenchTarget
 from appliance.engine.profile import EngineProfile
 from appliance.hardware.facts import HardwareFacts, MeasuredFacts
 from appliance.plan.types import EnginePlan
@@ -26,7 +26,7 @@ from appliance.plan.types import EnginePlan
 DEFAULT_VOCAB_SIZE = 30_000
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class BenchSubject(msgspec.Struct, frozen=True, kw_only=True):
     """What is measured, in words and digests."""
 
     label: str
@@ -38,7 +38,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
 
     @classmethod
-    def of_plan(cls, plan: EnginePlan, target: str, label: str, floor: dict[str, float] | None = None) -> "Subject":
+    def of_plan(
+        cls, plan: EnginePlan, target: str, label: str, floor: dict[str, float] | None = None
+    ) -> "BenchSubject":
         return cls(
             label=label,
             target=target,
@@ -55,8 +57,8 @@ Depth = Literal["figures", "profile", "roofline"]  # how much is asked about whe
 
 def bench_server(
     scenario: Scenario,
-    target: Target,
-    subject: Subject,
+    target: BenchTarget,
+    subject: BenchSubject,
     vocab_size: int,
     facts: HardwareFacts,
     tick: Tick,
@@ -74,7 +76,7 @@ def bench_server(
 def bench_in_process(
     scenario: Scenario,
     plan: EnginePlan,
-    subject: Subject,
+    subject: BenchSubject,
     vocab_size: int,
     facts: HardwareFacts,
     tick: Tick,
@@ -121,7 +123,7 @@ def _profiled(result: BenchResult, profile: EngineProfile, rates: _Rates | None)
 
 
 def _result(
-    scenario: Scenario, subject: Subject, facts: HardwareFacts, records: Sequence[Sequence[RequestRecord]]
+    scenario: Scenario, subject: BenchSubject, facts: HardwareFacts, records: Sequence[Sequence[MeasuredRequest]]
 ) -> BenchResult:
     rounds = tuple(summarize(one, subject.slo) for one in records)
     if not any(figures.completed for figures in rounds):

@@ -15,11 +15,11 @@ import msgspec
 import orjson
 
 from appliance.base.errors import ApplianceError
-from appliance.bench.record import RequestRecord
+from appliance.bench.record import MeasuredRequest
 from appliance.bench.workload import WorkItem
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class BenchTarget(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI server. `url` is its root, with or without /v1. extra: fields merged into every body."""
 
     url: str
@@ -35,9 +35,9 @@ class _Exchange(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.done: asyncio.Future[None] | None = None
-        self._reset(RequestRecord(started=0.0))
+        self._reset(MeasuredRequest(started=0.0))
 
-    def _reset(self, record: RequestRecord) -> None:
+    def _reset(self, record: MeasuredRequest) -> None:
         self.record = record
         self.body = bytearray()
         self.streaming = False
@@ -45,7 +45,7 @@ class _Exchange(asyncio.Protocol):
         self.keep_alive = True
         self._parser = httptools.HttpResponseParser(self)
 
-    def begin(self, record: RequestRecord, request: bytes) -> "asyncio.Future[None]":
+    def begin(self, record: MeasuredRequest, request: bytes) -> "asyncio.Future[None]":
         assert self.transport is not None
         self._reset(record)
         self.done = asyncio.get_running_loop().create_future()
@@ -119,7 +119,7 @@ class _Exchange(asyncio.Protocol):
 class CompletionClient:
     """Sends work items to /v1/completions of a target. Use as an async context manager."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: BenchTarget) -> None:
         parts = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ApplianceError(f"not a URL of a server: {target.url!r}", hint="such as http://127.0.0.1:8000")
@@ -137,10 +137,10 @@ class CompletionClient:
             if exchange.transport is not None:
                 exchange.transport.close()
 
-    async def send(self, item: WorkItem, sampling: dict[str, Any], *, stream: bool) -> RequestRecord:
+    async def send(self, item: WorkItem, sampling: dict[str, Any], *, stream: bool) -> MeasuredRequest:
         """Runs one request to its end. Errors are recorded, never raised."""
         request = self._encode(item, sampling, stream)
-        record = RequestRecord(started=time.perf_counter())
+        record = MeasuredRequest(started=time.perf_counter())
         try:
             exchange = await self._answered(record, request)
         except (OSError, TimeoutError) as error:
@@ -155,7 +155,7 @@ class CompletionClient:
             record.output_tokens = sum(record.token_counts)
         return record
 
-    async def _answered(self, record: RequestRecord, request: bytes) -> _Exchange:
+    async def _answered(self, record: MeasuredRequest, request: bytes) -> _Exchange:
         """A server may close an idle connection just when we use it again; a new one is then asked instead."""
         while self._idle:
             exchange = self._idle.pop()
@@ -194,7 +194,7 @@ class CompletionClient:
         return head.encode() + payload
 
 
-def _read_usage(record: RequestRecord, data: bytes | bytearray) -> None:
+def _read_usage(record: MeasuredRequest, data: bytes | bytearray) -> None:
     try:
         usage = orjson.loads(data).get("usage") or {}
     except (orjson.JSONDecodeError, AttributeError) as error:

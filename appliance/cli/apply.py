@@ -18,7 +18,7 @@ from appliance.cli.arguments.lifecycle import ApplyArguments
 from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
-from appliance.deploy.execute import Applier, ApplyResult, Wanted
+from appliance.deploy.execute import Applier, ApplyResult, DesiredState
 from appliance.deploy.launch import server_command
 from appliance.deploy.lock import changing
 from appliance.deploy.observe import observe
@@ -53,7 +53,7 @@ def run(arguments: ApplyArguments) -> int:
         print(f"warning: {warning.message}", file=sys.stderr)
     for text in prepared.plan.warnings:
         print(f"warning: {text}", file=sys.stderr)
-    wanted = Wanted(
+    wanted = DesiredState(
         plan=prepared.plan,
         spec_file=str(Path(spec).resolve()),
         spec_text=prepared.loaded.text,
@@ -70,7 +70,7 @@ def _require_locked(spec: str, plan: EnginePlan) -> None:
     require_same(lock_path(Path(spec)), collect_lock(plan))
 
 
-def bring_about(wanted: Wanted, arguments: ApplyArguments, printer: "Printer", phases: PhaseClock) -> int:
+def bring_about(wanted: DesiredState, arguments: ApplyArguments, printer: "Printer", phases: PhaseClock) -> int:
     """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""
     printer.counts = wanted.plan.model.show_load_progress
     state = DeploymentState(state_dir(), wanted.plan.name)
@@ -103,7 +103,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _become_the_server(state: DeploymentState, wanted: Wanted) -> None:
+def _become_the_server(state: DeploymentState, wanted: DesiredState) -> None:
     """Turns this process into the server, with the same pid and output, for containers and systemd."""
     seen = observe(state)
     if seen.readiness is not Readiness.DEAD and seen.current is not None:

@@ -8,7 +8,7 @@ from appliance.base.errors import ExitCode
 from appliance.cli.arguments.spec import AuditArguments
 from appliance.cli.spec_target import spec_target
 from appliance.deploy.audit.exposure import ExposedRoute, exposed_routes, reach_of
-from appliance.deploy.audit.finding import Finding
+from appliance.deploy.audit.finding import AuditFinding
 from appliance.deploy.audit.policy import Policy, load_policy
 from appliance.deploy.audit.rules import audit
 from appliance.plan.prepare import prepare
@@ -29,7 +29,10 @@ def run(arguments: AuditArguments) -> int:
 
 
 def _json(
-    serving: ServingPlan, findings: Sequence[Finding], failures: Sequence[Finding], routes: Sequence[ExposedRoute]
+    serving: ServingPlan,
+    findings: Sequence[AuditFinding],
+    failures: Sequence[AuditFinding],
+    routes: Sequence[ExposedRoute],
 ) -> str:
     return json.dumps(
         {
@@ -44,7 +47,10 @@ def _json(
 
 
 def _text(
-    serving: ServingPlan, findings: Sequence[Finding], failures: Sequence[Finding], routes: Sequence[ExposedRoute]
+    serving: ServingPlan,
+    findings: Sequence[AuditFinding],
+    failures: Sequence[AuditFinding],
+    routes: Sequence[ExposedRoute],
 ) -> str:
     where = serving.front.uds or f"{serving.host}:{serving.port}"
     lines = [f"listens on {where}, reached from: {reach_of(serving)}", ""]

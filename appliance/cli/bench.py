@@ -15,9 +15,9 @@ from appliance.bench.changes import parse_changes
 from appliance.bench.html import render_html
 from appliance.bench.record import missed_targets
 from appliance.bench.result import BenchResult, compare, load, save
-from appliance.bench.run import DEFAULT_VOCAB_SIZE, Depth, Subject, bench_in_process, bench_server
+from appliance.bench.run import DEFAULT_VOCAB_SIZE, BenchSubject, Depth, bench_in_process, bench_server
 from appliance.bench.scenario import PRESETS, Kind, Scenario
-from appliance.bench.sse import Target
+from appliance.bench.sse import BenchTarget
 from appliance.bench.text import render, render_comparison, render_profile
 from appliance.cli.arguments.bench import BenchArguments, BenchServeArguments
 from appliance.cli.own_logs import configure_own_logs
@@ -61,7 +61,7 @@ def run_serve(arguments: BenchServeArguments) -> int:
         if prepared is not None:
             subject = _subject(scenario, prepared, target.url, arguments.label)
         else:
-            subject = Subject(label=arguments.label or target.url, target=target.url, model=target.model)
+            subject = BenchSubject(label=arguments.label or target.url, target=target.url, model=target.model)
         vocab_size = _vocab_size(arguments, prepared)
         return bench_server(scenario, target, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
 
@@ -131,8 +131,8 @@ def _named(table: dict[str, Scenario], name: str, what: str) -> Scenario:
     return table[name]
 
 
-def _subject(scenario: Scenario, prepared: "Prepared", where: str, label: str | None) -> Subject:
-    return Subject.of_plan(prepared.plan, where, label or "appliance", estimated(scenario, prepared))
+def _subject(scenario: Scenario, prepared: "Prepared", where: str, label: str | None) -> BenchSubject:
+    return BenchSubject.of_plan(prepared.plan, where, label or "appliance", estimated(scenario, prepared))
 
 
 def _vocab_size(arguments: BenchArguments, prepared: "Prepared | None") -> int:
@@ -165,7 +165,7 @@ def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
     return floor
 
 
-def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> Target:
+def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> BenchTarget:
     """Raises ApplianceError when no server answers there."""
     url = arguments.url or (_deployed_url(plan) if plan is not None else "")
     root = url.rstrip("/").removesuffix("/v1")
@@ -179,7 +179,7 @@ def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> Target:
         hint = f"start it with: appliance apply {arguments.spec}" if arguments.spec else "is it running?"
         raise ApplianceError(f"no OpenAI server answers at {root}: {error}", hint=hint) from error
     model = arguments.model or (listed[0] if listed else "")
-    return Target(url=root, model=model, api_key=api_key)
+    return BenchTarget(url=root, model=model, api_key=api_key)
 
 
 def _deployed_url(plan: EnginePlan) -> str:

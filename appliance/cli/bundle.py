@@ -8,7 +8,7 @@ import msgspec
 from appliance.base.environ import state_dir
 from appliance.base.errors import ExitCode
 from appliance.deploy.bundle.archive import write_archive
-from appliance.deploy.bundle.collect import Wanted, collect_bundle
+from appliance.deploy.bundle.collect import BundleSource, collect_bundle
 from appliance.deploy.bundle.contents import MANIFEST, Manifest
 from appliance.deploy.bundle.replay import Replayed, replay
 from appliance.deploy.naming import running
@@ -34,14 +34,14 @@ def run(file: str, target: str, as_json: bool = False) -> int:
     return ExitCode.OK
 
 
-def _wanted(target: str) -> Wanted | None:
+def _wanted(target: str) -> BundleSource | None:
     if Path(target).suffix in (".yaml", ".yml"):
-        return Wanted(text=written_text(Path(target)), file=target)
+        return BundleSource(text=written_text(Path(target)), file=target)
     if not target and len(deployment_names(state_dir())) != 1:
         return None
     current = running(target)
     generation = DeploymentState(state_dir(), current.name).generation(current.generation)
-    return Wanted(text=generation.spec_text, file=current.spec_file, overrides=generation.overrides)
+    return BundleSource(text=generation.spec_text, file=current.spec_file, overrides=generation.overrides)
 
 
 def run_plan(file: str, overrides: Sequence[str], *, as_json: bool = False, explain: bool = False) -> int:

@@ -6,7 +6,7 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ExitCode
 from appliance.cli.arguments.lifecycle import DiffArguments
 from appliance.cli.spec_target import spec_target
-from appliance.deploy.difference import Difference, difference
+from appliance.deploy.difference import PendingChanges, difference
 from appliance.deploy.observe import observe
 from appliance.deploy.reconcile import shown
 from appliance.deploy.state import DeploymentState
@@ -23,7 +23,7 @@ def run(arguments: DiffArguments) -> int:
     return ExitCode.INVALID if found.is_pending else ExitCode.OK
 
 
-def _as_text(found: Difference) -> str:
+def _as_text(found: PendingChanges) -> str:
     runs = f"generation {found.generation} runs" if found.generation else "nothing runs"
     if not found.is_pending:
         return f"{found.name}: {runs}; no change"
@@ -44,13 +44,13 @@ def _as_text(found: Difference) -> str:
     return "\n".join([*lines, "", found.description, f"expected unavailability: {_unavailable(found)}"])
 
 
-def _unavailable(found: Difference) -> str:
+def _unavailable(found: PendingChanges) -> str:
     if found.unavailable_s is None:
         return "not known yet"
     return "none" if not found.unavailable_s else f"about {found.unavailable_s:g} s, as the last start took"
 
 
-def _as_json(found: Difference) -> str:
+def _as_json(found: PendingChanges) -> str:
     body = {
         "name": found.name,
         "pending": found.is_pending,

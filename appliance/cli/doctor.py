@@ -12,7 +12,14 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.cli.measure import measure
 from appliance.cli.profile import describe
-from appliance.hardware import HardwareError, HardwareFacts, Selection, load_profiles, probe_machine, select_profile
+from appliance.hardware import (
+    HardwareError,
+    HardwareFacts,
+    ProfileSelection,
+    load_profiles,
+    probe_machine,
+    select_profile,
+)
 from appliance.hardware.measured import store_measured
 from appliance.kernels.binding import load_kernel_set
 
@@ -59,7 +66,7 @@ def _status(name: str) -> _KernelStatus:
     return _KernelStatus(name, True, None)
 
 
-def _print(facts: HardwareFacts, selection: Selection, kernels: list[_KernelStatus]) -> None:
+def _print(facts: HardwareFacts, selection: ProfileSelection, kernels: list[_KernelStatus]) -> None:
     cpu, memory, profile = facts.cpu, facts.memory, selection.profile
     caches = f"L1d {format_size(cpu.l1d_bytes)}, L2 {format_size(cpu.l2_bytes)} a core; L3 {format_size(cpu.l3_bytes)}"
     limit = f" (of {format_size(memory.total_bytes)})" if memory.limit_bytes < memory.total_bytes else ""
@@ -98,7 +105,7 @@ def _measured_line(name: str, unit: str, every: float | None, one: float | None)
     return f"{name:<13} {every / 1e9:.1f} {unit}{of_one}"
 
 
-def _as_json(facts: HardwareFacts, selection: Selection, kernels: list[_KernelStatus]) -> dict[str, object]:
+def _as_json(facts: HardwareFacts, selection: ProfileSelection, kernels: list[_KernelStatus]) -> dict[str, object]:
     return {
         "version": __version__,
         "hardware": msgspec.to_builtins(facts),

@@ -6,7 +6,7 @@ from appliance import __version__
 from appliance.base.errors import ApplianceError
 from appliance.cli.apply import Printer, bring_about
 from appliance.cli.arguments.lifecycle import ApplyArguments, RollbackArguments
-from appliance.deploy.execute import Wanted
+from appliance.deploy.execute import DesiredState
 from appliance.deploy.naming import find_deployment
 from appliance.deploy.phases import PhaseClock
 from appliance.deploy.state import DeploymentState, Generation
@@ -19,7 +19,7 @@ def run(arguments: RollbackArguments) -> int:
     generation = _chosen(state, arguments.generation)
     current = state.current()
     phases, printer = PhaseClock("resolve"), Printer(quiet=arguments.as_json)
-    wanted = Wanted(
+    wanted = DesiredState(
         plan=_plan(generation),
         spec_file=current.spec_file if current is not None else generation.spec_file,
         spec_text=generation.spec_text,

@@ -14,7 +14,7 @@ from appliance.base.errors import ApplyError
 from appliance.deploy.follow import EventReader
 from appliance.deploy.process import ProcessId, is_running
 from appliance.deploy.state import Generation, write_atomically, written_to
-from appliance.service.control import CONTROL_FILE, ControlCommand, Handover, Reload, Retire
+from appliance.service.control import CONTROL_FILE, ControlCommand, Handover, Reload, RetireCommand
 from appliance.service.status_file import STATUS_FILE
 
 _POLL_S = 0.01
@@ -32,7 +32,7 @@ def reload(process: ProcessId, home: Generation, plan: Path) -> None:
 
 def retire(process: ProcessId, home: Generation) -> None:
     """Returns when the server accepts no more connections. It ends by itself. Raises ApplyError."""
-    _tell(process, home, Retire(_new_id()))
+    _tell(process, home, RetireCommand(_new_id()))
 
 
 def take_listener(process: ProcessId, home: Generation) -> socket.socket:

@@ -35,7 +35,7 @@ class FieldChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class PendingChanges:
     """`unavailable_s`: how long no request is answered; None where nothing has been measured yet."""
 
     name: str
@@ -56,13 +56,13 @@ class Difference:
 
 def difference(
     state: DeploymentState, seen: Observation, wanted: EnginePlan, spec_data: Mapping[str, Any]
-) -> Difference:
-    """`spec_data` as of Wanted."""
+) -> PendingChanges:
+    """`spec_data` as of DesiredState."""
     actions = reconcile(seen, wanted)
     current = seen.current
     before = state.generation(current.generation).spec_data() if current is not None else None
     how = _how(actions, wanted)
-    return Difference(
+    return PendingChanges(
         name=state.name,
         generation=current.generation if current is not None else 0,
         actions=actions,

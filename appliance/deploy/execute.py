@@ -16,20 +16,20 @@ from appliance.deploy.phases import Phase, PhaseClock
 from appliance.deploy.process import terminate
 from appliance.deploy.reconcile import Action, Observation, Readiness, Verb, reconcile
 from appliance.deploy.room import has_room
-from appliance.deploy.starting import END_MARGIN_S, Progress, Start, Starter, describe
+from appliance.deploy.starting import END_MARGIN_S, ServerStart, Starter, StartReporter, describe
 from appliance.deploy.state import KILLED, CurrentState, DeploymentState, Generation, Result
 from appliance.deploy.swap import Running, Swapper
 from appliance.plan.types import EnginePlan
 
 
-class Reporter(Progress, Protocol):
+class Reporter(StartReporter, Protocol):
     """Hears what happens while it happens."""
 
     def action(self, action: Action) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredState:
     """`spec_data`: the spec with every default, secrets masked."""
 
     plan: EnginePlan
@@ -63,7 +63,7 @@ class Applier:
     has_room: Callable[[EnginePlan], bool] = has_room
     clock: Callable[[], float] = time.monotonic
 
-    def apply(self, wanted: Wanted) -> ApplyResult:
+    def apply(self, wanted: DesiredState) -> ApplyResult:
         """Returns when the planned server is ready. Raises ApplyError; then what served before serves."""
         self.tidy()
         seen = observe(self.state)
@@ -96,7 +96,7 @@ class Applier:
         self._end_leftovers()
         self.state.sweep()
 
-    def _carry_out(self, action: Action, wanted: Wanted, seen: Observation) -> tuple[CurrentState, str]:
+    def _carry_out(self, action: Action, wanted: DesiredState, seen: Observation) -> tuple[CurrentState, str]:
         """Makes a generation, and writes down what became of it."""
         generation = self.state.new_generation(
             wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
@@ -105,7 +105,7 @@ class Applier:
         before = seen.current.generation if seen.current is not None else 0
         began = self.clock()
         is_gated = how in ("beside", "in place") and not wanted.rollback_of
-        start = Start(generation, wanted.plan, wanted.spec_file, is_gated=is_gated)
+        start = ServerStart(generation, wanted.plan, wanted.spec_file, is_gated=is_gated)
         reason = ""
         try:
             current = self._run(how, start, seen)
@@ -142,7 +142,7 @@ class Applier:
             return "beside" if self.has_room(plan) else "in place"
         return action.verb.value
 
-    def _run(self, how: str, start: Start, seen: Observation) -> CurrentState:
+    def _run(self, how: str, start: ServerStart, seen: Observation) -> CurrentState:
         if how == "start" or seen.current is None or seen.plan is None:
             return self._swapper.start(start)
         if how == "reload":
@@ -150,7 +150,7 @@ class Applier:
         old = Running(seen.current, seen.plan)
         return self._swapper.beside(old, start) if how == "beside" else self._swapper.in_place(old, start)
 
-    def _reload(self, start: Start, current: CurrentState) -> CurrentState:
+    def _reload(self, start: ServerStart, current: CurrentState) -> CurrentState:
         """Until the server has answered it is written down that it may follow either plan."""
         self._begin("reload")
         self.state.write_current(msgspec.structs.replace(current, pending=start.generation.number))

@@ -18,7 +18,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     status: int
     body: Any  # parsed JSON; None when it is not JSON
 
@@ -67,7 +67,7 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, parts.port or 443, timeout=timeout_s, context=context)
 
 
-def ask(url: str, path: str, timeout_s: float = 2.0) -> Answer | None:
+def ask(url: str, path: str, timeout_s: float = 2.0) -> ProbeAnswer | None:
     """Sends a GET; None when no answer comes in time."""
     connection = _connection(url, timeout_s)
     try:
@@ -75,15 +75,15 @@ def ask(url: str, path: str, timeout_s: float = 2.0) -> Answer | None:
         response = connection.getresponse()
         data = response.read()
     except (ssl.SSLError, http.client.RemoteDisconnected):  # a handshake, then the end
-        return Answer(_WANTS_CERTIFICATE, None) if url.startswith("https:") else None
+        return ProbeAnswer(_WANTS_CERTIFICATE, None) if url.startswith("https:") else None
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
     try:
-        return Answer(response.status, msgspec.json.decode(data))
+        return ProbeAnswer(response.status, msgspec.json.decode(data))
     except msgspec.DecodeError:
-        return Answer(response.status, None)
+        return ProbeAnswer(response.status, None)
 
 
 @dataclass(frozen=True, slots=True)

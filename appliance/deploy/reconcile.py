@@ -52,7 +52,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PlanChange:
     path: str  # of the plan
     old: Any
     new: Any
@@ -76,7 +76,7 @@ class Action:
     verb: Verb
     cause: str
     apply: ApplyClass | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PlanChange, ...] = ()
 
 
 def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
@@ -99,7 +99,7 @@ def reconcile(seen: Observation, wanted: EnginePlan) -> tuple[Action, ...]:
     return (Action(Verb.KEEP, "the same plan runs and is ready"),)
 
 
-def _changed(readiness: Readiness, found: Sequence[Change]) -> tuple[Action, ...]:
+def _changed(readiness: Readiness, found: Sequence[PlanChange]) -> tuple[Action, ...]:
     apply = highest(change.apply for change in found)
     cause = _because(found)
     if readiness is not Readiness.READY:  # it serves no request yet
@@ -112,14 +112,14 @@ def _replaced(cause: str) -> tuple[Action, ...]:
     return Action(Verb.STOP, cause), Action(Verb.START, cause)
 
 
-def changes(old: EnginePlan, new: EnginePlan) -> list[Change]:
+def changes(old: EnginePlan, new: EnginePlan) -> list[PlanChange]:
     """Every planned value that differs and that a server reads, in the order of the plan."""
     before, after = dict(_flat(msgspec.to_builtins(old))), dict(_flat(msgspec.to_builtins(new)))
     paths = [*before, *(path for path in after if path not in before)]
-    return [Change(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
+    return [PlanChange(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
 
 
-def _because(found: Sequence[Change]) -> str:
+def _because(found: Sequence[PlanChange]) -> str:
     more = f" (and {len(found) - _SHOWN_CHANGES} more)" if len(found) > _SHOWN_CHANGES else ""
     return "changed " + "; ".join(map(str, found[:_SHOWN_CHANGES])) + more
 

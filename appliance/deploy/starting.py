@@ -23,7 +23,7 @@ POLL_S = 0.02
 END_MARGIN_S = 5.0  # over the plan's own limit for draining
 
 
-class Progress(Protocol):
+class StartReporter(Protocol):
     """Hears what happens while it happens."""
 
     def phase(self, name: str) -> None: ...
@@ -34,7 +34,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ServerStart:
     """One server that is to run.
 
     listener: the socket it takes over; it then accepts only when it is ready. is_gated: it has to keep the targets of
@@ -50,13 +50,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    reporter: Progress
+    reporter: StartReporter
     phases: PhaseClock
     timeout_s: float
     command: Command = server_command
     clock: Callable[[], float] = time.monotonic
 
-    def launch(self, start: Start, record: Callable[[CurrentState], None]) -> CurrentState:
+    def launch(self, start: ServerStart, record: Callable[[CurrentState], None]) -> CurrentState:
         """`record` writes the new process down before it begins. Raises ApplyError."""
         self.begin("spawn")
         (start.generation.folder / STATUS_FILE).unlink(missing_ok=True)

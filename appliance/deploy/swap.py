@@ -15,7 +15,7 @@ from appliance.base.errors import ApplyError
 from appliance.deploy.control import retire, take_listener
 from appliance.deploy.launch import reap
 from appliance.deploy.process import is_running, terminate
-from appliance.deploy.starting import END_MARGIN_S, POLL_S, Start, Starter
+from appliance.deploy.starting import END_MARGIN_S, POLL_S, ServerStart, Starter
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
 from appliance.plan.types import EnginePlan, ServingPlan
 
@@ -37,7 +37,7 @@ class Swapper:
     state: DeploymentState
     starter: Starter
 
-    def beside(self, old: Running, start: Start) -> CurrentState:
+    def beside(self, old: Running, start: ServerStart) -> CurrentState:
         """Raises ApplyError; the old server has served throughout then, and serves on."""
         with self._listener(old, start.plan) as listener:
             new = self._start_beside(old, replace(start, listener=listener))
@@ -46,7 +46,7 @@ class Swapper:
         self._note(new)
         return new
 
-    def in_place(self, old: Running, start: Start) -> CurrentState:
+    def in_place(self, old: Running, start: ServerStart) -> CurrentState:
         """Raises ApplyError; the old generation was started again then, and after Ctrl-C as well."""
         with self._listener(old, start.plan) as listener:
             self.starter.begin("drain")
@@ -57,13 +57,13 @@ class Swapper:
             except (Exception, KeyboardInterrupt) as failure:
                 self.starter.begin("return")
                 before = self.state.generation(old.current.generation)
-                self.start(Start(before, old.plan, old.current.spec_file, listener))
+                self.start(ServerStart(before, old.plan, old.current.spec_file, listener))
                 if not isinstance(failure, ApplyError):
                     raise
                 told = f"{failure}\ngeneration {before.number} serves again"
                 raise ApplyError(told, hint=failure.hint) from failure
 
-    def start(self, start: Start) -> CurrentState:
+    def start(self, start: ServerStart) -> CurrentState:
         """Where nothing runs. Raises ApplyError; nothing runs then."""
         try:
             launched = self.starter.launch(start, self.state.write_current)
@@ -81,7 +81,7 @@ class Swapper:
         except ApplyError as error:
             self.starter.reporter.warning(str(error))
 
-    def _start_beside(self, old: Running, start: Start) -> CurrentState:
+    def _start_beside(self, old: Running, start: ServerStart) -> CurrentState:
         """The new server is written down as left over until it is ready, the old one from then on."""
 
         def record(new: CurrentState) -> None:

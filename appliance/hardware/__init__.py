@@ -5,7 +5,7 @@ from appliance.hardware.facts import AcceleratorFacts, CpuFacts, HardwareFacts, 
 from appliance.hardware.library import facts_names, find_profile, load_facts, load_profiles
 from appliance.hardware.probe.machine import probe_machine
 from appliance.hardware.profile import Predicate, Profile, ProfileDefaults
-from appliance.hardware.select import ProfileMatch, Selection, match_profile, match_profiles, select_profile
+from appliance.hardware.select import ProfileMatch, ProfileSelection, match_profile, match_profiles, select_profile
 
 __all__ = [
     "AcceleratorFacts",
@@ -18,7 +18,7 @@ __all__ = [
     "Profile",
     "ProfileDefaults",
     "ProfileMatch",
-    "Selection",
+    "ProfileSelection",
     "facts_names",
     "find_profile",
     "load_facts",

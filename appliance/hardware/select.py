@@ -31,7 +31,7 @@ class ProfileMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ProfileSelection:
     """The chosen profile, and every profile with its conditions, the best candidates first."""
 
     profile: Profile
@@ -62,7 +62,7 @@ def match_profiles(facts: HardwareFacts, profiles: Iterable[Profile]) -> tuple[P
     return tuple(sorted(matches, key=lambda match: (not match.matches, -match.profile.priority, match.profile.name)))
 
 
-def select_profile(facts: HardwareFacts, profiles: Iterable[Profile]) -> Selection:
+def select_profile(facts: HardwareFacts, profiles: Iterable[Profile]) -> ProfileSelection:
     """The matching profile of the highest priority.
 
     Raises HardwareError when none matches, or when two of the highest priority do.
@@ -75,7 +75,7 @@ def select_profile(facts: HardwareFacts, profiles: Iterable[Profile]) -> Selecti
     if len(tied) > 1:
         problem = f"profiles {' and '.join(tied)} match {facts.name} with the same priority {matching[0].priority}"
         raise HardwareError(problem, hint="name one in hardware.profile, or change a priority")
-    return Selection(matching[0], candidates)
+    return ProfileSelection(matching[0], candidates)
 
 
 _EXPLAIN: Final = "`appliance profile list --explain` shows every condition"

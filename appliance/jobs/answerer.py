@@ -13,19 +13,19 @@ AsgiApp = Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class LineReply:
     status: int
     request_id: str
     body: bytes  # JSON
 
 
-Answerer = Callable[[str, bytes], Awaitable[Reply]]  # (path, JSON body)
+Answerer = Callable[[str, bytes], Awaitable[LineReply]]  # (path, JSON body)
 
 
 def asgi_answerer(app: AsgiApp) -> Answerer:
     """Calls an HTTP application without sockets, so that a batch gets what a client of the server gets."""
 
-    async def answer(path: str, body: bytes) -> Reply:
+    async def answer(path: str, body: bytes) -> LineReply:
         return await _Call(path, body).run(app)
 
     return answer
@@ -59,9 +59,9 @@ class _Call:
         self._status = 0
         self._pieces: list[bytes] = []
 
-    async def run(self, app: AsgiApp) -> Reply:
+    async def run(self, app: AsgiApp) -> LineReply:
         await app(self._scope, self._receive, self._send)
-        return Reply(self._status, self._request_id, b"".join(self._pieces))
+        return LineReply(self._status, self._request_id, b"".join(self._pieces))
 
     async def _receive(self) -> _Message:
         """The body once; then nothing more, for this client never goes away."""

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from appliance.base.errors import ApplianceError
-from appliance.jobs.answerer import Answerer, Reply
+from appliance.jobs.answerer import Answerer, LineReply
 from appliance.jobs.lines import BatchRequest, InputLine, LineError, parse, read_lines
 from appliance.jobs.output import ErrorCopies, GroupCommit, LineFailure, LineResponse, OutputFile, OutputLine
 from appliance.jobs.progress import BatchProgress
@@ -198,7 +198,7 @@ class _Run:
         failed = None if reply.status < 400 else LineFailure("request_failed", _reason(reply))
         return OutputLine(job.line.key, request.custom_id, response, failed)
 
-    async def _ask(self, request: BatchRequest) -> Reply:
+    async def _ask(self, request: BatchRequest) -> LineReply:
         """Asks again while the engine is full. Raises BatchStoppedError when it is gone."""
         pause = _FIRST_PAUSE_S
         while True:
@@ -212,7 +212,7 @@ class _Run:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _count(self, reply: Reply) -> None:
+    def _count(self, reply: LineReply) -> None:
         if reply.status < 400 and (usage := msgspec.json.decode(reply.body, type=_Answered).usage) is not None:
             self._progress.prompt_tokens += usage.prompt_tokens
             self._progress.completion_tokens += usage.completion_tokens
@@ -226,7 +226,7 @@ class _ErrorBody(msgspec.Struct):
     error: _ErrorText = msgspec.field(default_factory=_ErrorText)
 
 
-def _reason(reply: Reply) -> str:
+def _reason(reply: LineReply) -> str:
     try:
         message = msgspec.json.decode(reply.body, type=_ErrorBody).error.message
     except msgspec.DecodeError:

@@ -24,13 +24,13 @@ class Handover(msgspec.Struct, frozen=True, tag="handover"):
     to: str
 
 
-class Retire(msgspec.Struct, frozen=True, tag="retire"):
+class RetireCommand(msgspec.Struct, frozen=True, tag="retire"):
     """Another server listens on the same socket: accept no more connections, finish what is open, and end."""
 
     id: str
 
 
-ControlCommand = Reload | Handover | Retire
+ControlCommand = Reload | Handover | RetireCommand
 
 
 def read_command(folder: Path) -> ControlCommand:

@@ -24,7 +24,7 @@ from appliance.spec.sections.work import BatchSection, BenchSection
 API_VERSION = "appliance/v1"
 
 
-class Head(Section):
+class SpecHead(Section):
     """The fields that are no sections."""
 
     api_version: Literal["appliance/v1"] = field(REQUIRED, "Version of this format.")
@@ -54,7 +54,7 @@ class Head(Section):
     )
 
 
-class DeploymentSpec(Head):
+class DeploymentSpec(SpecHead):
     """What the user wrote; it may say `auto`. Sections that are None were not written and are off."""
 
     doc: ClassVar[str] = "One deployment: a model, the machine it runs on, and how it is served."

@@ -5,16 +5,16 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from appliance.spec.deployment import DeploymentSpec, Head
+from appliance.spec.deployment import DeploymentSpec, SpecHead
 from appliance.spec.fields import Section
 from appliance.spec.tree import child_section
 
 
 def validate(data: dict[str, Any]) -> tuple[DeploymentSpec | None, list[ErrorDetails]]:
     """The spec, or what DeploymentSpec.model_validate would find wrong."""
-    head = {name: value for name, value in data.items() if name in Head.model_fields}
-    values, errors = _checked(Head, head, ())
-    found = {name: getattr(values, name) for name in Head.model_fields} if values is not None else {}
+    head = {name: value for name, value in data.items() if name in SpecHead.model_fields}
+    values, errors = _checked(SpecHead, head, ())
+    found = {name: getattr(values, name) for name in SpecHead.model_fields} if values is not None else {}
     for name, value in data.items():
         if name in head:
             continue

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFormat:
+class ModelOutput:
     """What a model writes. A reasoning format without a script is read by the tool format of its name.
 
     reads_all: that tool format, which is used whether or not a request has tools.
@@ -78,16 +78,16 @@ class OutputFormat:
         return _Chain(*stages)
 
 
-def load_output_format(tools: str | None, reasoning: str | None) -> OutputFormat:
+def load_output_format(tools: str | None, reasoning: str | None) -> ModelOutput:
     """By import path, "module:NAME" or "module.NAME". Raises ApplianceError for what is not there, or is no format."""
     tool_format = load_format(tools, ToolFormat) if tools else None
     reasoning_format = load_format(reasoning, ReasoningFormat) if reasoning else None
     if reasoning_format is not None and reasoning_format.script is None:
         assert reasoning_format.tool_format is not None
-        return OutputFormat(tool_format, reasoning_format, reasoning_format.tool_format)
+        return ModelOutput(tool_format, reasoning_format, reasoning_format.tool_format)
     if tool_format is not None and tool_format.reads_reasoning:
-        return OutputFormat(tool_format, None, tool_format)
-    return OutputFormat(tool_format, reasoning_format)
+        return ModelOutput(tool_format, None, tool_format)
+    return ModelOutput(tool_format, reasoning_format)
 
 
 def load_format(path: str, kind: type[T]) -> T:

@@ -8,9 +8,9 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.bench.machine import mean_rates, rates_now
-from appliance.bench.run import Subject, bench_server
+from appliance.bench.run import BenchSubject, bench_server
 from appliance.bench.scenario import Scenario
-from appliance.bench.sse import Target
+from appliance.bench.sse import BenchTarget
 from appliance.engine.scripted import Script
 from appliance.hardware import MeasuredFacts, load_facts, probe_machine
 from appliance.kernels.cpu.abi import LAYOUTS, Rates
@@ -55,9 +55,9 @@ def test_the_mean_of_two_moments() -> None:
 def test_a_roofline_of_a_server_says_what_the_machine_gave(tmp_path: Path) -> None:
     facts = msgspec.structs.replace(probe_machine(), measured=BEST)
     scenario = Scenario(name="t", kind="serve", num_prompts=1, input_len=4, output_len=3, num_warmups=0, repeats=1)
-    subject = Subject(label="t", target="", model="scripted")
+    subject = BenchSubject(label="t", target="", model="scripted")
     with running(tmp_path, Script(), apis=["openai", "debug"]) as server:
-        target = Target(url=server.url, model="scripted", api_key=None)
+        target = BenchTarget(url=server.url, model="scripted", api_key=None)
         result = bench_server(scenario, target, subject, 100, facts, lambda done, total: None, "roofline")
     assert result.measured == BEST
     assert result.given is not None

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.base.percentiles import percentile
-from appliance.bench.record import RequestRecord, meets_slo, missed_targets, summarize
+from appliance.bench.record import MeasuredRequest, meets_slo, missed_targets, summarize
 
 
-def record(start: float, times: list[float], tokens_in: int = 100) -> RequestRecord:
-    return RequestRecord(
+def record(start: float, times: list[float], tokens_in: int = 100) -> MeasuredRequest:
+    return MeasuredRequest(
         started=start,
         finished=times[-1],
         token_times=times,
@@ -27,7 +27,7 @@ def test_percentile_is_numpys(values: list[float], percent: float) -> None:
 
 def test_summary_by_hand() -> None:
     records = [record(0.0, [1.0, 1.5, 2.0]), record(1.0, [1.5, 2.5, 4.0])]
-    failed = RequestRecord(started=0.0, finished=0.1, error="status 500")
+    failed = MeasuredRequest(started=0.0, finished=0.1, error="status 500")
     figures = summarize([*records, failed], {})
     assert (figures.completed, figures.failed, figures.duration_s) == (2, 1, 4.0)
     assert figures.output_throughput == pytest.approx(6 / 4)
@@ -58,6 +58,6 @@ def test_the_median_round_is_judged_and_failures_are_a_miss() -> None:
     rounds = [summarize([record(0.0, [first, first + 0.1])], {}) for first in (0.2, 9.0, 0.3)]
     assert missed_targets(rounds, {"ttft_p95": 0.5}) == []
     assert [line.split()[0] for line in missed_targets(rounds, {"ttft_p95": 0.25})] == ["ttft_p95"]
-    failed = summarize([record(0.0, [0.1]), RequestRecord(started=0.0, finished=0.1, error="status 429")], {})
+    failed = summarize([record(0.0, [0.1]), MeasuredRequest(started=0.0, finished=0.1, error="status 429")], {})
     assert missed_targets([failed], {"ttft_p95": 1.0}) == ["1 of 2 requests failed"]
     assert missed_targets([failed], {}) == []

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.base.errors import NotComparableError
 from appliance.bench.html import render_html
-from appliance.bench.record import RequestRecord, summarize
+from appliance.bench.record import MeasuredRequest, summarize
 from appliance.bench.result import BenchResult, compare, load, save, spread_of
 from appliance.bench.scenario import PRESETS
 from appliance.bench.text import render, render_comparison
@@ -16,7 +16,7 @@ from appliance.bench.text import render, render_comparison
 
 def result(label: str, step: float, preset: str = "online16") -> BenchResult:
     records = tuple(
-        RequestRecord(
+        MeasuredRequest(
             started=i * 0.1,
             finished=i * 0.1 + 4 * step,
             token_times=[i * 0.1 + step * (k + 1) for k in range(4)],

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
-from appliance.bench.record import RequestRecord
-from appliance.bench.sse import CompletionClient, Target
+from appliance.bench.record import MeasuredRequest
+from appliance.bench.sse import BenchTarget, CompletionClient
 from appliance.bench.workload import WorkItem
 
 ITEM = WorkItem(prompt=[1, 2, 3], output_len=4)
@@ -29,7 +29,7 @@ def chunk(data: bytes) -> bytes:
     return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
 
-async def served(answer: Answer, times: int = 1) -> tuple[list[RequestRecord], int]:
+async def served(answer: Answer, times: int = 1) -> tuple[list[MeasuredRequest], int]:
     """Sends ITEM `times` times to a server that answers so; the records, and how many connections it saw."""
     connections = 0
 
@@ -48,7 +48,10 @@ async def served(answer: Answer, times: int = 1) -> tuple[list[RequestRecord], i
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, CompletionClient(Target(url=f"http://127.0.0.1:{port}/v1", model="m", timeout_s=5)) as client:
+    async with (
+        server,
+        CompletionClient(BenchTarget(url=f"http://127.0.0.1:{port}/v1", model="m", timeout_s=5)) as client,
+    ):
         records = [await client.send(ITEM, {"temperature": 0}, stream=True) for _ in range(times)]
     return records, connections
 
@@ -115,7 +118,7 @@ async def test_an_error_event_in_the_stream_fails_the_request() -> None:
 
 
 async def test_a_refused_connection_is_told() -> None:
-    async with CompletionClient(Target(url="http://127.0.0.1:9", model="m")) as client:
+    async with CompletionClient(BenchTarget(url="http://127.0.0.1:9", model="m")) as client:
         record = await client.send(ITEM, {}, stream=False)
     assert record.error is not None
     assert "Error" in record.error

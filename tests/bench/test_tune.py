@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from appliance.base.errors import ApplianceError
-from appliance.bench.record import RequestRecord, RoundFigures, summarize
+from appliance.bench.record import MeasuredRequest, RoundFigures, summarize
 from appliance.bench.tune import LADDERS, Settings, Tuned, tune
 from appliance.cli import tune as verb
 from appliance.cli.arguments.bench import TuneArguments
@@ -32,7 +32,7 @@ def with_settings(plan: EnginePlan, settings: Settings) -> EnginePlan | None:
 
 
 def figures(tokens_per_s: float, ttft_s: float, slo: dict[str, float]) -> RoundFigures:
-    record = RequestRecord(
+    record = MeasuredRequest(
         started=0.0, finished=1.0, token_times=[ttft_s, 1.0], token_counts=[1, 1], input_tokens=1,
         output_tokens=round(1000 * tokens_per_s),
     )  # fmt: skip

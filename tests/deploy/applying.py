@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from appliance.deploy.execute import Applier, ApplyResult, Wanted
+from appliance.deploy.execute import Applier, ApplyResult, DesiredState
 from appliance.deploy.phases import PhaseClock
 from appliance.deploy.reconcile import Action
 from appliance.deploy.state import DeploymentState
@@ -35,21 +35,25 @@ class Heard:
         self.warnings.append(text)
 
 
-def wanted(folder: Path, script: Script | None = None, **changes: object) -> Wanted:
+def wanted(folder: Path, script: Script | None = None, **changes: object) -> DesiredState:
     folder.mkdir(parents=True, exist_ok=True)
     path = write_plan(folder, script or Script(replies=[says("greet", "hello world")]), **changes)
     plan = with_hashes(msgspec.json.decode(path.read_bytes(), type=EnginePlan))
-    return Wanted(plan=plan, spec_file="spec.yaml", spec_text="name: scripted\n")
+    return DesiredState(plan=plan, spec_file="spec.yaml", spec_text="name: scripted\n")
 
 
-def as_wanted(prepared: Prepared) -> Wanted:
+def as_wanted(prepared: Prepared) -> DesiredState:
     """What a spec asks for, as the verb makes it."""
     loaded = prepared.loaded
-    return Wanted(plan=prepared.plan, spec_file="spec.yaml", spec_text=loaded.text, spec_data=loaded.resolved())
+    return DesiredState(plan=prepared.plan, spec_file="spec.yaml", spec_text=loaded.text, spec_data=loaded.resolved())
 
 
 def apply(
-    state: DeploymentState, what: Wanted, heard: Heard | None = None, timeout_s: float = 60.0, has_room: bool = True
+    state: DeploymentState,
+    what: DesiredState,
+    heard: Heard | None = None,
+    timeout_s: float = 60.0,
+    has_room: bool = True,
 ) -> ApplyResult:
     applier = Applier(
         state=state,

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Literal
 
-from appliance.deploy.execute import Wanted, stop
+from appliance.deploy.execute import DesiredState, stop
 from appliance.deploy.lock import changing, owner_of
 from appliance.deploy.observe import observe
 from appliance.deploy.process import ProcessId, descendants, identify, is_running
@@ -40,7 +40,7 @@ class KilledAtPhase(Heard):
 
 
 def in_a_process(
-    state: DeploymentState, what: Wanted, *, has_room: bool = True, heard: Heard | None = None
+    state: DeploymentState, what: DesiredState, *, has_room: bool = True, heard: Heard | None = None
 ) -> ForkProcess:
     """An apply as a command makes it, with the lock, in a process that may be killed."""
 
@@ -119,7 +119,7 @@ def _names(pid: int, folder: str) -> bool:
     return folder.encode() in command and identify(pid) is not None
 
 
-def check_declared(state: DeploymentState, what: Wanted) -> None:
+def check_declared(state: DeploymentState, what: DesiredState) -> None:
     """What runs is what was asked for, and nothing else is there."""
     seen = observe(state)
     assert seen.current is not None
@@ -155,5 +155,5 @@ def check_gone(state: DeploymentState, port: int) -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def choose(random_: random.Random, what: Sequence[Wanted], before: Wanted) -> Wanted:
+def choose(random_: random.Random, what: Sequence[DesiredState], before: DesiredState) -> DesiredState:
     return random_.choice([each for each in what if each is not before])

@@ -134,7 +134,7 @@ APPLY = """
 import sys
 from pathlib import Path
 import msgspec
-from appliance.deploy.execute import Applier, Wanted
+from appliance.deploy.execute import Applier, DesiredState
 from appliance.deploy.phases import PhaseClock
 from appliance.deploy.state import DeploymentState
 from appliance.plan.types import EnginePlan
@@ -147,7 +147,7 @@ class Mute:
 
 plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=EnginePlan)
 state = DeploymentState(Path(sys.argv[2]), plan.name)
-wanted = Wanted(plan=plan, spec_file="", spec_text="")
+wanted = DesiredState(plan=plan, spec_file="", spec_text="")
 Applier(state=state, reporter=Mute(), phases=PhaseClock("resolve"), timeout_s=60.0).apply(wanted)
 """
 

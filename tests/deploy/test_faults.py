@@ -17,7 +17,7 @@ from appliance.base.errors import ApplyError, ExitCode
 from appliance.cli import down, history
 from appliance.cli.apply import _ended_in_order
 from appliance.deploy import state as state_module
-from appliance.deploy.execute import Wanted
+from appliance.deploy.execute import DesiredState
 from appliance.deploy.observe import observe
 from appliance.deploy.process import descendants, identify, is_running
 from appliance.deploy.reconcile import Readiness
@@ -51,7 +51,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-Broken = tuple[Wanted, Heard, float]  # what is applied, what happens meanwhile, how long it may take
+Broken = tuple[DesiredState, Heard, float]  # what is applied, what happens meanwhile, how long it may take
 
 
 def port_is_taken(state: DeploymentState, folder: Path, taken: int) -> Broken:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from appliance.base.errors import ApplyError
-from appliance.deploy.execute import ApplyResult, Wanted
+from appliance.deploy.execute import ApplyResult, DesiredState
 from appliance.deploy.observe import observe
 from appliance.deploy.process import ProcessId, descendants, identify, is_running
 from appliance.deploy.reconcile import Readiness
@@ -171,7 +171,7 @@ def test_certificates_change_under_open_connections(state: DeploymentState, tmp_
     first_files, later_files = ours.issue(tmp_path, "server"), later.issue(tmp_path / "later", "server")
     client = clients.issue(tmp_path, "client")
 
-    def tls(files: tuple[Path, Path], **more: str) -> Wanted:
+    def tls(files: tuple[Path, Path], **more: str) -> DesiredState:
         plan = TlsPlan(certfile=str(files[0]), keyfile=str(files[1]), **more)  # type: ignore[arg-type]
         return wanted(tmp_path / "a", front={"tls": msgspec.to_builtins(plan), "api_servers": api_servers})
 

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.base.errors import SpecError
 from appliance.base.hashing import key_hash
-from appliance.deploy.execute import ApplyResult, Wanted, stop
+from appliance.deploy.execute import ApplyResult, DesiredState, stop
 from appliance.deploy.observe import observe
 from appliance.deploy.process import ProcessId, descendants
 from appliance.deploy.reconcile import Verb, changes, reconcile
@@ -222,13 +222,13 @@ class Deployment:
         (self.folder / "spec.yaml").write_text(self.text)
         self._inputs = prepare(self.folder / "spec.yaml").inputs
 
-    def wanted(self, *overrides: str) -> Wanted:
+    def wanted(self, *overrides: str) -> DesiredState:
         loaded = load_text(self.text, "spec.yaml", overrides, {})
         template = loaded.spec.model.chat_template
         files = replace(self._inputs.files, chat_template=template)
         outcome = run_passes(replace(self._inputs, loaded=loaded, files=files))
         assert not outcome.ledger.refusals, outcome.ledger.refusals
-        return Wanted(plan=outcome.plan, spec_file="spec.yaml", spec_text=self.text)
+        return DesiredState(plan=outcome.plan, spec_file="spec.yaml", spec_text=self.text)
 
     def another(self, path: str) -> tuple[tuple[str, ...], str] | None:
         """What is given, and an override to it that changes the plan; None where this machine or model allows none."""

@@ -8,19 +8,19 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.base.texts import MARK
-from appliance.jobs.answerer import Reply
+from appliance.jobs.answerer import LineReply
 from appliance.jobs.output import OutputFile
 from appliance.jobs.runner import BatchStoppedError
 from tests.jobs.work import echo, read, reply, request, run, write_input
 
 
-async def last_is_first(path: str, body: bytes) -> Reply:
+async def last_is_first(path: str, body: bytes) -> LineReply:
     """The later a request stands, the sooner it is answered."""
     await asyncio.sleep(0.02 * (9 - json.loads(body)["place"]))
     return reply(body)
 
 
-async def nobody(path: str, body: bytes) -> Reply:
+async def nobody(path: str, body: bytes) -> LineReply:
     raise AssertionError("an answered line was asked again")
 
 
@@ -58,7 +58,7 @@ def test_the_window_is_bounded(tmp_path: Path) -> None:
     files = write_input(tmp_path, [request(f"r{i}") for i in range(50)])
     in_flight, most = 0, 0
 
-    async def counted(path: str, body: bytes) -> Reply:
+    async def counted(path: str, body: bytes) -> LineReply:
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
@@ -75,7 +75,7 @@ def test_a_slow_first_line_holds_back_a_bounded_number(tmp_path: Path) -> None:
     release = asyncio.Event()
     asked = 0
 
-    async def first_is_slow(path: str, body: bytes) -> Reply:
+    async def first_is_slow(path: str, body: bytes) -> LineReply:
         nonlocal asked
         asked += 1
         if json.loads(body)["place"] == 0:
@@ -96,7 +96,7 @@ def test_errors_stay_on_their_lines(tmp_path: Path) -> None:
     lines = [request("a"), "{bad", request("a"), request("b", fail=True), "", request("c")]
     files = write_input(tmp_path, lines)
 
-    async def some_fail(path: str, body: bytes) -> Reply:
+    async def some_fail(path: str, body: bytes) -> LineReply:
         return reply(body, 400 if b"fail" in body else 200)
 
     progress = run(files, some_fail)
@@ -171,7 +171,7 @@ def test_a_full_engine_is_asked_again(tmp_path: Path) -> None:
     files = write_input(tmp_path, [request("a")])
     statuses = iter([429, 429, 200])
 
-    async def full(path: str, body: bytes) -> Reply:
+    async def full(path: str, body: bytes) -> LineReply:
         return reply(body, next(statuses))
 
     assert run(files, full).failed == 0
@@ -181,7 +181,7 @@ def test_a_full_engine_is_asked_again(tmp_path: Path) -> None:
 def test_a_dead_engine_stops_the_run_and_the_next_one_goes_on(tmp_path: Path, order: str) -> None:
     files = write_input(tmp_path, [request(f"r{i}", place=i) for i in range(8)])
 
-    async def dies(path: str, body: bytes) -> Reply:
+    async def dies(path: str, body: bytes) -> LineReply:
         return reply(body, 503 if json.loads(body)["place"] == 5 else 200)
 
     with pytest.raises(BatchStoppedError, match="the batch stopped: no"):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.jobs.answerer import Answerer, Reply
+from appliance.jobs.answerer import Answerer, LineReply
 from appliance.jobs.progress import BatchProgress
 from appliance.jobs.runner import BatchFiles, BatchOptions, run_batch
 
@@ -29,13 +29,13 @@ def run(files: BatchFiles, answer: Answerer, **options: Any) -> BatchProgress:
     return asyncio.run(run_batch(files, BatchOptions(**options), answer, lambda progress: None))
 
 
-def reply(body: bytes, status: int = 200) -> Reply:
+def reply(body: bytes, status: int = 200) -> LineReply:
     """Says the request back, with a usage."""
     answer = {"echo": json.loads(body), "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
-    return Reply(status, "r", json.dumps(answer if status < 400 else {"error": {"message": "no"}}).encode())
+    return LineReply(status, "r", json.dumps(answer if status < 400 else {"error": {"message": "no"}}).encode())
 
 
-async def echo(path: str, body: bytes) -> Reply:
+async def echo(path: str, body: bytes) -> LineReply:
     await asyncio.sleep(0)
     return reply(body)
 
@@ -45,7 +45,7 @@ def main() -> None:
     folder, order = Path(sys.argv[1]), sys.argv[2]
     files = BatchFiles(input=folder / "in.jsonl", output=folder / "out.jsonl", errors=folder / "err.jsonl")
 
-    async def slow(path: str, body: bytes) -> Reply:
+    async def slow(path: str, body: bytes) -> LineReply:
         print("asked", flush=True)
         await asyncio.sleep(json.loads(body)["delay"])
         return reply(body)

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.base.errors import ApplianceError
 from appliance.bench.remote_profile import start_profile, stop_profile
-from appliance.bench.sse import Target
+from appliance.bench.sse import BenchTarget
 from appliance.engine.scripted import Script
 
 from .harness import running
@@ -14,7 +14,7 @@ from .harness import running
 
 def test_a_server_is_profiled(tmp_path: Path) -> None:
     with running(tmp_path, Script(), apis=["openai", "debug"]) as server:
-        target = Target(url=server.url, model="scripted", api_key=None)
+        target = BenchTarget(url=server.url, model="scripted", api_key=None)
         start_profile(target)
         with server.http() as client:
             answer = client.post("/v1/completions", json={"model": "scripted", "prompt": "a", "max_tokens": 5})
@@ -30,5 +30,5 @@ def test_a_server_is_profiled(tmp_path: Path) -> None:
 def test_it_is_not_served_unless_asked_for(tmp_path: Path) -> None:
     with running(tmp_path, Script(), apis=["openai"]) as server:
         with pytest.raises(ApplianceError, match="cannot be profiled") as refused:
-            start_profile(Target(url=server.url, model="scripted", api_key=None))
+            start_profile(BenchTarget(url=server.url, model="scripted", api_key=None))
         assert "endpoints.apis" in (refused.value.hint or "")

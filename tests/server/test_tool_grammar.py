@@ -16,7 +16,7 @@ from appliance.plan.types import StructuredPlan
 from appliance.server.http.errors import ApiError
 from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
 from appliance.server.requests.tools import ToolWish
-from appliance.text.output import OutputFormat
+from appliance.text.output import ModelOutput
 from appliance.text.parsing.events import merge_events
 from appliance.text.tools.format import ToolFormat
 from tests.engine.grammar.vocabulary import EOS, byte_tokenizer
@@ -61,7 +61,7 @@ def constraint(form: ToolFormat, wished: ToolWish) -> Constraint:
 
 def parsed(form: ToolFormat, wished: ToolWish, pieces: list[str]) -> Any:
     starts = call_starts(wished, form)
-    parser = OutputFormat(form).new_parser(None, wished.context, None, starts)
+    parser = ModelOutput(form).new_parser(None, wished.context, None, starts)
     assert parser is not None
     events = merge_events([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
     return content_of(events), calls_of(events)

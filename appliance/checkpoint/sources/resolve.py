@@ -22,7 +22,7 @@ from appliance.checkpoint.sources.address import (
 )
 from appliance.checkpoint.sources.hub_page import hub_page
 from appliance.checkpoint.sources.options import Fetch, FetchOptions, Progress, Silent, UnreachableError
-from appliance.checkpoint.sources.store import Store, checked_digest, file_digest
+from appliance.checkpoint.sources.store import CheckpointStore, checked_digest, file_digest
 
 # Named, not imported: each brings a client library that most runs do not need.
 _FETCHERS: Final[dict[type[Address], str]] = {
@@ -50,7 +50,7 @@ def resolve_source(
         raise CheckpointError(source, f"{sha256!r} is not a sha256", "64 hexadecimal digits, in small letters")
     addresses = [parse_address(text, options.base_dir) for text in (source, *mirrors)]
     names = [name for address in addresses if (name := file_name(address)) is not None]
-    store = Store(options.cache_dir)
+    store = CheckpointStore(options.cache_dir)
     if sha256 is not None and (cached := store.lookup(sha256)) is not None:
         return cached
     failures: list[CheckpointError] = []
@@ -70,7 +70,7 @@ def resolve_source(
 
 
 def _obtain(
-    address: Address, name: str, sha256: str | None, store: Store, options: FetchOptions, progress: Progress
+    address: Address, name: str, sha256: str | None, store: CheckpointStore, options: FetchOptions, progress: Progress
 ) -> Path:
     if isinstance(address, PathAddress):
         return _local(address.path, sha256, store, progress)
@@ -94,7 +94,7 @@ def _obtain(
         return path
 
 
-def _local(path: Path, sha256: str | None, store: Store, progress: Progress) -> Path:
+def _local(path: Path, sha256: str | None, store: CheckpointStore, progress: Progress) -> Path:
     if not path.exists():
         raise UnreachableError(str(path), "does not exist")
     if sha256 is None:
@@ -106,7 +106,7 @@ def _local(path: Path, sha256: str | None, store: Store, progress: Progress) -> 
     return path
 
 
-def _linked(path: Path, sha256: str, store: Store, progress: Progress) -> Path:
+def _linked(path: Path, sha256: str, store: CheckpointStore, progress: Progress) -> Path:
     """A file in the hub's cache, checked and linked into ours so that the next start asks nobody."""
     _require_file(path)
     digest = checked_digest(store.root, path, progress)

@@ -18,7 +18,7 @@ from appliance.checkpoint.sources.options import Progress
 _CHUNK: Final = 1 << 22
 
 
-class Store:
+class CheckpointStore:
     """`root/<sha256>/<file>` are checked files; `root/work/<key>/` are unfinished downloads, kept for a resume."""
 
     def __init__(self, root: Path) -> None:

@@ -13,7 +13,7 @@ class Gravity(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     rule: str  # "audit/open-network"
     gravity: Gravity
     path: str  # of the spec

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from appliance.base.errors import ApplianceError, ExitCode
-from appliance.deploy.audit.finding import Finding, Gravity
+from appliance.deploy.audit.finding import AuditFinding, Gravity
 
 
 class PolicyError(ApplianceError):
@@ -20,7 +20,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
 
-    def failures(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    def failures(self, findings: Sequence[AuditFinding]) -> tuple[AuditFinding, ...]:
         bar = Gravity[self.fail_on.upper()]
         return tuple(
             finding

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.deploy.audit.exposure import has_keys, reach_of
-from appliance.deploy.audit.finding import Finding, Gravity
+from appliance.deploy.audit.finding import AuditFinding, Gravity
 from appliance.plan.prepare import Prepared
 from appliance.plan.types import EnginePlan, ServingPlan
 
@@ -17,7 +17,7 @@ LONG_WAIT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AuditSubject:
     prepared: Prepared
 
     @property
@@ -33,50 +33,52 @@ class Subject:
         return reach_of(self.serving) == "network"
 
 
-Rule = Callable[[Subject], Iterator[Finding]]
+Rule = Callable[[AuditSubject], Iterator[AuditFinding]]
 
 
-def open_network(subject: Subject) -> Iterator[Finding]:
+def open_network(subject: AuditSubject) -> Iterator[AuditFinding]:
     if subject.is_public and not has_keys(subject.serving):
         message = f"anyone who reaches {subject.serving.host}:{subject.serving.port} may use the model"
         hint = "add endpoints.auth.keys; `appliance keys new` makes one"
-        yield Finding("audit/open-network", Gravity.HIGH, "endpoints.auth.keys", message, hint)
+        yield AuditFinding("audit/open-network", Gravity.HIGH, "endpoints.auth.keys", message, hint)
 
 
-def plain_text(subject: Subject) -> Iterator[Finding]:
+def plain_text(subject: AuditSubject) -> Iterator[AuditFinding]:
     if subject.is_public and subject.serving.front.tls is None:
         message = "prompts, answers and keys cross the network unencrypted"
         hint = "set endpoints.tls, or bind to loopback behind a proxy that ends TLS"
-        yield Finding("audit/plain-text", Gravity.MEDIUM, "endpoints.tls", message, hint)
+        yield AuditFinding("audit/plain-text", Gravity.MEDIUM, "endpoints.tls", message, hint)
 
 
-def any_host(subject: Subject) -> Iterator[Finding]:
+def any_host(subject: AuditSubject) -> Iterator[AuditFinding]:
     if not subject.serving.front.allowed_hosts:
         message = "any Host header is taken, so a web page can point its own name here"
         hint = "list the names that clients use"
-        yield Finding("audit/any-host", Gravity.LOW, "endpoints.http.allowed_hosts", message, hint)
+        yield AuditFinding("audit/any-host", Gravity.LOW, "endpoints.http.allowed_hosts", message, hint)
 
 
-def any_origin(subject: Subject) -> Iterator[Finding]:
+def any_origin(subject: AuditSubject) -> Iterator[AuditFinding]:
     if "*" in subject.serving.cors_origins:
         gravity = Gravity.MEDIUM if has_keys(subject.serving) else Gravity.HIGH
         message = "every web page may call from its visitors' browsers"
-        yield Finding("audit/any-origin", gravity, "endpoints.cors.allowed_origins", message, "list the origins")
+        yield AuditFinding("audit/any-origin", gravity, "endpoints.cors.allowed_origins", message, "list the origins")
 
 
-def templates_of_requests(subject: Subject) -> Iterator[Finding]:
+def templates_of_requests(subject: AuditSubject) -> Iterator[AuditFinding]:
     if subject.serving.trust_request_chat_template:
         message = "clients may send Jinja templates, which run in this process, if in a sandbox"
         hint = "set model.trust_request_chat_template: false"
         path = "model.trust_request_chat_template"
-        yield Finding("audit/request-template", Gravity.HIGH, path, message, hint)
+        yield AuditFinding("audit/request-template", Gravity.HIGH, path, message, hint)
 
 
-def code_of_others(subject: Subject) -> Iterator[Finding]:
+def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
     spec = subject.prepared.loaded.spec
     if spec.model.trust_remote_code:
         message = "Python code that comes with the checkpoint is run"
-        yield Finding("audit/remote-code", Gravity.HIGH, "model.trust_remote_code", message, "pin model.code_revision")
+        yield AuditFinding(
+            "audit/remote-code", Gravity.HIGH, "model.trust_remote_code", message, "pin model.code_revision"
+        )
     plugins = [("endpoints.http.middleware", name) for name in spec.endpoints.http.middleware]
     if spec.decoding.tool_parser_plugin is not None:
         plugins.append(("decoding.tool_parser_plugin", spec.decoding.tool_parser_plugin))
@@ -84,28 +86,28 @@ def code_of_others(subject: Subject) -> Iterator[Finding]:
         plugins.append(("decoding.logits_processor_pattern", spec.decoding.logits_processor_pattern))
     for path, name in plugins:
         hint = "review it, and pin the package that holds it"
-        yield Finding("audit/plugin", Gravity.MEDIUM, path, f"{name} is imported and run", hint)
+        yield AuditFinding("audit/plugin", Gravity.MEDIUM, path, f"{name} is imported and run", hint)
 
 
-def unpinned_bytes(subject: Subject) -> Iterator[Finding]:
+def unpinned_bytes(subject: AuditSubject) -> Iterator[AuditFinding]:
     model = subject.prepared.loaded.spec.model
     is_local = Path(model.source).expanduser().is_absolute() or model.source.startswith(".")
     if model.sha256 is None and model.revision is None and not is_local and "@" not in model.source:
         message = "the checkpoint may change between two starts"
         hint = "set model.revision to a commit, or model.sha256"
-        yield Finding("audit/unpinned-model", Gravity.MEDIUM, "model.source", message, hint)
+        yield AuditFinding("audit/unpinned-model", Gravity.MEDIUM, "model.source", message, hint)
 
 
-def rules_of_keys(subject: Subject) -> Iterator[Finding]:
+def rules_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
     for name in subject.serving.key_hashes:
         rules = subject.serving.front.key_rules.get(name)
         if rules is None or (rules.requests_per_minute, rules.tokens_per_minute, rules.max_concurrency) == (None,) * 3:
             message = f"the key {name} may use everything at any rate"
             hint = "give it requests_per_minute, tokens_per_minute or max_concurrency"
-            yield Finding("audit/key-unlimited", Gravity.LOW, "endpoints.auth.keys", message, hint)
+            yield AuditFinding("audit/key-unlimited", Gravity.LOW, "endpoints.auth.keys", message, hint)
 
 
-def file_of_keys(subject: Subject) -> Iterator[Finding]:
+def file_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
     name = subject.serving.front.keys_file
     if name is None:
         return
@@ -115,20 +117,20 @@ def file_of_keys(subject: Subject) -> Iterator[Finding]:
         return  # the planner and the server say so themselves
     if mode & stat.S_IWOTH or mode & stat.S_IWGRP:
         message = "others may write the file of keys, and so make keys"
-        yield Finding("audit/keys-writable", Gravity.HIGH, "endpoints.auth.keys_file", message, "chmod go-w")
+        yield AuditFinding("audit/keys-writable", Gravity.HIGH, "endpoints.auth.keys_file", message, "chmod go-w")
 
 
-def shared_cache(subject: Subject) -> Iterator[Finding]:
+def shared_cache(subject: AuditSubject) -> Iterator[AuditFinding]:
     serving = subject.serving
     shares = subject.plan.cache.prefix_caching and not serving.front.isolate_caches
     if shares and (len(serving.key_hashes) > 1 or serving.front.keys_file is not None):
         tells = "its usage" if serving.prompt_tokens_details else "the time it takes"
         message = f"from an answer, by {tells}, one key can learn whether another asked the same"
         hint = "set endpoints.auth.isolate_caches: true"
-        yield Finding("audit/shared-cache", Gravity.LOW, "endpoints.auth.isolate_caches", message, hint)
+        yield AuditFinding("audit/shared-cache", Gravity.LOW, "endpoints.auth.isolate_caches", message, hint)
 
 
-def wide_limits(subject: Subject) -> Iterator[Finding]:
+def wide_limits(subject: AuditSubject) -> Iterator[AuditFinding]:
     serving, front = subject.serving, subject.serving.front
     wide = {
         "endpoints.limits.max_body_bytes": serving.max_body_bytes > LARGE_BODY_BYTES,
@@ -138,17 +140,17 @@ def wide_limits(subject: Subject) -> Iterator[Finding]:
         "endpoints.limits.write_timeout": front.write_timeout_s > LONG_WAIT_S,
     }
     for path in (path for path, is_wide in wide.items() if is_wide):
-        yield Finding("audit/wide-limit", Gravity.LOW, path, "one client can hold much of the server", "lower it")
+        yield AuditFinding("audit/wide-limit", Gravity.LOW, path, "one client can hold much of the server", "lower it")
 
 
-def text_in_logs(subject: Subject) -> Iterator[Finding]:
+def text_in_logs(subject: AuditSubject) -> Iterator[AuditFinding]:
     serving = subject.serving
     if serving.log_requests and serving.max_log_len is None:
         path = "observability.logs.enable_log_requests"
-        yield Finding("audit/logged-text", Gravity.MEDIUM, path, "whole prompts are logged", "set max_log_len")
+        yield AuditFinding("audit/logged-text", Gravity.MEDIUM, path, "whole prompts are logged", "set max_log_len")
 
 
-def for_developers(subject: Subject) -> Iterator[Finding]:
+def for_developers(subject: AuditSubject) -> Iterator[AuditFinding]:
     serving = subject.serving
     switches = {
         "endpoints.apis": "debug" in serving.apis,
@@ -157,7 +159,7 @@ def for_developers(subject: Subject) -> Iterator[Finding]:
     }
     for path in (path for path, is_on in switches.items() if is_on and subject.is_public):
         message = "a route for developers is open to the network"
-        yield Finding("audit/developer-route", Gravity.LOW, path, message, "switch it off where it is not needed")
+        yield AuditFinding("audit/developer-route", Gravity.LOW, path, message, "switch it off where it is not needed")
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -177,7 +179,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def audit(prepared: Prepared) -> tuple[Finding, ...]:
+def audit(prepared: Prepared) -> tuple[AuditFinding, ...]:
     """Gravest first."""
-    found = [finding for rule in RULES for finding in rule(Subject(prepared))]
+    found = [finding for rule in RULES for finding in rule(AuditSubject(prepared))]
     return tuple(sorted(found, key=lambda finding: -finding.gravity))

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class BundleSource:
     """The deployment that a bundle is about. `file`: what relative paths start at, and what the lock lies beside."""
 
     text: str
@@ -57,7 +57,7 @@ class _Gathered:
             self.missing[name] = str(error)
 
 
-def collect_bundle(wanted: Wanted | None) -> dict[str, str]:
+def collect_bundle(wanted: BundleSource | None) -> dict[str, str]:
     """The members of the archive. `wanted` None: only the machine is known."""
     gathered = _Gathered()
     facts = probe_machine()
@@ -87,7 +87,7 @@ def _masked(masker: Masker, name: str, text: str) -> str:
     return _json(masker.data(msgspec.json.decode(text))) if name.endswith(".json") else masker.plain(text)
 
 
-def _about_the_spec(gathered: _Gathered, wanted: Wanted) -> None:
+def _about_the_spec(gathered: _Gathered, wanted: BundleSource) -> None:
     base = Path(wanted.file).resolve().parent
     try:
         loaded = load_text(wanted.text, wanted.file, wanted.overrides, folder=base)

@@ -11,7 +11,7 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.deploy.bundle import contents
 from appliance.deploy.bundle.archive import BundleError, read_archive
 from appliance.deploy.bundle.contents import BUNDLE_VERSION, FilesRecord, Manifest
-from appliance.deploy.reconcile import Change, changes
+from appliance.deploy.reconcile import PlanChange, changes
 from appliance.hardware import HardwareFacts, find_profile, load_profiles
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import ResolvedFiles
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Replayed:
     manifest: Manifest
     plan: EnginePlan
-    changes: tuple[Change, ...]  # from the bundle's plan to this one
+    changes: tuple[PlanChange, ...]  # from the bundle's plan to this one
     is_same: bool  # both digests
 
 

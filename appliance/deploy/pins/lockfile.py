@@ -33,7 +33,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class LockDifference:
     what: str  # "files: model/config.json"
     locked: str | None  # None: not in the lock
     found: str | None  # None: not here
@@ -64,19 +64,19 @@ def read_lock(path: Path) -> Lock:
     return lock
 
 
-def differences(locked: Lock, found: Lock) -> tuple[Difference, ...]:
+def differences(locked: Lock, found: Lock) -> tuple[LockDifference, ...]:
     return tuple(_differences(locked, found))
 
 
-def _differences(locked: Lock, found: Lock) -> Iterator[Difference]:
+def _differences(locked: Lock, found: Lock) -> Iterator[LockDifference]:
     if locked.name != found.name:
-        yield Difference("name", locked.name, found.name)
+        yield LockDifference("name", locked.name, found.name)
     for section in ("files", "planned", "kernels", "packages"):
         was: dict[str, str] = getattr(locked, section)
         now: dict[str, str] = getattr(found, section)
         for name in sorted(was.keys() | now.keys()):
             if was.get(name) != now.get(name):
-                yield Difference(f"{section}: {name}", was.get(name), now.get(name))
+                yield LockDifference(f"{section}: {name}", was.get(name), now.get(name))
 
 
 def require_same(path: Path, found: Lock) -> None:
@@ -88,7 +88,7 @@ def require_same(path: Path, found: Lock) -> None:
         raise LockError(message, hint="mend it, or accept it with `appliance lock`")
 
 
-def told(difference: Difference) -> str:
+def told(difference: LockDifference) -> str:
     return f"{difference.what}: {_short(difference.locked)} in the lock, {_short(difference.found)} here"
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from appliance.deploy.render.documents import dump
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 _METRICS: Final = {  # latency of the slo section -> histogram
     "ttft": "appliance_time_to_first_token_seconds",
@@ -14,13 +14,13 @@ _WINDOW: Final = "5m"
 _PATIENCE: Final = "5m"
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     rules = [*_health_rules(workload), *_slo_rules(workload)]
     group = {"name": f"appliance-{workload.name}", "rules": rules}
     return {f"{workload.name}-alerts.yaml": dump([{"groups": [group]}])}
 
 
-def _health_rules(workload: Workload) -> list[dict[str, Any]]:
+def _health_rules(workload: ServerWorkload) -> list[dict[str, Any]]:
     model = f'model_name="{workload.model_name}"'
     restarts, refused = (
         f"appliance_engine_restarts_total{{{model}}}",
@@ -48,7 +48,7 @@ def _health_rules(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def _slo_rules(workload: Workload) -> list[dict[str, Any]]:
+def _slo_rules(workload: ServerWorkload) -> list[dict[str, Any]]:
     """One rule a target. Targets of `itl` are not here: the server keeps the mean gap of a request, not each gap."""
     rules = []
     for name, seconds in sorted(workload.slo.items()):

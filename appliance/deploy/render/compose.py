@@ -14,10 +14,10 @@ from appliance.deploy.render.container import (
     num_live_failures,
 )
 from appliance.deploy.render.documents import dump
-from appliance.deploy.render.workload import RenderError, Workload
+from appliance.deploy.render.workload import RenderError, ServerWorkload
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     """Raises RenderError where several replicas are asked for: they would share one port."""
     if workload.options.replicas > 1 or workload.options.max_replicas:
         raise RenderError("a compose file publishes one port for one replica", hint="render --to kubernetes")
@@ -30,7 +30,7 @@ def render(workload: Workload) -> dict[str, str]:
     return {"compose.yaml": dump([document])}
 
 
-def _service(workload: Workload) -> dict[str, Any]:
+def _service(workload: ServerWorkload) -> dict[str, Any]:
     volumes: list[Any] = [f"cache:{CACHE_FOLDER}", f"state:{STATE_FOLDER}"]
     if workload.model_path is not None:
         mounted = MODEL_FOLDER / workload.model_path.name
@@ -56,7 +56,7 @@ def _service(workload: Workload) -> dict[str, Any]:
     return {key: value for key, value in service.items() if value not in ({}, [])}
 
 
-def _healthcheck(workload: Workload) -> dict[str, Any]:
+def _healthcheck(workload: ServerWorkload) -> dict[str, Any]:
     url = f"http://127.0.0.1:{workload.port}/livez"
     script = f"import urllib.request; urllib.request.urlopen({url!r}, timeout={PROBE_TIMEOUT_S - 1})"
     return {

@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Final
 
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 SPEC_FILE: Final = PurePosixPath("/specs/deployment.yaml")
 MODEL_FOLDER: Final = PurePosixPath("/models")
@@ -15,7 +15,7 @@ PROBE_PERIOD_S: Final = 5
 PROBE_TIMEOUT_S: Final = 4
 
 
-def arguments(workload: Workload) -> list[str]:
+def arguments(workload: ServerWorkload) -> list[str]:
     """Returns the arguments for the image's entry point, `appliance`."""
     given = list(workload.overrides)
     if workload.model_path is not None:
@@ -24,10 +24,10 @@ def arguments(workload: Workload) -> list[str]:
     return ["apply", "--foreground", str(SPEC_FILE), "--timeout", str(workload.start_timeout_s), *sets]
 
 
-def num_live_failures(workload: Workload) -> int:
+def num_live_failures(workload: ServerWorkload) -> int:
     """Failed probes before a restart: no sooner than our own supervisor has given a silent engine up."""
     return 1 + -(-workload.heartbeat_timeout_s // PROBE_PERIOD_S)
 
 
-def num_start_failures(workload: Workload) -> int:
+def num_start_failures(workload: ServerWorkload) -> int:
     return -(-workload.start_timeout_s // PROBE_PERIOD_S)

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from appliance.deploy.render.names import dashboard_uid
 from appliance.deploy.render.panels import PANELS, Panel
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 _SCHEMA: Final = 39  # of Grafana 10.4 and later
 _WIDTH, _HEIGHT, _COLUMNS = 12, 8, 2
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     dashboard = {
         "uid": dashboard_uid(workload.name),
         "title": f"appliance: {workload.name}",
@@ -27,7 +27,7 @@ def render(workload: Workload) -> dict[str, str]:
     return {f"{workload.name}-dashboard.json": json.dumps(dashboard, indent=1) + "\n"}
 
 
-def _variables(workload: Workload) -> list[dict[str, Any]]:
+def _variables(workload: ServerWorkload) -> list[dict[str, Any]]:
     query = "label_values(appliance_engine_ready, model_name)"
     name = workload.model_name
     return [
@@ -42,7 +42,7 @@ def _variables(workload: Workload) -> list[dict[str, Any]]:
     ]
 
 
-def _panel(panel: Panel, index: int, workload: Workload) -> dict[str, Any]:
+def _panel(panel: Panel, index: int, workload: ServerWorkload) -> dict[str, Any]:
     row, column = divmod(index, _COLUMNS)
     lines = _lines(panel, workload.slo)
     return {

@@ -12,7 +12,7 @@ from appliance import __version__
 from appliance.deploy.render import kubernetes
 from appliance.deploy.render.container import SPEC_FILE
 from appliance.deploy.render.documents import dump
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 # Stand in for template actions while the objects are data. No name of a deployment can look like one.
 _RELEASE: Final = "0release0"
@@ -48,7 +48,7 @@ VALUES_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     """Files of the chart by their paths. Objects are named after the release, so that it can be installed twice."""
     released = dataclasses.replace(workload, name=_RELEASE, spec_text=_SPEC_TEXT)
     objects = kubernetes.objects(released)
@@ -66,7 +66,7 @@ def render(workload: Workload) -> dict[str, str]:
     }
 
 
-def _chart(workload: Workload) -> dict[str, Any]:
+def _chart(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "apiVersion": "v2",
         "name": workload.name,
@@ -140,7 +140,7 @@ def _file_name(each: dict[str, Any]) -> str:
     return f"{each['kind'].lower()}.yaml"
 
 
-def _notes(workload: Workload) -> str:
+def _notes(workload: ServerWorkload) -> str:
     lines = [f"{workload.model_name} answers at http://{{{{ .Release.Name }}}}:{{{{ .Values.service.port }}}}/v1"]
     needs = kubernetes.needs(dataclasses.replace(workload, name=_RELEASE))
     return "\n".join([*lines, needs.replace(_RELEASE, "{{ .Release.Name }}")]).rstrip() + "\n"

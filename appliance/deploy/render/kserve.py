@@ -5,14 +5,14 @@ from typing import Any
 from appliance.deploy.render.documents import dump
 from appliance.deploy.render.kubernetes import cache_claim
 from appliance.deploy.render.pod import labels, pod_spec, spec_map
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     return {f"{workload.name}.yaml": dump([spec_map(workload), cache_claim(workload), _service(workload)])}
 
 
-def _service(workload: Workload) -> dict[str, Any]:
+def _service(workload: ServerWorkload) -> dict[str, Any]:
     options = workload.options
     pod = pod_spec(workload)
     pod["containers"][0]["name"] = "kserve-container"  # the name by which KServe knows the predictor

@@ -5,7 +5,7 @@ from typing import Any, Final
 from appliance.deploy.render.documents import dump
 from appliance.deploy.render.names import pods_of
 from appliance.deploy.render.pod import labels, pod_spec, spec_map
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 QUEUE_METRIC: Final = "appliance_requests_waiting"
 QUEUE_PER_REPLICA: Final = 1  # a replica that lets requests wait is full
@@ -13,11 +13,11 @@ CACHE_SLACK: Final = 4  # a checkpoint, what is made of it, and the next one bes
 GIB: Final = 1 << 30
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     return {f"{workload.name}.yaml": dump(objects(workload), needs(workload))}
 
 
-def objects(workload: Workload) -> list[dict[str, Any]]:
+def objects(workload: ServerWorkload) -> list[dict[str, Any]]:
     found = [spec_map(workload), cache_claim(workload), _deployment(workload), _service(workload)]
     if workload.options.replicas > 1:
         found.append(_disruption_budget(workload))
@@ -26,7 +26,7 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
     return found
 
 
-def cache_claim(workload: Workload) -> dict[str, Any]:
+def cache_claim(workload: ServerWorkload) -> dict[str, Any]:
     size = max(1, CACHE_SLACK * workload.memory_bytes // GIB)
     return {
         "apiVersion": "v1",
@@ -36,12 +36,12 @@ def cache_claim(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _access(workload: Workload) -> str:
+def _access(workload: ServerWorkload) -> str:
     several = workload.options.replicas > 1 or workload.options.max_replicas is not None
     return "ReadWriteMany" if several else "ReadWriteOnce"
 
 
-def _deployment(workload: Workload) -> dict[str, Any]:
+def _deployment(workload: ServerWorkload) -> dict[str, Any]:
     autoscaled = workload.options.max_replicas is not None
     return {
         "apiVersion": "apps/v1",
@@ -60,7 +60,7 @@ def _deployment(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _scraping(workload: Workload) -> dict[str, str]:
+def _scraping(workload: ServerWorkload) -> dict[str, str]:
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/path": "/metrics",
@@ -68,7 +68,7 @@ def _scraping(workload: Workload) -> dict[str, str]:
     }
 
 
-def _service(workload: Workload) -> dict[str, Any]:
+def _service(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -77,7 +77,7 @@ def _service(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _disruption_budget(workload: Workload) -> dict[str, Any]:
+def _disruption_budget(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -86,11 +86,11 @@ def _disruption_budget(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _autoscaler(workload: Workload) -> dict[str, Any]:
+def _autoscaler(workload: ServerWorkload) -> dict[str, Any]:
     return _keda(workload) if workload.options.prometheus_url else _hpa(workload)
 
 
-def _hpa(workload: Workload) -> dict[str, Any]:
+def _hpa(workload: ServerWorkload) -> dict[str, Any]:
     target = {"type": "AverageValue", "averageValue": str(QUEUE_PER_REPLICA)}
     return {
         "apiVersion": "autoscaling/v2",
@@ -106,7 +106,7 @@ def _hpa(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _keda(workload: Workload) -> dict[str, Any]:
+def _keda(workload: ServerWorkload) -> dict[str, Any]:
     trigger = {
         "serverAddress": workload.options.prometheus_url,
         "query": f'sum({QUEUE_METRIC}{{pod=~"{pods_of(workload.name)}"}})',
@@ -126,11 +126,11 @@ def _keda(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _target(workload: Workload) -> dict[str, str]:
+def _target(workload: ServerWorkload) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": workload.name}
 
 
-def needs(workload: Workload) -> str:
+def needs(workload: ServerWorkload) -> str:
     """What the cluster must have beside these objects."""
     lines = []
     if workload.variables:

@@ -14,16 +14,16 @@ from appliance.deploy.render.container import (
     num_live_failures,
     num_start_failures,
 )
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 PRE_STOP_S: Final = 5  # until every proxy has heard that the pod leaves
 
 
-def labels(workload: Workload) -> dict[str, str]:
+def labels(workload: ServerWorkload) -> dict[str, str]:
     return {"app.kubernetes.io/name": "appliance", "app.kubernetes.io/instance": workload.name}
 
 
-def spec_map(workload: Workload) -> dict[str, Any]:
+def spec_map(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -32,7 +32,7 @@ def spec_map(workload: Workload) -> dict[str, Any]:
     }
 
 
-def pod_spec(workload: Workload) -> dict[str, Any]:
+def pod_spec(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "terminationGracePeriodSeconds": PRE_STOP_S + workload.stop_s,
         "automountServiceAccountToken": False,
@@ -47,7 +47,7 @@ def pod_spec(workload: Workload) -> dict[str, Any]:
     }
 
 
-def container(workload: Workload) -> dict[str, Any]:
+def container(workload: ServerWorkload) -> dict[str, Any]:
     return {
         "name": "appliance",
         "image": workload.options.image,
@@ -71,7 +71,7 @@ def container(workload: Workload) -> dict[str, Any]:
     }
 
 
-def volumes(workload: Workload) -> list[dict[str, Any]]:
+def volumes(workload: ServerWorkload) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "spec", "configMap": {"name": f"{workload.name}-spec"}},
         {"name": "state", "emptyDir": {}},
@@ -84,7 +84,7 @@ def volumes(workload: Workload) -> list[dict[str, Any]]:
     return found
 
 
-def _mounts(workload: Workload) -> list[dict[str, Any]]:
+def _mounts(workload: ServerWorkload) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "spec", "mountPath": str(SPEC_FILE.parent), "readOnly": True},
         {"name": "state", "mountPath": str(STATE_FOLDER)},
@@ -105,5 +105,5 @@ def _probe(path: str, num_failures: int) -> dict[str, Any]:
     }
 
 
-def _secret(workload: Workload, name: str) -> dict[str, Any]:
+def _secret(workload: ServerWorkload, name: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": f"{workload.name}-env", "key": name}}}

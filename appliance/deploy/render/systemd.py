@@ -1,13 +1,13 @@
 """A systemd unit. The appliance in the foreground, stopped with time to drain, in a sandbox."""
 
-from appliance.deploy.render.workload import Workload
+from appliance.deploy.render.workload import ServerWorkload
 
 
-def render(workload: Workload) -> dict[str, str]:
+def render(workload: ServerWorkload) -> dict[str, str]:
     return {f"appliance-{workload.name}.service": _unit(workload)}
 
 
-def _unit(workload: Workload) -> str:
+def _unit(workload: ServerWorkload) -> str:
     restart = workload.restart
     command = ["/usr/bin/env", "appliance", "apply", "--foreground", str(workload.spec_path)]
     command += ["--timeout", str(workload.start_timeout_s)]
@@ -36,7 +36,7 @@ def _unit(workload: Workload) -> str:
     )
 
 
-def _sandbox(workload: Workload) -> list[tuple[str, str]]:
+def _sandbox(workload: ServerWorkload) -> list[tuple[str, str]]:
     return [
         ("DynamicUser", "yes"),
         ("StateDirectory", "appliance"),

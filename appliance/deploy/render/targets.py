@@ -8,7 +8,7 @@ from appliance.deploy.render.names import KSERVE_SUFFIX, refuse_what_no_service_
 from appliance.deploy.render.workload import (
     RenderError,
     RenderOptions,
-    Workload,
+    ServerWorkload,
     refuse_what_no_container_has,
     workload_of,
 )
@@ -16,20 +16,20 @@ from appliance.plan.prepare import Prepared
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    render: Callable[[Workload], dict[str, str]]  # file name -> text
+class RenderTarget:
+    render: Callable[[ServerWorkload], dict[str, str]]  # file name -> text
     in_container: bool
     service_suffix: str | None = None  # what a cluster appends to the name for a Service; None where none is made
 
 
-TARGETS: dict[str, Target] = {
-    "systemd": Target(systemd.render, in_container=False),
-    "compose": Target(compose.render, in_container=True),
-    "kubernetes": Target(kubernetes.render, in_container=True, service_suffix=""),
-    "helm": Target(helm.render, in_container=True, service_suffix=""),
-    "kserve": Target(kserve.render, in_container=True, service_suffix=KSERVE_SUFFIX),
-    "grafana": Target(grafana.render, in_container=False),
-    "alerts": Target(alerts.render, in_container=False),
+TARGETS: dict[str, RenderTarget] = {
+    "systemd": RenderTarget(systemd.render, in_container=False),
+    "compose": RenderTarget(compose.render, in_container=True),
+    "kubernetes": RenderTarget(kubernetes.render, in_container=True, service_suffix=""),
+    "helm": RenderTarget(helm.render, in_container=True, service_suffix=""),
+    "kserve": RenderTarget(kserve.render, in_container=True, service_suffix=KSERVE_SUFFIX),
+    "grafana": RenderTarget(grafana.render, in_container=False),
+    "alerts": RenderTarget(alerts.render, in_container=False),
 }
 _ONE_MACHINE = "an engine runs on one machine in this version"
 NOT_BUILT = {

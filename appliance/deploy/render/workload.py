@@ -41,7 +41,7 @@ class RenderOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ServerWorkload:
     """A deployment as a supervisor sees it. Sizes in bytes, times in whole seconds."""
 
     name: str
@@ -68,10 +68,10 @@ class Workload:
         return self.drain_s + STOP_MARGIN_S
 
 
-def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> Workload:
+def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOptions) -> ServerWorkload:
     plan, loaded = prepared.plan, prepared.loaded
     address = parse_address(loaded.spec.model.source, Path(loaded.file).parent)
-    return Workload(
+    return ServerWorkload(
         name=plan.name,
         model_name=plan.model.served_names[0],
         slo=plan.slo,

@@ -12,14 +12,14 @@ from appliance.server.output.message import MessageReader, ShownParts
 from appliance.server.requests.history import SHORT_ID
 from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
 from appliance.server.requests.tools import ToolWish
-from appliance.text.output import OutputFormat
+from appliance.text.output import ModelOutput
 
 
 @dataclass(frozen=True, slots=True)
 class OutputReading:
     """is_open: see OutputFormat.begins_open."""
 
-    format: OutputFormat
+    format: ModelOutput
     wish: ToolWish
     is_open: bool | None
     include_reasoning: bool = True

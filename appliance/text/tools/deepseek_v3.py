@@ -9,7 +9,7 @@ import re
 from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolFormat
-from appliance.text.tools.section import Section
+from appliance.text.tools.section import ToolSection
 from appliance.text.tools.spelling import Spelling
 from appliance.text.tools.writer import CallWriter
 
@@ -55,7 +55,7 @@ def _ignore(_: str) -> None:
 
 DEEPSEEK_V3 = ToolFormat(
     name="deepseek_v3",
-    script=Section(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END).script(_call),
+    script=ToolSection(CALLS_BEGIN, CALL_BEGIN, CALL_END, CALLS_END).script(_call),
     special_tokens=(CALLS_BEGIN, CALL_BEGIN, SEPARATOR, CALL_END, CALLS_END),
     spellings=(
         Spelling(

@@ -8,7 +8,7 @@ where `functions.name:0` is the call's id.
 from appliance.text.parsing.json_text import Malformed, json_value
 from appliance.text.parsing.reader import Markers, Reader, Reading
 from appliance.text.tools.format import ToolFormat
-from appliance.text.tools.section import Section
+from appliance.text.tools.section import ToolSection
 from appliance.text.tools.spelling import Spelling
 from appliance.text.tools.writer import CallWriter
 
@@ -31,7 +31,7 @@ def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
 
 KIMI_K2 = ToolFormat(
     name="kimi_k2",
-    script=Section(_CALLS, _CALL, _CALL_END, _CALLS_END).script(_call),
+    script=ToolSection(_CALLS, _CALL, _CALL_END, _CALLS_END).script(_call),
     special_tokens=(_CALLS, _CALLS_END, _CALL, _ARGUMENTS, _CALL_END),
     spellings=(
         Spelling(

@@ -12,7 +12,7 @@ ReadCall = Callable[[Reader, CallWriter], Reading[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ToolSection:
     """The markers of a section and of a call in it."""
 
     begin: str

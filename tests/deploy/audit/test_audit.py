@@ -10,7 +10,7 @@ import pytest
 
 from appliance.cli.app import main
 from appliance.deploy.audit.exposure import exposed_routes, reach_of
-from appliance.deploy.audit.finding import Finding
+from appliance.deploy.audit.finding import AuditFinding
 from appliance.deploy.audit.policy import Policy, PolicyError, load_policy
 from appliance.deploy.audit.rules import RULES, audit
 from appliance.engine.scripted import Script
@@ -29,7 +29,7 @@ TLS = "tls: {certfile: cert.pem, keyfile: key.pem}"
 QUIET = f"{HEAD}{PINNED}endpoints: {{http: {{{PUBLIC}, enable_docs: false}}, {KEYS}, {TLS}}}\n"
 
 
-def findings(folder: Path, text: str) -> tuple[Finding, ...]:
+def findings(folder: Path, text: str) -> tuple[AuditFinding, ...]:
     spec, facts = folder / "small.yaml", folder / "facts.json"
     spec.write_text(text)
     facts.write_bytes(msgspec.json.encode(small_model()))
