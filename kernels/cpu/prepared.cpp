@@ -1,6 +1,7 @@
 #include "prepared.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -58,11 +59,22 @@ void store_rounded(Value* out, Ints first, Ints second) {
 #endif
 }
 
-// Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns.
+// What values of that magnitude are multiplied with to be rounded; 0 where there are none, or so small ones that it would be infinite.
+float inverse_scale(float largest) {
+  const float inverse = 127.0f / largest;
+  return inverse < std::numeric_limits<float>::infinity() ? inverse : 0.0f;
+}
+
+// Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns. Where the input has what is no finite number
+// the scale is none either, and the values are zero: no number stands for them, and sums of whatever they would become overflow.
 template <class Value>
 Group quantize_group(const float* x, int count, Value* out) {
-  const float largest = magnitude(x, count);
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  const float largest = magnitude(x, count), inverse = inverse_scale(largest);
+  const int padded = (count + 7) / 8 * 8;
+  if (std::isnan(largest)) {
+    std::fill_n(out, padded, Value{});
+    return {largest, 0.0f};
+  }
   Ints sum{};
   int k = 0;
   for (; k + 2 * kWidth <= count; k += 2 * kWidth) {
@@ -76,7 +88,6 @@ Group quantize_group(const float* x, int count, Value* out) {
     store_rounded(out + k, q);
   }
   int32_t total = reduce(sum, [](auto a, auto b) { return a + b; });
-  const int padded = (count + 7) / 8 * 8;
   for (; k < padded; ++k) {
     const int q = k < count ? int(std::nearbyint(x[k] * inverse)) : 0;
     total += q;
@@ -87,8 +98,7 @@ Group quantize_group(const float* x, int count, Value* out) {
 
 // Adds the squares of one group as `form` has it, and of how far rounding as above is off: where `form` is rounded so, nowhere.
 void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lost) {
-  const float largest = magnitude(x, count), scale = largest / 127.0f;
-  const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
+  const float largest = magnitude(x, count), scale = largest / 127.0f, inverse = inverse_scale(largest);
   const auto add = [&](Floats v) {
     const Floats rounded = to_floats(round_to_ints(v * inverse)) * scale;
     if (form == Form::kBf16) v = bf16_to_floats(floats_to_bf16(v));
