@@ -1,6 +1,7 @@
 # make quickstart   environment, native build, a small real model, a ready server, one streamed answer
 # make test         everything a change must pass, in an environment of its own
 # make check        the part of it that runs no tests
+# make sanitize     native tests on libraries that the address, undefined-behaviour and thread sanitizers watch
 # make clients      client libraries of others against the quickstart's server, in environments of their own
 # make bench        the quickstart spec, measured with the workloads of docs/benchmarks
 
@@ -13,6 +14,12 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
 BENCH_DIR ?= build/bench
 CLIENTS := build/clients
+COMMA := ,
+SANITIZERS ?= address thread
+# One level shows what threads do; the emulated ones have the logic of all others.
+SANITIZE_LEVELS_address ?= $(if $(filter x86_64,$(shell uname -m)),avx2$(COMMA)emulated$(COMMA)emulated_amx$(COMMA))generic
+SANITIZE_LEVELS_thread ?= $(if $(filter x86_64,$(shell uname -m)),avx2,generic)
+SANITIZE_ARGS ?= tests/kernels tests/parity
 CLIENTS_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -35,7 +42,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 $(VENV)/.base: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),auto)
 $(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
 
-.PHONY: quickstart quickstart-down model test check lint style types layers pytest clients bench clean help
+.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients bench clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -82,6 +89,11 @@ layers: $(VENV)/.dev
 
 pytest: $(VENV)/.dev $(EMULATED)
 	$(TIMED) tests $(BIN)/pytest $(PYTEST_ARGS)
+
+sanitize: $(addprefix sanitize-,$(SANITIZERS))
+
+sanitize-%: $(VENV)/.dev
+	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) .ci/sanitize $* $(SANITIZE_ARGS)
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)

@@ -10,6 +10,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.native import use_named_folder
+
 collect_ignore = ["clients"]
 
 # What a machine may lack. Each test that is skipped for one of these names what to install or to set.
@@ -27,6 +29,10 @@ KNOWN_SKIPS = (
     r"not a git checkout",
 )
 _KNOWN = re.compile("|".join(f"(?:{each})" for each in KNOWN_SKIPS))
+
+
+def pytest_configure() -> None:
+    use_named_folder()
 
 
 @pytest.hookimpl(wrapper=True)
