@@ -3,8 +3,6 @@
 import shlex
 from typing import Any, Final
 
-import yaml
-
 from appliance.deploy.importing.command import place_launch, read_here
 from appliance.deploy.importing.container import Container, MountedFolder, PublishedPort
 from appliance.deploy.importing.docker import read_mount, read_port
@@ -18,6 +16,7 @@ from appliance.deploy.importing.draft import (
 )
 from appliance.deploy.importing.launch import launch_of
 from appliance.deploy.importing.variables import Variable, read_variable, with_defaults
+from appliance.deploy.importing.yaml_file import read_listing
 
 _OTHER: Final = "it runs neither vLLM nor llama-server"
 _READ: Final = ("image", "command", "entrypoint", "ports", "volumes", "environment")
@@ -26,7 +25,7 @@ _READ: Final = ("image", "command", "entrypoint", "ports", "volumes", "environme
 def import_services(text: str) -> ImportedFile:
     """Raises CannotImportError when the file is no compose file, or no service of it can be imported."""
     text, notes = with_defaults(text)
-    given = _read(text)
+    given = read_listing(text, "services", "a compose file has a mapping `services`")
     specs: dict[str, Imported] = {}
     unplaced = [
         Unplaced(f"{key}:", "of Compose") for key in given if key not in ("services", "version", "name", "volumes")
@@ -39,17 +38,6 @@ def import_services(text: str) -> ImportedFile:
     if not specs:
         raise CannotImportError(f"no service of the file can be imported: {', '.join(map(str, given['services']))}")
     return ImportedFile(specs, tuple(unplaced))
-
-
-def _read(text: str) -> dict[str, Any]:
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CannotImportError(f"the file is not YAML: {error}") from error
-    services = given.get("services") if isinstance(given, dict) else None
-    if not isinstance(services, dict) or not services:
-        raise CannotImportError("the file has no services", hint="a compose file has a mapping `services`")
-    return dict(given)
 
 
 def _imported(service: Any, notes: list[str]) -> Imported:

@@ -3,8 +3,6 @@
 import re
 from typing import Any, Final
 
-import yaml
-
 from appliance.deploy.importing.command import place_launch, read_here
 from appliance.deploy.importing.draft import (
     CannotImportError,
@@ -17,6 +15,7 @@ from appliance.deploy.importing.draft import (
 from appliance.deploy.importing.keys import place_keys
 from appliance.deploy.importing.launch import read_launch
 from appliance.deploy.importing.variables import place_variable, read_variable, with_defaults
+from appliance.deploy.importing.yaml_file import read_listing
 
 _ENVIRONMENT: Final = re.compile(r"\$\{env\.([A-Za-z_]\w*)\}")
 _MACRO: Final = re.compile(r"\$\{([A-Za-z0-9_-]+)\}")
@@ -30,7 +29,7 @@ def import_models(text: str) -> ImportedFile:
 
     Raises CannotImportError when the file is not llama-swap's, or none of its models can be imported.
     """
-    given = _read(text)
+    given = read_listing(text, "models", "llama-swap's configuration has a mapping `models`")
     macros = _macros(given.get("macros"))
     specs: dict[str, Imported] = {}
     unplaced = [Unplaced(f"{key}: {_shown(given[key])}", _SWAPPING) for key in given if key not in _READ]
@@ -43,17 +42,6 @@ def import_models(text: str) -> ImportedFile:
         told = "; ".join(f"{each.origin}: {each.reason}" for each in unplaced if each.origin.startswith("the model "))
         raise CannotImportError(f"no model of the file can be imported: {told}")
     return ImportedFile(specs, tuple(unplaced))
-
-
-def _read(text: str) -> dict[str, Any]:
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CannotImportError(f"the file is not YAML: {error}") from error
-    models = given.get("models") if isinstance(given, dict) else None
-    if not isinstance(models, dict) or not models:
-        raise CannotImportError("the file has no models", hint="llama-swap's configuration has a mapping `models`")
-    return dict(given)
 
 
 def _imported(name: str, model: Any, macros: dict[str, str], api_keys: Any) -> Imported:
