@@ -149,3 +149,9 @@ def test_no_path_of_one_machine_is_committed(folder: str) -> None:
     if found.returncode > 1:
         pytest.skip("not a git checkout")
     assert found.stdout.split() == []
+
+
+def test_folders_of_tests_are_packages() -> None:
+    """A folder that is none is imported by its last name alone, and `kernels` is also a folder of the project."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
