@@ -109,4 +109,5 @@ def main() -> None:
                 )
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,17 @@
-"""The Python cost of one decode step, without a model: python docs/benchmarks/engine_step.py [sequences] [sha256]."""
+"""The Python cost of one decode step, without a model.
 
+    python docs/benchmarks/engine_step.py [SEQUENCES] [--steps 600] [--hash sha256]
+
+Milliseconds of each part of a step in which all sequences decode. --hash names what blocks of the prefix cache are
+hashed with.
+"""
+
+import argparse
 import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +25,6 @@ from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 
 VOCAB_SIZE = 150_000
-NUM_STEPS = 600
 
 
 class NoModel:
@@ -36,14 +43,14 @@ class NoModel:
     def close(self) -> None: ...
 
 
-def measure(num_seqs: int, hash_algorithm: str) -> dict[str, list[float]]:
+def measure(num_seqs: int, num_steps: int, hash_algorithm: Literal["builtin", "sha256"]) -> dict[str, list[float]]:
     config = SchedulerConfig(
         max_model_len=4096, block_size=16, num_blocks=80 * num_seqs, max_num_seqs=num_seqs, max_num_batched_tokens=2048,
-        max_num_sampled=num_seqs, hash_algorithm="sha256" if hash_algorithm == "sha256" else "builtin",
+        max_num_sampled=num_seqs, hash_algorithm=hash_algorithm,
     )  # fmt: skip
     scheduler, runner = Scheduler(config), Runner(NoModel(), config, VOCAB_SIZE)
     prompts = np.random.default_rng(0).integers(0, VOCAB_SIZE, (num_seqs, 300))
-    sampling = SamplingParams(max_tokens=NUM_STEPS, temperature=0.7, top_p=0.9)
+    sampling = SamplingParams(max_tokens=num_steps, temperature=0.7, top_p=0.9)
     for number, prompt in enumerate(prompts.tolist()):
         scheduler.add(b"c", GenerateRequest(request_id=f"r{number}", prompt_token_ids=prompt, sampling=sampling))
     parts: dict[str, list[float]] = {"schedule": [], "prepare, sample, report": [], "commit": [], "encode": []}
@@ -66,10 +73,15 @@ def measure(num_seqs: int, hash_algorithm: str) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    num_seqs = int(sys.argv[1]) if len(sys.argv) > 1 else 64
-    for name, values in measure(num_seqs, sys.argv[-1]).items():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sequences", type=int, nargs="?", default=64)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--hash", choices=("builtin", "sha256"), default="builtin")
+    given = parser.parse_args()
+    for name, values in measure(given.sequences, given.steps, given.hash).items():
         middle, high = statistics.median(values), statistics.quantiles(values, n=20)[-1]
         sys.stdout.write(f"{name:24} median {middle:.3f} ms   p95 {high:.3f} ms\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

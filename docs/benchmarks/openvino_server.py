@@ -14,16 +14,43 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
-import openvino
-import openvino_genai
 
 Tokens = queue.SimpleQueue[list[int] | None]  # of one request, as steps give them; None ends them
+
+
+class Pipeline:
+    """The package's continuous batching. The package is in an environment of its own, so --help does not import it."""
+
+    def __init__(self, model: str, precision: str, threads: int, cache_gib: int) -> None:
+        import openvino  # noqa: PLC0415 - as the class says
+        import openvino_genai  # noqa: PLC0415 - as the class says
+
+        self._genai, self._tensor = openvino_genai, openvino.Tensor
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.cache_size, scheduler.max_num_batched_tokens, scheduler.max_num_seqs = cache_gib, 2048, 64
+        scheduler.enable_prefix_caching = scheduler.dynamic_split_fuse = True
+        properties = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads}
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            model, scheduler_config=scheduler, device="CPU", properties=properties
+        )
+
+    def step(self) -> None:
+        self._pipeline.step()
+
+    def begin(self, number: int, ids: list[int], max_tokens: int) -> Any:
+        """The package's handle of a new request."""
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
+        return self._pipeline.add_request(number, self._tensor(np.array([ids], np.int64)), config)
+
+    def is_running(self, handle: Any) -> bool:
+        return bool(handle.get_status() == self._genai.GenerationStatus.RUNNING)
 
 
 class Batching(threading.Thread):
     """Steps the pipeline while requests are open."""
 
-    def __init__(self, pipeline: Any) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         super().__init__(daemon=True)
         self._pipeline = pipeline
         self._new: queue.SimpleQueue[tuple[list[int], int, Tokens]] = queue.SimpleQueue()
@@ -43,16 +70,13 @@ class Batching(threading.Thread):
             for number, (handle, tokens) in list(self._open.items()):
                 while handle.can_read():
                     tokens.put([token for output in handle.read().values() for token in output.generated_ids])
-                if handle.get_status() != openvino_genai.GenerationStatus.RUNNING:
+                if not self._pipeline.is_running(handle):
                     tokens.put(None)
                     del self._open[number]
 
     def _begin(self, ids: list[int], max_tokens: int, tokens: Tokens) -> None:
-        config = openvino_genai.GenerationConfig()
-        config.max_new_tokens, config.ignore_eos, config.do_sample = max_tokens, True, False
         self._number += 1
-        prompt = openvino.Tensor(np.array([ids], np.int64))
-        self._open[self._number] = self._pipeline.add_request(self._number, prompt, config), tokens
+        self._open[self._number] = self._pipeline.begin(self._number, ids, max_tokens), tokens
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -117,13 +141,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache-gib", type=int, default=4)
     options = parser.parse_args()
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.cache_size, scheduler.max_num_batched_tokens, scheduler.max_num_seqs = options.cache_gib, 2048, 64
-    scheduler.enable_prefix_caching = scheduler.dynamic_split_fuse = True
-    properties = {"INFERENCE_PRECISION_HINT": options.precision, "INFERENCE_NUM_THREADS": options.threads}
-    pipeline = openvino_genai.ContinuousBatchingPipeline(
-        options.model, scheduler_config=scheduler, device="CPU", properties=properties
-    )
+    pipeline = Pipeline(options.model, options.precision, options.threads, options.cache_gib)
     Handler.batching = Batching(pipeline)
     Handler.batching.start()
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()

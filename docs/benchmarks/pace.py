@@ -1,9 +1,12 @@
-"""What the scheduler makes of arriving prompts, on a simulated machine: python docs/benchmarks/pace.py [draws].
+"""What the scheduler makes of arriving prompts, on a simulated machine.
+
+    python docs/benchmarks/pace.py [DRAWS]
 
 The scheduler is the real one; a step takes the time that STEP_S, ROW_S and TOKEN_S say, so a minute of traffic takes
 a second. The constants are those of Qwen2.5-Coder 0.5B Q4_K_M on two AVX2 cores; another machine has others.
 """
 
+import argparse
 import heapq
 import random
 import statistics
@@ -122,13 +125,16 @@ POLICIES: dict[str, tuple[float | None, float]] = {
 
 
 def main() -> None:
-    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 6
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("draws", type=int, nargs="?", default=6, help="of random traffic; figures are means")
+    draws = parser.parse_args().draws
     for policy, bounds in POLICIES.items():
         sys.stdout.write(f"{policy}\n")
         for name, traffic in TRAFFIC.items():
-            found = [figures(*simulate(traffic(random.Random(seed)), *bounds)) for seed in range(seeds)]
+            found = [figures(*simulate(traffic(random.Random(seed)), *bounds)) for seed in range(draws)]
             means = (f"{label} {statistics.mean(f[label] for f in found):6.2f}" for label in found[0])
             sys.stdout.write(f"  {name:26} {'  '.join(means)}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -151,6 +151,7 @@ def main() -> None:
     unhurried = msgspec.structs.replace(plan.scheduler, target_step_s=None)  # nobody waits: all decode together
     config = SchedulerConfig.from_plan(msgspec.structs.replace(plan, scheduler=unhurried))
     backend = load_backend(plan, config, lambda *_: None)
+    assert isinstance(backend.executable, CpuExecutable), "only sets for processors screen logits"
     twice = Twice(backend.executable)
     say("| top_k | sequences | head, ms | screened, ms | ratio | step | computed: median | mean | most | others |")
     say("|---|---|---|---|---|---|---|---|---|---|")

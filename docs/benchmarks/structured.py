@@ -1,13 +1,14 @@
 """What a constraint costs: 16 requests at once, free and under one schema.
 
-python docs/benchmarks/structured.py SPEC.yaml [tokens a request] [seconds]
+    python docs/benchmarks/structured.py SPEC.yaml [--tokens 32] [--seconds 180]
 
-Rounds take turns, so that a busy machine disturbs all alike, until the seconds (180) are spent; every answer has the
+Rounds take turns, so that a busy machine disturbs all alike, until the seconds are spent; every answer has the
 same length. `sampled` asks for log-probabilities, as `free` does, so each token takes a step: the difference is what
 masks cost, and the last line says whether it is within the aim. `schema` lets the engine skip steps where the schema
 forces tokens.
 """
 
+import argparse
 import statistics
 import sys
 import time
@@ -42,9 +43,19 @@ KINDS = ("free", "sampled", "schema")
 AIM = 0.05  # of the throughput that masks may cost
 
 
-def main(spec: str, num_tokens: int = 32, seconds: int = 180) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spec", type=Path)
+    parser.add_argument("--tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--seconds", type=int, default=180)
+    given = parser.parse_args()
+    report(rounds(given.spec, given.tokens, given.seconds))
+
+
+def rounds(spec: Path, num_tokens: int, seconds: int) -> dict[str, list[tuple[float, float]]]:
+    """What `measure` gave in each round, by kind."""
     end = time.monotonic() + seconds
-    plan = prepare(Path(spec)).plan
+    plan = prepare(spec).plan
     text = load_text_side(plan, cache_dir())
     with InprocEngine.from_plan(plan) as engine:
         engine.send(text.vocabulary())
@@ -57,7 +68,7 @@ def main(spec: str, num_tokens: int = 32, seconds: int = 180) -> None:
             for kind in KINDS if number % 2 == 0 else reversed(KINDS):
                 found[kind].append(measure(engine, text, kind, num_tokens, f"{kind}{number}"))
             longest = max(longest, time.monotonic() - started)
-    report(found)
+    return found
 
 
 def measure(engine: InprocEngine, text: TextSide, kind: str, num_tokens: int, label: str) -> tuple[float, float]:
@@ -104,4 +115,4 @@ def report(found: dict[str, list[tuple[float, float]]]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:4]))
+    main()
