@@ -1,4 +1,4 @@
-"""The engine process's entry."""
+"""The entry point of the engine process."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""From a plan to something that runs: an executable and the size of its vocabulary."""
+"""Loads what a plan names: the executable, and the size of its vocabulary."""
 
 import time
 from collections.abc import Callable
@@ -25,21 +25,20 @@ Progress = Callable[[str, int, int], None]  # (phase, done, total)
 
 
 class PlanMismatchError(ApplianceError):
-    """What is on this machine is not what was planned."""
+    """The checkpoint on this machine is not the one that was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     executable: Executable
     vocab_size: int
-    weights: WeightsReport | None = None  # None: it has none
+    weights: WeightsReport | None = None  # None for a scripted backend, which has no weights
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
     """Loads the planned model.
 
-    Raises PlanMismatchError, and what reading the checkpoint, loading the kernel set and binding the model raise
-    (all of them ApplianceErrors).
+    Raises PlanMismatchError, and the ApplianceErrors of reading the checkpoint, loading the kernel set and binding.
     """
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)

@@ -29,7 +29,7 @@ Announce = Callable[[BootPhase], None]
 
 
 def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = None) -> EngineLoop:
-    """Loads what the plan says and joins scheduler, runner and limits. Raises what SchedulerConfig and load_backend do.
+    """Loads the plan's model and builds the loop: scheduler, runner, limits. Raises like SchedulerConfig, load_backend.
 
     `interpreter_s` is how long the process took to get here; it becomes the first phase.
     """
@@ -73,7 +73,7 @@ class Phases:
         self._announced = 0.0
 
     def progress(self, name: str, done: int, total: int) -> None:
-        """The phase `name` runs; a new name ends the phase before it."""
+        """Reports that the phase `name` runs; a new name ends the phase before it."""
         now = self._clock()
         if name != self._name:
             self.end()
@@ -93,7 +93,7 @@ class Phases:
 
 
 def process_age_s() -> float | None:
-    """Seconds since this process was created, to a clock tick (proc(5), field starttime); None where it is unknown."""
+    """Returns the seconds since this process was created (proc(5), starttime, in clock ticks); None if unknown."""
     try:
         after_name = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""What becomes of an exception that one row met: that row fails with a reason, and the log has the traceback."""
+"""Turns an exception that one row met into that row's error; the log gets the traceback."""
 
 from appliance.base.log import fields, logger
 from appliance.engine.messages import ErrorKind
@@ -8,9 +8,9 @@ _log = logger("engine")
 
 
 def row_fault(doing: str, error: BaseException) -> RowError:
-    """Why a row fails that met an exception of ours. `doing` says what was done: "its inputs were made".
+    """Logs an exception of ours and returns the row's error. `doing` completes "while ...": "its inputs were made".
 
-    Raises the exception again where it is to end the process.
+    Raises KeyboardInterrupt and SystemExit again: they end the process.
     """
     if isinstance(error, KeyboardInterrupt | SystemExit):
         raise error

@@ -1,7 +1,7 @@
-"""The engine's socket thread: it reads messages, sends events and heartbeats, and notices who went away.
+"""The engine's socket thread: it reads messages, sends events and heartbeats, and notices clients that went away.
 
-It runs beside the loop, so messages are decoded and events encoded and sent while a step runs, and heartbeats go out
-whatever the loop does.
+It runs beside the loop, so it decodes messages and sends events while a step runs, and sends heartbeats even if the
+loop hangs.
 """
 
 import math
@@ -23,17 +23,17 @@ from appliance.engine.wire import MAX_MESSAGE_BYTES, QUEUED_EVENTS, decode_messa
 
 _log = logger("engine")
 _POLL_LIMIT = 1000  # messages taken in a row before events get their turn
-_LAST_WORDS_S = 10.0  # that a failed engine waits for somebody who asks why
+_LAST_WORDS_S = 10.0  # a failed engine waits this long for a client, to tell it the reason
 
 
 @dataclass(frozen=True, slots=True)
 class ClientGone:
-    """A client's connection is gone, or it reads nothing any more."""
+    """A client's connection is closed, or the client no longer reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainAndStop:
-    """SIGTERM: finish what is open within `seconds`, then end."""
+    """SIGTERM came: finish open requests within `seconds`, then end."""
 
     seconds: float
 
@@ -43,7 +43,7 @@ Intake = tuple[bytes, EngineMessage | ClientGone | DrainAndStop]
 
 @dataclass(slots=True)
 class _Announcements:
-    """What a client that comes late has missed."""
+    """The boot events so far, for clients that connect later."""
 
     phases: dict[str, BootPhase] = field(default_factory=dict)
     ready: Ready | None = None
@@ -105,7 +105,7 @@ class Front(threading.Thread):
             os.eventfd_write(self._wake_fd, 1)
 
     def broadcast(self, event: EngineEvent) -> None:
-        """Sends an event to every client, and boot events also to clients that come later."""
+        """Sends an event to every client; boot events go to later clients too."""
         self._outbox.append((None, event))
         os.eventfd_write(self._wake_fd, 1)
 
@@ -121,7 +121,7 @@ class Front(threading.Thread):
     def run(self) -> None:
         try:
             self._serve()
-        except BaseException:  # noqa: BLE001 - an engine that cannot be reached is dead: end, so that its supervisor sees it
+        except BaseException:  # noqa: BLE001 - an unreachable engine must end, so that its supervisor sees it
             _log.exception("the engine's socket thread died")
             os._exit(1)
 
@@ -151,7 +151,7 @@ class Front(threading.Thread):
                 self._beat()
 
     def _has_something_to_tell(self) -> bool:
-        """An engine may fail before anyone has connected: it was started first, and its server still imports."""
+        """Returns True while a failed engine waits for its first client: the server may still be importing modules."""
         if self._announced.fatal is None or self._clients:
             return False
         self._tells_until = self._tells_until or self._clock() + _LAST_WORDS_S
@@ -190,7 +190,7 @@ class Front(threading.Thread):
 
     def _beat(self) -> None:
         pulse = self._pulse()
-        step, since, now = pulse.step, pulse.since, self._clock()  # so no step gets the age of one before it
+        step, since, now = pulse.step, pulse.since, self._clock()  # in this order: no step gets an earlier one's age
         frame = encode(Heartbeat(now, step, now - since if since else 0.0))
         for client in tuple(self._clients):
             self._send(client, frame)

@@ -1,4 +1,4 @@
-"""An engine in the caller's process, for batch, bench and the Python API: same messages, same events, no sockets."""
+"""The engine in the caller's process, for batch, bench and the Python API: same messages and events, no sockets."""
 
 from collections import deque
 from collections.abc import Callable
@@ -22,13 +22,13 @@ _CLIENT = b"inproc"
 
 
 def _ignore(phase: BootPhase) -> None:
-    """Nobody wants to hear of the start."""
+    """Ignores the phases of the start."""
 
 
 class InprocEngine:
-    """Runs a step whenever the caller asks for events. Not for use from several threads at once.
+    """Runs a step when the caller asks for events. Only one thread at a time may use it.
 
-    What a step raises comes out of `receive`; the engine is then of no use any more.
+    An exception in a step is raised by `receive`; the engine cannot be used after that.
     """
 
     def __init__(self, loop: EngineLoop) -> None:
@@ -37,9 +37,9 @@ class InprocEngine:
 
     @classmethod
     def from_plan(cls, plan: EnginePlan, announce: Callable[[BootPhase], None] = _ignore) -> Self:
-        """Loads the model; `announce` hears of each phase. Raises ApplianceError (see load_backend) and ValueError.
+        """Loads the model and reports phases to `announce`. Raises ApplianceError (see load_backend) and ValueError.
 
-        Nobody reads along while an engine in this process writes, so no step is cut short for them.
+        It has no streaming readers, so the plan's target for a step's duration is dropped.
         """
         scheduler = msgspec.structs.replace(plan.scheduler, target_step_s=None)
         return cls(boot(msgspec.structs.replace(plan, scheduler=scheduler), announce))
@@ -52,7 +52,7 @@ class InprocEngine:
         self._keep(self._loop.handle(_CLIENT, message))
 
     def receive(self) -> list[EngineEvent]:
-        """What has happened since the last call; runs one step when nothing has. Empty when the engine is idle."""
+        """Returns the events since the last call; runs one step if there are none. Empty when the engine is idle."""
         if not self._events:
             self._keep(self._loop.step())
             self._keep(self._loop.drained())
@@ -61,7 +61,7 @@ class InprocEngine:
         return events
 
     def call(self, method: UtilityMethod) -> msgspec.Raw:
-        """The answer of a call that needs no step (see UtilityRequest): all but drain."""
+        """Returns the result of a call that needs no step: any method of UtilityRequest except drain."""
         (event,) = self._loop.handle(_CLIENT, UtilityRequest(call_id="", method=method))
         assert isinstance(event[1], UtilityResult)
         return event[1].value

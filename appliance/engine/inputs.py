@@ -1,4 +1,4 @@
-"""From a StepPlan to arrays: StepInputs for the model, a SamplingBatch for the sampler. No Python work a token."""
+"""Turns a StepPlan into arrays: StepInputs for the model, a SamplingBatch for the sampler. No Python work per token."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ _NO_VALUES = np.zeros(0, np.float32)
 
 @dataclass(slots=True)
 class LogitRows:
-    """Whose logits a step asks for, R rows: the row of the engine, and the token whose log-probability is asked there
-    (NO_TOKEN where one is to be sampled). Of inputs of one revision, they are the same."""
+    """The R rows of logits that a step computes: the engine's row, and the token whose log-probability is requested
+    there (NO_TOKEN where a token is sampled). They are the same for all inputs of one revision."""
 
-    tokens: Int32  # [R], indices into the step's tokens
+    tokens: Int32  # [R], as indices into the step's tokens
     rows: Int32  # [R]
     given: Int32  # [R]
-    num_sampled: int  # of R; these come first
-    revision: int = 0  # of the inputs
+    num_sampled: int  # the first num_sampled rows are sampled
+    revision: int = 0  # the revision of the inputs
 
 
 class InputBuilder:
-    """Reuses its buffers: what it returns is valid until the next call. As long as the same rows decode, inputs of the
-    same revision go on, and their numbers move. `few_logits` None: all logits of every row are asked for."""
+    """Builds StepInputs in reused buffers: they are valid until the next call. While the same rows decode, the same
+    inputs (same revision) are advanced in place. `few_logits` None: all logits of every row are computed."""
 
     def __init__(
         self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int, few_logits: FewLogits | None = None
@@ -43,24 +43,24 @@ class InputBuilder:
         self._query_start = np.zeros(max_num_seqs + 1, np.int32)
         self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
         self._last: tuple[StepInputs, LogitRows]
-        self._moving: MovingInputs | None = None  # what goes on with them
+        self._moving: MovingInputs | None = None  # advances `_last` in place
 
     def go_on(self, plan: StepPlan) -> tuple[StepInputs, LogitRows] | None:
-        """The same objects as before, where the same rows decode on; None where the step needs others."""
+        """Returns the last inputs, advanced, if the same rows keep decoding; None if the step needs new ones."""
         if self._moving is not None and self._moving.go_on(plan):
             return self._last
         return None
 
     def ahead(self) -> StepInputs | None:
-        """Those of the step behind the last one, where the same rows decode on; None where they cannot be told yet."""
+        """Returns the inputs of the next step, if the same rows keep decoding; None if they are not known yet."""
         return self._last[0] if self._moving is not None and self._moving.move() else None
 
     def give_up(self) -> None:
-        """The next step is made anew, whatever decodes on."""
+        """Makes the next step build new inputs, even if the same rows keep decoding."""
         self._moving = None
 
     def build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
-        """Anew: what it returned before is of no use then."""
+        """Builds new inputs; those returned before become invalid."""
         self._moving = None
         self._last = inputs, wanted = self._build(plan)
         if is_decoding(plan) and not self._rows.prompt_logprobs:
@@ -104,7 +104,7 @@ class InputBuilder:
         return inputs, wanted
 
     def _num_largest(self, rows: Int32) -> Int32 | None:
-        """None where so many rows want all logits that few are not worth asking for."""
+        """Returns how many of the largest logits each row [R] needs (0: all); None if too many rows need all."""
         if self._few_logits is None:
             return None
         asked = self._rows.num_largest[rows]
@@ -118,13 +118,13 @@ class InputBuilder:
         return PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
-        """[S, blocks of the longest sequence and some more], contiguous."""
+        """Returns the block tables as a contiguous [S, blocks of the longest sequence and some spare]."""
         width = min(-(-longest // self._block_size) + SPARE_BLOCKS, self._rows.block_table.shape[1])
         tables = self._tables[: len(row_ids) * width].reshape(len(row_ids), width)
         return np.take(self._rows.block_table[:, :width], row_ids, axis=0, out=tables, mode="clip")
 
     def _logit_rows(self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32) -> LogitRows:
-        """The last token of each chunk that samples; all tokens before a prompt token where prompt_logprobs ask."""
+        """Returns the last token of each chunk that samples, and, with prompt_logprobs, all before a prompt token."""
         sampling = np.flatnonzero(sample)
         tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
         given = np.full(len(tokens), NO_TOKEN, np.int32)
@@ -148,12 +148,12 @@ class BatchBuilder:
     def __init__(self, rows: Rows, mode: LogprobsMode) -> None:
         self._rows = rows
         self._mode = mode
-        self._last: SamplingBatch | None = None  # of nothing but sampled rows without lists, and
-        self._gathered = (-1, 0)  # of this version of the rows and this revision of the inputs
+        self._last: SamplingBatch | None = None  # the last batch, if it has only sampled rows and no lists
+        self._gathered = (-1, 0)  # the versions that it was gathered for: of the rows, of the inputs
 
     def build(self, wanted: LogitRows, left_out: Collection[int] = ()) -> SamplingBatch:
-        """Valid until the next call: as long as the same rows decode, only their lengths change. Rows of `left_out`
-        are greedy, and ask for nothing."""
+        """Returns the batch, valid until the next call. While the same rows decode, only their lengths change. Rows in
+        `left_out` get neutral parameters: greedy, no log-probabilities."""
         rows, last = self._rows, self._last
         asked = rows.version, wanted.revision
         if last is None or left_out or asked != self._gathered:
@@ -166,7 +166,7 @@ class BatchBuilder:
         return last
 
     def _gather(self, wanted: LogitRows, left_out: Collection[int]) -> SamplingBatch:
-        """Prompt positions (a given token) are greedy without penalties, masks and biases: nothing is drawn there."""
+        """Gathers a new batch. Prompt positions (with a given token) get neutral parameters: nothing is drawn there."""
         rows, at = self._rows, wanted.rows
         lengths = rows.num_tokens[at]
         bias_start, bias_ids, bias_values = self._biases(wanted, left_out)

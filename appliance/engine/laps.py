@@ -1,26 +1,26 @@
-"""Marks in the course of a step, where a profiler looks at the clock. Nobody looks at these."""
+"""The laps of a step: marks at which a profiler reads the clock. These ones do nothing."""
 
 from appliance.engine.step import StepPlan
 from appliance.kernels.interface import StepInputs
 
 
 class Laps:
-    """Told when a step begins and ends, and when each phase of it has ended."""
+    """Is called when a step begins and ends, and when each of its phases has ended."""
 
     def begin(self) -> None:
-        """A step begins."""
+        """Marks the begin of a step."""
 
     def lap(self, phase: str) -> None:
-        """The phase that ran since the last mark ended."""
+        """Marks the end of the phase that ran since the last mark."""
 
     def ran(self, inputs: StepInputs) -> None:
-        """The model ran; so ends the phase "model"."""
+        """Marks the end of the phase "model"."""
 
     def started(self) -> None:
-        """The model began with the next step: until it `ran`, other phases take no time of their own."""
+        """Marks that the model began the next step early: until `ran`, all time counts for the phase "model"."""
 
     def given_up(self) -> None:
-        """The step that was started, if any, is not to be."""
+        """Marks that the step started early, if any, was cancelled."""
 
     def end(self, plan: StepPlan) -> None:
-        """The step has ended."""
+        """Marks the end of the step."""

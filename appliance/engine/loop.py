@@ -1,7 +1,7 @@
 """The loop that owns all engine state: intake -> schedule -> execute -> commit -> emit. No sockets, no threads.
 
-The clock and the faults are arguments. Whoever drives the loop (engine process, in-process engine, test) feeds it
-messages between steps and carries its events away while the next step runs.
+The clock and the faults are arguments. The loop's driver (engine process, in-process engine, test) gives it messages
+between steps and sends its events while the next step runs.
 """
 
 import time
@@ -37,14 +37,14 @@ from appliance.engine.step import RowError
 from appliance.engine.validation import InvalidSamplingError, SamplingLimits, validate_request
 from appliance.engine.wire import raw
 
-GRAMMAR_WAIT_S = 0.005  # between two looks at what came in, when only grammars are being compiled
+GRAMMAR_WAIT_S = 0.005  # between two checks for new messages, while only grammars are being compiled
 
 Events = list[tuple[bytes, EngineEvent]]  # (client, event)
 Clock = Callable[[], float]
 
 
 class Pulse:
-    """What another thread may read of a loop at any time: the step that runs, and since when (0 between steps)."""
+    """The step that runs, and since when (clock seconds; 0 between steps). Any thread may read it at any time."""
 
     __slots__ = ("since", "step")
 
@@ -78,7 +78,7 @@ class EngineLoop:
         self._clock = clock
         self._before_step = before_step
         self._prefault_blocks = prefault_blocks
-        self._ended = 0.0  # the model's last step
+        self._ended = 0.0  # when the model's last step ended
         self._draining: list[tuple[bytes, str]] | None = None  # (client, call id) to answer once idle
 
     @property
@@ -86,7 +86,7 @@ class EngineLoop:
         return self._scheduler.has_work or bool(self._grammars)
 
     def handle(self, client: bytes, message: EngineMessage) -> Events:
-        """Takes one message in, between steps."""
+        """Handles one message between steps, and returns the events that answer it."""
         match message:
             case GenerateRequest():
                 return self._generate(client, message)
@@ -111,7 +111,7 @@ class EngineLoop:
             set_level(settings.log_level)
 
     def forget_client(self, client: bytes) -> None:
-        """Ends what a client that went away had asked for."""
+        """Ends the requests of a client that went away."""
         self._abort(self._open_requests(client))
 
     def step(self) -> Events:
@@ -140,7 +140,7 @@ class EngineLoop:
         return events
 
     def idle(self) -> bool:
-        """Uses a moment without work: makes one more block of the cache resident. False when enough of it is."""
+        """Uses idle time: makes one more cache block resident. Returns False when enough blocks are."""
         if not self._runner.is_lazy:
             return False
         block = self._scheduler.kv.pool.touch_next(self._prefault_blocks)
@@ -162,14 +162,14 @@ class EngineLoop:
             self._draining = []
 
     def fail_all(self, reason: str, kind: ErrorKind) -> Events:
-        """Fails every open request with the same reason, and clears the books."""
+        """Fails every open request with the same reason."""
         outputs = self._scheduler.end_all(reason, kind)
         self._end_waiting(self._grammars.keys(), outputs, RowError(kind, reason))
         self._rest_if_idle()
         return self._events(outputs)
 
     def refuse(self, client: bytes, message: EngineMessage, kind: ErrorKind, reason: str) -> Events:
-        """The answer to a message that came too late to be handled."""
+        """Returns the answer to a message that came too late to be handled."""
         if isinstance(message, GenerateRequest):
             return self._refused(client, message, kind, None, reason)
         if isinstance(message, UtilityRequest):
@@ -194,12 +194,12 @@ class EngineLoop:
             return self._refused(client, message, ErrorKind.INVALID, error.field, str(error))
         except Refusal as refusal:
             return self._refused(client, message, refusal.kind, refusal.field, str(refusal))
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is this request's
+        except Exception as error:  # noqa: BLE001 - any exception here concerns this request alone
             return self._failed(client, message, error)
         return []
 
     def _admit_settled(self) -> Events:
-        """Hands over the requests whose grammar is compiled, and refuses those whose grammar cannot be."""
+        """Adds the requests whose grammar is compiled, and refuses those whose grammar failed."""
         events: Events = []
         for client, message, outcome in self._grammars.settled():
             try:
@@ -208,12 +208,12 @@ class EngineLoop:
                 self._scheduler.add(client, message, outcome)
             except Refusal as refusal:
                 events += self._refused(client, message, refusal.kind, refusal.field, str(refusal))
-            except Exception as error:  # noqa: BLE001 - whatever it was, it is this request's
+            except Exception as error:  # noqa: BLE001 - any exception here concerns this request alone
                 events += self._failed(client, message, error)
         return events
 
     def _failed(self, client: bytes, message: GenerateRequest, error: Exception) -> Events:
-        """The answer to a request that met a fault of ours before it was taken in."""
+        """Returns the answer to a request that met an internal error before it was accepted."""
         fault = row_fault("it was taken in", error)
         return self._refused(client, message, fault.kind, None, fault.reason)
 
@@ -229,13 +229,13 @@ class EngineLoop:
         return self._events(outputs)
 
     def _end_waiting(self, keys: list[RequestKey], outputs: Outputs, error: RowError | None = None) -> None:
-        """Ends those of the requests that wait for their grammar; adds what their clients are told to `outputs`."""
+        """Ends those of the requests that wait for their grammar, and adds their last outputs to `outputs`."""
         for client, message in self._grammars.remove(keys):
             ended = [ended_output(message.request_id, index, error) for index in range(message.sampling.n)]
             outputs.setdefault(client, []).extend(ended)
 
     def _rest_if_idle(self) -> None:
-        """A step that began early is of no use when nothing is open."""
+        """Cancels a step that began early if no request is open."""
         if not self._scheduler.has_work:
             self._runner.rest()
 
@@ -281,7 +281,7 @@ class EngineLoop:
 
 
 def _try_processors(message: GenerateRequest) -> None:
-    """Raises Refusal for a logits processor that cannot be made: better now than in the midst of a step."""
+    """Raises Refusal for a logits processor that cannot be made, so that it does not fail within a step."""
     try:
         for call in message.sampling.logits_processors:
             make_processor(call)

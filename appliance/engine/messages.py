@@ -1,4 +1,4 @@
-"""What crosses between an engine and its clients. Token ids only; text never enters the engine."""
+"""The messages between an engine and its clients. They have token ids only; text never enters the engine."""
 
 import enum
 from typing import Annotated, Any, Literal, Self
@@ -9,7 +9,7 @@ from appliance.plan.types import EnginePlan, SchedulerPlan
 
 
 class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A logits processor by its dotted name: the object itself, or what it constructs from the arguments."""
+    """A logits processor by its dotted name: the object itself, or the object that it constructs from the arguments."""
 
     qualname: str
     is_constructor: bool = False
@@ -18,7 +18,7 @@ class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to sample one request. `catalog.sampling` has the bounds; `validate_sampling` holds to them."""
+    """The sampling parameters of one request. `catalog.sampling` has the bounds; `validate_sampling` checks them."""
 
     n: int = 1
     max_tokens: int = 16
@@ -42,35 +42,35 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an answer must look like. `engine.grammar` compiles it; `validate_constraint` bounds its size.
+    """A constraint on the answer. `engine.grammar` compiles it; `validate_constraint` bounds its size.
 
-    json_schema: `source` is a JSON Schema as text. regex: the whole answer matches it. choice: a JSON list of texts, of
-    which the answer is one. lark, gbnf: a context-free grammar in that notation. tags: structural tags as JSON
+    json_schema: `source` is a JSON Schema as text. regex: the whole answer matches it. choice: a JSON list of texts;
+    the answer is one of them. lark, gbnf: a context-free grammar in that notation. tags: structural tags as JSON
     (TagRules), text in which tagged parts follow schemas. calls: tool calls or an answer, as JSON (CallsOrAnswer).
     """
 
     kind: Literal["json_schema", "regex", "choice", "lark", "gbnf", "tags", "calls"]
     source: str
-    field: str  # of the request, to blame in errors
+    field: str  # the request's field that errors name
     whitespace: str | None = None  # a regex for the gaps in JSON; None is up to 64 of JSON's own, "" is none
-    after: str | None = None  # the constraint begins behind this text, before which anything may be said
-    places: dict[str, str] = {}  # the request's fields that parts of the source come from, by their paths in it
+    after: str | None = None  # the constraint applies only after this text; before it, output is free
+    places: dict[str, str] = {}  # path of a part of the source -> the request's field that it comes from
 
     def field_of(self, path: str) -> str:
-        """The field to blame for what stands at this path of the source."""
+        """Returns the request's field to blame for the part of the source at `path`."""
         part = max((each for each in self.places if path.startswith(each)), key=len, default=None)
         return self.field + path if part is None else self.places[part] + path[len(part) :]
 
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary"):
-    """The spelling of every token, needed before the first request with a constraint. The first one holds."""
+    """The tokenizer, needed before the first request with a constraint. Later ones are ignored."""
 
     tokenizer: str  # a tokenizer.json
     eos_token_ids: tuple[int, ...]
 
 
 class SchedulerCaps(msgspec.Struct, frozen=True, kw_only=True):
-    """The scheduler's limits by which nothing is sized (see SchedulerConfig)."""
+    """The scheduler's limits that no array size depends on, so that they can change live (see SchedulerConfig)."""
 
     max_num_partial_prefills: Annotated[int, msgspec.Meta(ge=1)]
     max_long_partial_prefills: Annotated[int, msgspec.Meta(ge=1)]
@@ -88,12 +88,12 @@ class SchedulerCaps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
-    """What a plan may change under a running engine. It holds from the next message and step on."""
+    """The settings that may change in a running engine. They apply from the next message and step on."""
 
     scheduler: SchedulerCaps
     max_n: Annotated[int, msgspec.Meta(ge=1)]
     max_logprobs: Annotated[int, msgspec.Meta(ge=-1)]
-    log_level: str | None  # None: a configuration of logging decides
+    log_level: str | None  # None: the logging configuration file decides
 
     @classmethod
     def of(cls, plan: EnginePlan) -> Self:
@@ -118,11 +118,11 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     priority: int = 0  # lower is sooner; only under the priority policy
     cache_salt: str | None = None
     arrival_time: float = 0.0  # seconds of the client's wall clock
-    is_streamed: bool = True  # somebody reads the tokens as they come, so that steps are kept short for them
+    is_streamed: bool = True  # the client reads tokens as they come, so that steps are kept short
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):
-    """Ends requests, or of each request the sequence `index` alone. What is unknown, or has ended, is ignored."""
+    """Ends requests, or only sequence `index` of each. Requests that are unknown or have ended are ignored."""
 
     request_ids: list[str]
     index: int | None = None
@@ -134,9 +134,9 @@ UtilityMethod = Literal[
 
 
 class UtilityRequest(msgspec.Struct, frozen=True, kw_only=True, tag="utility"):
-    """A call that answers once.
+    """A call that is answered once.
 
-    boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: whether it was done (not while a block is used).
+    boot_report: a BootReport. stats: EngineStats. reset_prefix_cache: true, or false while any block is used.
     drain: true once every open request has ended; new ones are refused meanwhile. shutdown: true, then the engine ends.
     start_profile: true. stop_profile: an EngineProfile, or null when none was started.
     """
@@ -156,12 +156,12 @@ class FinishReason(enum.StrEnum):
 
 
 class ErrorKind(enum.StrEnum):
-    """Whose fault a failed sequence is, so that a front end can choose the status code."""
+    """The kind of a sequence's error, by which a front end chooses the status code."""
 
-    INVALID = "invalid"  # the request's: 400
+    INVALID = "invalid"  # the request is wrong: 400
     OVERLOADED = "overloaded"  # too many wait: 429
     UNAVAILABLE = "unavailable"  # draining or dead: 503
-    INTERNAL = "internal"  # ours: 500
+    INTERNAL = "internal"  # a fault of ours: 500
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -173,7 +173,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Seconds a request spent in the engine; None for what it did not reach. A preemption counts where it happened."""
+    """Seconds of a request by phase; None for a phase it did not reach. A preemption counts in the phase it hit."""
 
     queue_s: float  # until its first step
     prefill_s: float | None = None  # from there to its first token
@@ -181,7 +181,7 @@ class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one sequence (`index` < n) of a request gained since the last output."""
+    """The tokens and results of one sequence (`index` < n) of a request since its last output."""
 
     request_id: str
     index: int = 0
@@ -193,7 +193,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_id: int | None = None
     error: str | None = None
     error_kind: ErrorKind | None = None
-    error_field: str | None = None  # of the request, when the request is to blame
+    error_field: str | None = None  # the field of the request to blame, if any
     times: RequestTimes | None = None  # with the output that ends the request
 
 
@@ -201,23 +201,23 @@ STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot after a step; counters since the start."""
+    """A snapshot after a step. Counters are since the start."""
 
     time: float
     num_running: int
     num_waiting: int
     num_blocks_used: int
     num_blocks_total: int
-    num_blocks_touched: int = 0  # resident: the rest of the cache costs no memory yet
+    num_blocks_touched: int = 0  # blocks with resident memory; the rest of the cache costs no memory yet
     num_steps: int
     prompt_tokens: int
     generation_tokens: int
     prefix_queries: int  # tokens
     prefix_hits: int  # tokens
     num_preemptions: int
-    step_tokens: int = 0  # that steps computed
-    step_sizes: tuple[int, ...] = ()  # how many steps: one count a bound of STEP_TOKEN_BOUNDS, and above
-    prompt_tokens_per_s: float = 0.0  # that prompts beside what decodes now would get; 0 before any was measured
+    step_tokens: int = 0  # tokens that steps computed
+    step_sizes: tuple[int, ...] = ()  # steps by size: one count for each of STEP_TOKEN_BOUNDS, and one above
+    prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
@@ -226,15 +226,15 @@ class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """Sent while a step runs as well, so that busy differs from hung: a hung engine's step_seconds grows on."""
+    """A heartbeat is sent during steps too, to tell busy from hung: a hung engine's step_seconds keeps growing."""
 
     time: float
     step: int
-    step_seconds: float = 0.0  # how long the step that runs now has run; 0 between steps
+    step_seconds: float = 0.0  # for how long the current step has run; 0 between steps
 
 
 class BootPhase(msgspec.Struct, frozen=True, kw_only=True, tag="boot"):
-    """One phase of the start began, moved on or ended."""
+    """A phase of the start began, made progress or ended."""
 
     name: str
     seconds: float  # in this phase so far

@@ -1,4 +1,4 @@
-"""Steps in which the same rows decode on: the inputs of the step before move on by a token, without being made anew."""
+"""Advances the inputs of a step by one token in place, while the same rows keep decoding."""
 
 import numpy as np
 
@@ -6,16 +6,16 @@ from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import StepPlan
 from appliance.kernels.interface import StepInputs
 
-SPARE_BLOCKS = 8  # of a block table's width, so that it lasts for some steps
+SPARE_BLOCKS = 8  # extra columns of the gathered block tables, so that they last for some steps
 
 
 def is_decoding(plan: StepPlan) -> bool:
-    """Whether each chunk is a decode of a token, without forced tokens or drafts beside it."""
+    """Returns whether each chunk is a decode of one token, without forced tokens or drafts."""
     return plan.num_tokens == len(plan.chunks) and all(chunk.is_decode and chunk.sample for chunk in plan.chunks)
 
 
 class MovingInputs:
-    """The inputs of a step that `is_decoding`, whose tokens are of the rows `row_ids` [R], while such steps follow."""
+    """The inputs of a step that `is_decoding`, advanced while such steps of the same rows (`row_ids` [R]) follow."""
 
     def __init__(self, rows: Rows, block_size: int, plan: StepPlan, inputs: StepInputs, row_ids: Int32) -> None:
         self._inputs = inputs
@@ -26,11 +26,11 @@ class MovingInputs:
         self._chunks = plan.chunks
         self._version = rows.version
         self._lines = np.arange(len(row_ids))
-        self._is_ahead = False  # the inputs are those of the step behind `_chunks`
+        self._is_ahead = False  # the inputs are those of the step after `_chunks`
 
     def go_on(self, plan: StepPlan) -> bool:
-        """Whether the inputs are those of `plan`, moved on if need be. False where that is no next step of the same
-        rows; the inputs are of no use then."""
+        """Advances the inputs to those of `plan` if needed. Returns False if `plan` is not the next step of the same
+        rows; the inputs are invalid then."""
         if not self._is_next(plan) or not (self._is_ahead or self.move()):
             return False
         self._chunks = plan.chunks
@@ -38,7 +38,7 @@ class MovingInputs:
         return True
 
     def move(self) -> bool:
-        """Moves the inputs on by a token; False, and they stay, where the block tables have no room for that."""
+        """Advances the inputs by one token. Returns False, and changes nothing, if the block tables have no room."""
         inputs, rows, block_size = self._inputs, self._rows, self._block_size
         if int(inputs.positions.max()) + 1 >= inputs.block_tables.shape[1] * block_size:
             return False
@@ -57,7 +57,7 @@ class MovingInputs:
         return True
 
     def _is_next(self, plan: StepPlan) -> bool:
-        """Rows keep their sequences, and what these ask for, as long as the version stays."""
+        """Returns whether `plan` is the next step of the same rows. Rows are unchanged while their version is."""
         chunks, last = plan.chunks, self._chunks
         if not len(chunks) == len(last) == plan.num_tokens or self._rows.version != self._version:
             return False

@@ -29,7 +29,7 @@ _log = logger("engine")
 
 EXIT_DEAD = 1
 EXIT_NOT_STARTED = 2
-SWITCH_INTERVAL_S = 0.0005  # how long the front may keep the interpreter from the loop
+SWITCH_INTERVAL_S = 0.0005  # how long the front may hold the GIL while the loop waits for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +59,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _end_orphaned(endpoint: str) -> None:
-    """Ends at once: whoever started us is gone, and with it whoever would clear up."""
+    """Removes the socket and exits at once: the parent process, which would clean up, is gone."""
     remove_orphan(endpoint)
     os._exit(0)
 
@@ -85,7 +85,7 @@ class EngineProcess:
     def run(self) -> int:
         self._front.start()
         signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; whoever started us decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
         try:
             return self._run()
         finally:
@@ -104,7 +104,7 @@ class EngineProcess:
         self._front.broadcast(Ready(loop.boot_report))
         try:
             self._serve(loop)
-        except Exception as error:  # noqa: BLE001 - whatever it was, every open request must be told
+        except Exception as error:  # noqa: BLE001 - after any exception, every open request must get an error
             _log.exception("the engine died")
             reason = f"the engine died in step {loop.pulse.step}: {type(error).__name__}: {error}"
             self._fail_all(loop, reason, ErrorKind.INTERNAL)
@@ -122,7 +122,7 @@ class EngineProcess:
                 return
 
     def _take_in(self, loop: EngineLoop) -> None:
-        """Takes every message that waits; blocks for one when there is nothing else to do."""
+        """Handles every waiting message; blocks for one when there is nothing else to do."""
         while True:
             try:
                 client, message = self._intake.get(block=not self._has_else_to_do(loop))
@@ -138,13 +138,13 @@ class EngineProcess:
                     self._front.emit(loop.handle(client, message))
 
     def _has_else_to_do(self, loop: EngineLoop) -> bool:
-        """Whether there are steps to run or an end to come to; where neither is, nor a message, the moment is used."""
+        """Returns whether not to block for a message: steps can run, the end is near, or idle work was done."""
         if loop.has_work or loop.stopped or self._deadline is not None:
             return True
         return self._intake.empty() and loop.idle()
 
     def _fail_all(self, loop: EngineLoop, reason: str, kind: ErrorKind) -> None:
-        """Fails what is open, and what has come in and was not looked at yet."""
+        """Fails open requests, and messages that came in but were not handled yet."""
         self._front.emit(loop.fail_all(reason, kind))
         while not self._intake.empty():
             client, message = self._intake.get()
@@ -152,7 +152,7 @@ class EngineProcess:
                 self._front.emit(loop.refuse(client, message, kind, reason))
 
     def _on_terminate(self, *_: object) -> None:
-        """The first SIGTERM drains, a second one ends at once; during the start there is nothing to drain."""
+        """Drains at the first SIGTERM and ends at once at a second one; during the start it exits."""
         if self._booting:
             self._booting = False
             sys.exit(0)

@@ -1,6 +1,6 @@
-"""Logits processors: Python of the operator's own that a request names. They run between the model and the sampler.
+"""Logits processors: Python objects of the operator, named by a request. They run between the model and the sampler.
 
-What one changes becomes a bias of its row, so that raw log-probabilities stay the model's.
+A processor's change becomes a logit bias of its row, so that raw log-probabilities stay the model's.
 """
 
 import importlib
@@ -20,19 +20,19 @@ from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import NO_TOKEN, SamplingBatch
 
 Row = npt.NDArray[np.float32]  # the logits [V] of one row
-Bias = tuple[npt.NDArray[np.int32], Row]  # ids, and what is added to their logits
+Bias = tuple[npt.NDArray[np.int32], Row]  # token ids, and the values added to their logits
 Processor = Callable[[list[int], list[int], Row], Any]  # (prompt, output, logits) -> logits
 
 
 class ProcessorError(Exception):
-    """One that cannot be imported, made or called. The message says which, and why."""
+    """A processor cannot be imported, made or called. The message says which, and why."""
 
 
 def make_processor(call: ProcessorCall) -> Processor:
-    """Imports and, where the call has arguments, constructs it.
+    """Imports a processor and, if the call is a constructor, constructs it.
 
-    What is found is called as f(output, logits) or f(prompt, output, logits): token ids so far, and float32 [V] that it
-    may change; it answers logits. Raises ProcessorError.
+    The object is called as f(output, logits) or f(prompt, output, logits): lists of token ids, and float32 [V] that it
+    may change; it returns logits [V]. Raises ProcessorError.
     """
     module, _, name = call.qualname.rpartition(".")
     try:
@@ -71,7 +71,10 @@ class RowProcessors:
         self._by_row: dict[int, list[_Named]] = {}
 
     def put(self, new: NewRow) -> None:
-        """They were made once before the request was taken. One that cannot be made again fails its row."""
+        """Makes the row's processors. Each was made once before the request was accepted; a failure now fails the row.
+
+        It fails when the processor is first called, so that the error has its place in a step.
+        """
         if new.sampling.logits_processors:
             self._by_row[new.row] = [_Named(call.qualname, _made(call)) for call in new.sampling.logits_processors]
 
@@ -81,8 +84,8 @@ class RowProcessors:
     def apply(
         self, wanted: LogitRows, batch: SamplingBatch, logits: Logits, left_out: Collection[int] = ()
     ) -> tuple[SamplingBatch, dict[int, RowError]]:
-        """The batch with their biases, and the rows in which one failed. The logits are left unchanged, and the rows of
-        `left_out` alone."""
+        """Returns the batch with the processors' biases, and the errors of rows in which one failed. It does not change
+        the logits, and skips the rows in `left_out`."""
         errors: dict[int, RowError] = {}
         if not self._by_row:
             return batch, errors
@@ -131,7 +134,7 @@ def _made(call: ProcessorCall) -> Processor:
 
 
 def _difference(before: Row, after: Row) -> Bias:
-    """Ids whose logit is another, and what to add; where the model itself said -inf nothing can be added."""
+    """Returns the ids of changed logits, and what to add to them. A logit of -inf cannot be changed by adding."""
     ids = np.flatnonzero((before != after) & np.isfinite(before)).astype(np.int32)
     return ids, after[ids] - before[ids]
 
@@ -151,7 +154,7 @@ def _with_biases(batch: SamplingBatch, changes: dict[int, Bias]) -> SamplingBatc
 
 
 def _sum(one: Bias, other: Bias) -> Bias:
-    """No id is named twice."""
+    """Adds two biases; each id is in the sum once."""
     ids, place = np.unique(np.concatenate([one[0], other[0]]), return_inverse=True)
     values = np.zeros(len(ids), np.float32)
     np.add.at(values, place, np.concatenate([one[1], other[1]]))

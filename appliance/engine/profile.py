@@ -1,10 +1,10 @@
-"""What the step profiler says: values only, so that whoever reads them needs no engine."""
+"""The results of the step profiler: values only, so that a reader needs no engine."""
 
 import msgspec
 
 
 class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """All operators of one label, summed over steps. bytes and operations: the least that they have to do."""
+    """All operators of one label, summed over steps. bytes and operations: the least that they must move and do."""
 
     label: str
     unit: str
@@ -14,8 +14,8 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of one kind. Phases in seconds; "between" is the time since the step before. shared_keys: cached tokens
-    that decodes did not read because another one had, in each layer without a window."""
+    """Steps of one kind. phases: seconds; "between" is the time since the step before. shared_keys: cached tokens that
+    decodes did not read because cascade attention had read them for another one, per layer without a window."""
 
     steps: int
     tokens: int
@@ -26,7 +26,7 @@ class StepsProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """threads: seconds on a CPU by thread; "native" has those that are not Python's."""
+    """threads: CPU seconds by thread name; "native" sums the threads that are not Python's."""
 
     seconds: float
     kinds: dict[str, StepsProfile]

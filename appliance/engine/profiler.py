@@ -21,7 +21,7 @@ StepKind = Literal["decode", "prefill", "mixed"]
 
 @dataclass(slots=True)
 class _OperatorSums:
-    """Of the operators of one label."""
+    """The sums over the operators of one label."""
 
     unit: Unit
     seconds: float = 0.0
@@ -31,7 +31,7 @@ class _OperatorSums:
 
 @dataclass(slots=True)
 class _Sums:
-    """Of steps of one kind. Operators by their label."""
+    """The sums over steps of one kind; operators by label."""
 
     operators: dict[str, _OperatorSums] = field(default_factory=dict)
     steps: int = 0
@@ -42,9 +42,9 @@ class _Sums:
 
 
 class StepProfiler(Laps):
-    """Looks from its making until `finish`. Costs a few clock readings a step, and two an operator.
+    """Measures from its construction until `finish`. It costs a few clock reads per step, and two per operator.
 
-    Of an executable that is not Profiled it tells the phases alone.
+    For an executable that is not Profiled it measures only the phases.
     """
 
     def __init__(self, executable: Executable, block_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -87,7 +87,7 @@ class StepProfiler(Laps):
         self._is_ahead = False
         self._shared_keys = 0 if self._profiled is None else self._profiled.shared_keys
         self._counts = count_step(inputs, self._block_size, self._windows)
-        self._last = self._clock()  # the profiler's own work is nobody's
+        self._last = self._clock()  # the profiler's own work counts for no phase
 
     def end(self, plan: StepPlan) -> None:
         self.lap("commit")
@@ -132,7 +132,7 @@ def _kind(plan: StepPlan) -> StepKind:
 
 
 def _summary(sums: _Sums) -> StepsProfile:
-    """The slowest operators first."""
+    """Sums up one kind of steps, with the slowest operators first."""
     operators = [
         OperatorProfile(label=label, unit=each.unit, seconds=each.seconds, bytes=each.bytes, operations=each.operations)
         for label, each in sums.operators.items()
@@ -149,7 +149,7 @@ def _summary(sums: _Sums) -> StepsProfile:
 
 
 def _thread_seconds() -> dict[str, float]:
-    """On a CPU so far, by the name of the Python thread (proc(5), schedstat); empty where the kernel does not tell."""
+    """Returns CPU seconds by Python thread name (proc(5), schedstat); empty if the kernel does not report them."""
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     seconds: dict[str, float] = {}
     for task in Path("/proc/self/task").glob("*"):

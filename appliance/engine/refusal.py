@@ -1,4 +1,4 @@
-"""What the scheduler and the gate of grammars share: the key of a request, and its refusal."""
+"""The key of a request and its refusal, shared by the scheduler and the grammar gate."""
 
 from appliance.engine.messages import ErrorKind
 
@@ -6,7 +6,7 @@ RequestKey = tuple[bytes, str]  # (client, request id)
 
 
 class Refusal(Exception):  # noqa: N818 - an answer to one request, not an error of the engine
-    """One request is refused. `field` names the part of it that is to blame, if any."""
+    """One request is refused. `field` names the request's field to blame, if any."""
 
     def __init__(self, kind: ErrorKind, field: str | None, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""From what a step sampled to what the scheduler is told of its rows."""
+"""Turns a step's samples into the log-probabilities and errors that the scheduler gets."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from appliance.kernels.sampling import NO_LOGPROBS, SampledBatch, SamplingBatch
 
 @dataclass(slots=True)
 class RowLogprobs:
-    """Log-probabilities by row: of the sampled token, and of the prompt's tokens."""
+    """The log-probabilities by row: of the sampled token, and of the prompt's tokens."""
 
     sampled: dict[int, TokenLogprobs] = field(default_factory=dict)
     prompt: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class RowLogprobs:
 def row_logprobs(
     wanted: LogitRows, batch: SamplingBatch, sampled: SampledBatch, errors: dict[int, RowError]
 ) -> RowLogprobs:
-    """Adds the rows whose log-probabilities cannot be told to `errors`."""
+    """Returns log-probabilities by row; a row whose log-probabilities cannot be read is added to `errors`."""
     found = RowLogprobs()
     if sampled.logprobs is None:
         return found
@@ -31,7 +31,7 @@ def row_logprobs(
         row = int(wanted.rows[at])
         try:
             entry = _token_logprobs(sampled, at, int(batch.num_logprobs[at]))
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+        except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
             errors[row] = row_fault("its log-probabilities were read", error)
             continue
         if at < wanted.num_sampled:
@@ -42,7 +42,7 @@ def row_logprobs(
 
 
 def rows_without_token(wanted: LogitRows, sampled: SampledBatch, logits: Logits) -> dict[int, RowError]:
-    """Why each row that was to be sampled, and has no token, has none."""
+    """Returns the errors of the rows that should have been sampled but have no token."""
     if not sampled.num_failed:
         return {}
     missing = np.flatnonzero(sampled.token_ids[: wanted.num_sampled] < 0).tolist()

@@ -16,7 +16,7 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(slots=True)
 class ForbiddenIds:
-    """What one row must not say: ids for ever, ids before it has `until` tokens, ids after certain tokens."""
+    """Token ids that one row must not generate: always, before it has `until` tokens, or after certain tokens."""
 
     num_prompt: int
     always: list[int] = field(default_factory=list)
@@ -25,7 +25,8 @@ class ForbiddenIds:
     phrases: list[tuple[list[int], int]] = field(default_factory=list)  # (tokens before, id)
 
     def now(self, tokens: Int32, num_tokens: int) -> list[int]:
-        """`tokens` is the row's line of the token table. Phrases are looked for in the generated tokens only."""
+        """Returns the ids forbidden next. `tokens` is the row's line of the token table; phrases match only generated
+        tokens."""
         ids = list(self.always)
         if num_tokens < self.until:
             ids += self.early
@@ -37,13 +38,13 @@ class ForbiddenIds:
 
 
 class Rows:
-    """Arrays by row. token_ids int32 [rows, max_len] and block_table int32 [rows, max_blocks] are touched lazily."""
+    """Arrays by row. Memory of token_ids int32 [rows, max_len], block_table int32 [rows, max_blocks] is used lazily."""
 
     def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int, most_largest: int = 0) -> None:
-        """`most_largest`: how many of the largest logits of a row may be asked for alone; 0 where all are computed."""
+        """`most_largest`: at most so many largest logits can be computed without the others; 0: always all."""
         self.vocab_size = vocab_size
         self._most_largest = most_largest
-        self.version = 0  # of all but the tokens: who gathered them needs not gather them again
+        self.version = 0  # changes with anything but the tokens, so that a gathered batch can be reused
         self.token_ids = np.zeros((num_rows, max_len), np.int32)
         self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
         self.num_tokens = np.zeros(num_rows, np.int32)
@@ -54,7 +55,7 @@ class Rows:
         }  # of sampling, by name
         self.seed = np.zeros(num_rows, np.uint64)
         self.num_logprobs = np.full(num_rows, NO_LOGPROBS, np.int32)
-        self.num_largest = np.zeros(num_rows, np.int32)  # logits that decide the row's tokens; 0 for all
+        self.num_largest = np.zeros(num_rows, np.int32)  # how many largest logits decide the row's token; 0: all
         self.is_penalised = np.zeros(num_rows, np.bool_)
         self.mask_row = np.full(num_rows, NO_MASK, np.int32)
         self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
@@ -89,7 +90,7 @@ class Rows:
         self.prompt_logprobs.pop(row, None)
 
     def append(self, row: int, tokens: list[int]) -> None:
-        """The row's next tokens. Raises IndexError where its line has no room for them."""
+        """Appends the row's next tokens. Raises IndexError if its line has no room for them."""
         start = int(self.num_tokens[row])
         if start + len(tokens) > self.token_ids.shape[1]:
             raise IndexError(f"a row of {self.token_ids.shape[1]} tokens is full")
@@ -126,7 +127,7 @@ class Rows:
         np.bitwise_or.at(self.mask_bits[row], allowed // 32, np.uint32(1) << (allowed % 32).astype(np.uint32))
 
     def open_mask(self, row: int) -> None:
-        """From now on the row's line of `mask_bits` says what may come next."""
+        """Makes the row's line of `mask_bits` decide which tokens may come next."""
         self.version += 1
         self.num_largest[row] = 0
         if not len(self.mask_bits):
@@ -135,9 +136,9 @@ class Rows:
 
 
 def _num_largest(new: NewRow, most: int) -> int:
-    """How many of its largest logits decide the row's tokens, beside those of its past tokens that are as large: one
-    where it is greedy, top_k where it samples of few. 0, for all, where these are more than `most`, or something tells
-    logits, or changes them other than by lowering past tokens."""
+    """Returns how many of its largest logits decide the row's token, besides past tokens with logits as large: one if
+    greedy, top_k if at most `most`. Returns 0, for all, if it needs more, reports log-probabilities, or changes logits
+    in other ways than lowering those of past tokens."""
     sampling = new.sampling
     raises = min(_penalties(sampling)) < 0
     has_list = (
@@ -154,5 +155,5 @@ def _num_largest(new: NewRow, most: int) -> int:
 
 
 def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:
-    """Each above 0 where it lowers logits, and 0 where it is off."""
+    """Returns the penalties, shifted so that 0 is off and a positive one lowers logits."""
     return sampling.repetition_penalty - 1, sampling.presence_penalty, sampling.frequency_penalty

@@ -28,7 +28,7 @@ _LEFT_OUT = RowError(ErrorKind.INTERNAL, "left out while another row is looked a
 
 
 class _BatchError(Exception):
-    """The sampling parameters of a step cannot be gathered: some row is to blame."""
+    """The sampling parameters of a step cannot be gathered, because of some row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class _Ran:
 
 
 class Runner:
-    """A row's tokens depend on its own tokens, parameters and seed: draws are numbered by the row's token count."""
+    """Runs steps. A row's tokens depend only on its tokens, parameters and seed: its token count numbers the draws."""
 
     def __init__(
         self,
@@ -64,11 +64,12 @@ class Runner:
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
-        self._is_ahead = False  # the next step was started, if it is the one that is expected
+        self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:
-        """A row that fails while it is put, prepared, masked, sampled or advanced is reported in the result, and the
-        others are as if it had not been there. What the executable raises, but for StepError, ends the engine."""
+        """Runs one step. A row that fails while it is put, prepared, masked, sampled or advanced is reported in the
+        result; the others are as if it had not been there. Any exception of the executable except StepError is raised
+        and ends the engine."""
         failed = self._update_rows(plan)
         ran = self._run_model(plan, failed)
         if ran is None or not len(ran.wanted.rows):
@@ -83,7 +84,7 @@ class Runner:
         return result
 
     def rest(self) -> None:
-        """The step that was started, if any, is not to be."""
+        """Cancels the step that was started early, if any."""
         self._is_ahead = False
         if self._eager is not None:
             self._eager.cancel()
@@ -91,20 +92,20 @@ class Runner:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether memory of the cache has to be made resident."""
+        """The cache has memory that can be made resident in advance."""
         return isinstance(self._executable, Lazy)
 
     def prefault(self, block: int) -> None:
-        """See Lazy."""
+        """Makes a cache block's memory resident (see Lazy)."""
         assert isinstance(self._executable, Lazy), "asked by is_lazy"
         self._executable.prefault(block)
 
     def start_profile(self) -> None:
-        """From now on until `stop_profile`; one that runs already starts anew."""
+        """Profiles from now on until `stop_profile`; a profile that runs already is restarted."""
         self.laps = StepProfiler(self._executable, self._block_size)
 
     def stop_profile(self) -> EngineProfile | None:
-        """None when none was started."""
+        """Ends the profile and returns it; None when none was started."""
         laps, self.laps = self.laps, Laps()
         return laps.finish() if isinstance(laps, StepProfiler) else None
 
@@ -113,7 +114,7 @@ class Runner:
         self._executable.close()
 
     def _update_rows(self, plan: StepPlan) -> dict[int, RowError]:
-        """Rows that cannot be put, or have no room for their blocks, take no part in the step."""
+        """Drops, puts and extends rows. Returns the errors of those that cannot take part in the step."""
         failed: dict[int, RowError] = {}
         for row in plan.freed_rows:
             self._rows.drop(row)
@@ -128,7 +129,7 @@ class Runner:
             if chunk.new_blocks:
                 try:
                     self._rows.add_blocks(chunk.row, chunk.new_blocks)
-                except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+                except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
                     failed[chunk.row] = row_fault("it got its blocks", error)
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
@@ -141,13 +142,13 @@ class Runner:
             self._grammars.put(new)
 
     def _run_model(self, plan: StepPlan, failed: dict[int, RowError]) -> _Ran | None:
-        """Runs the model for the rows that can be prepared; None when there are none. Others are added to `failed`."""
+        """Runs the model for the rows that can be prepared, and adds the others to `failed`. None if none can."""
         if failed:
             plan = _narrowed(plan, failed)
         while plan.chunks:
             try:
                 inputs, wanted, began_early = self._prepare(plan)
-            except Exception as error:  # noqa: BLE001 - it is looked for, and raised where no row is to blame
+            except Exception as error:  # noqa: BLE001 - it is raised again if no row is to blame
                 plan = self._without_culprits(plan, failed, error, Exception, self._inputs.build)
                 continue
             self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
@@ -174,7 +175,7 @@ class Runner:
         kind: type[Exception],
         attempt: Callable[[StepPlan], object],
     ) -> StepPlan:
-        """The plan without the rows for which `attempt` raises by themselves. Raises `error` where none does."""
+        """Returns the plan without the rows for which `attempt` alone raises. Raises `error` if there are none."""
         self.rest()
         found: dict[int, RowError] = {}
         for chunk in plan.chunks:
@@ -188,16 +189,16 @@ class Runner:
         return _narrowed(plan, found)
 
     def _prepare(self, plan: StepPlan) -> tuple[StepInputs, LogitRows, bool]:
-        """The step's inputs, and whether it has begun."""
+        """Returns the step's inputs, and whether it has begun already."""
         began_early, self._is_ahead = self._is_ahead, False
         going_on = self._inputs.go_on(plan)
         if going_on is not None:
             return *going_on, began_early
-        self.rest()  # what was started reads arrays that are made anew now
+        self.rest()  # an early step reads the arrays that are rebuilt now
         return *self._inputs.build(plan), False
 
     def _sample(self, ran: _Ran, failed: dict[int, RowError]) -> tuple[SamplingBatch, SampledBatch]:
-        """Rows that fail have no parameters in the batch; the others' results do not depend on them."""
+        """Samples. Failed rows have neutral parameters in the batch; the others' results do not depend on them."""
         try:
             return self._try_to_sample(ran, failed)
         except (StepError, _BatchError) as error:
@@ -237,11 +238,11 @@ class Runner:
     def _append_to(self, row: int, tokens: list[int], failed: dict[int, RowError]) -> None:
         try:
             self._rows.append(row, tokens)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is this row's
+        except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
             failed[row] = row_fault("its tokens were appended", error)
 
     def _go_ahead(self) -> None:
-        """Starts the step that comes next, if nothing intervenes, before anybody looks at this one's tokens."""
+        """Starts the expected next step before this one's tokens are committed; an unexpected one cancels it."""
         assert self._eager is not None, "no rows may begin early"
         try:
             inputs = self._inputs.ahead()
@@ -272,7 +273,7 @@ class Runner:
                 own += forced
         logprobs = row_logprobs(wanted, batch, sampled, errors)
         for row in rows.tolist() if self._rows.prompt_logprobs else ():
-            self._rows.prompt_logprobs.pop(row, None)  # the prompt is behind it
+            self._rows.prompt_logprobs.pop(row, None)  # its prompt has run
         if failed:
             of_row = dict(zip(rows.tolist(), said, strict=True))
             said = [of_row.get(chunk.row, []) for chunk in plan.chunks if chunk.sample]

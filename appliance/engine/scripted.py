@@ -1,4 +1,4 @@
-"""A back-end for tests: an Executable whose model is a script. It refuses nothing and needs no native library.
+"""A back-end for tests: an Executable whose model is a script. It needs no native library.
 
 The context of every row is read back from a KV cache of token ids through the block tables, so a mistake in blocks,
 slots or positions changes what is generated. Selected by the kernel set name "scripted", which no planner offers.
@@ -21,14 +21,14 @@ CHOSEN_LOGIT = 10.0  # of the scripted token; all others have 0
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """After a context that ends with `prompt` the model says `tokens`, then the script's `eos`."""
+    """After a context that ends with `prompt`, the model generates `tokens`, then the script's `eos`."""
 
     prompt: list[int]
     tokens: list[int]
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a scripted model says, as JSON. A context that no reply fits is continued by counting up."""
+    """The script of a model, as JSON. After a context that no reply fits, the next token is the last one plus 1."""
 
     vocab_size: int = 512
     eos: int = 0
@@ -45,7 +45,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def scripted_model(script: Script) -> NextToken:
-    """The next token of a context, by the reply that fits the longest end of it."""
+    """Returns a function from a context to its next token, by the reply that fits the longest end of the context."""
 
     def next_token(context: list[int]) -> int:
         longest, token = -1, (context[-1] + 1) % script.vocab_size
@@ -101,7 +101,7 @@ class ScriptedExecutable:
             blocks[target] = blocks[source]
 
     def prefault(self, block: int) -> None:
-        """Stands for a lazy cache, so that what an idle engine does can be tested; all cells are written at first."""
+        """Does nothing: it makes this a Lazy executable, so that an idle engine's work can be tested."""
 
     def close(self) -> None:
         self._cells = np.zeros(0, np.int32)
@@ -122,7 +122,7 @@ class ScriptedExecutable:
 
 
 def argmax_sample(logits: Float32Array, batch: SamplingBatch) -> SampledBatch:
-    """Greedy, whatever the temperature; honours masks, forbidden ids and biases, and gives log-probabilities."""
+    """Samples greedily at any temperature; applies masks, forbidden ids and biases, and gives log-probabilities."""
     scores = logits.copy()
     for row in range(batch.num_rows):
         if batch.mask_row[row] != NO_MASK:

@@ -11,12 +11,12 @@ class NewRow(msgspec.Struct, frozen=True):
 
     row: int
     sequence_id: int
-    token_ids: list[int]  # everything known so far: prompt, then generated; the runner copies it
+    token_ids: list[int]  # all known tokens: the prompt, then the generated ones; the runner copies them
     num_prompt_tokens: int
     sampling: SamplingParams
     eos_token_ids: tuple[int, ...]
     seed: int
-    prompt_logprobs: int | None  # wanted and not delivered yet
+    prompt_logprobs: int | None  # requested and not delivered yet
     grammar: Grammar | None = None
 
 
@@ -25,9 +25,9 @@ class Chunk(msgspec.Struct, frozen=True):
 
     Positions below `write_start` are in the cache already (a full prefix hit, a fork): they run for their logits and
     are not stored again. `new_blocks` are appended to the row's block table before the chunk runs. `sample` is set
-    when the chunk reaches the last known token. `is_decode`: it continues an answer, whose prompt has run; its tokens
-    were sampled, or forced, or are drafts. The last `num_drafts` of the tokens are those that the runner proposed for
-    this chunk (StepResult.drafts), the first ones of them: each counts only if the model says the same.
+    when the chunk reaches the last known token. `is_decode`: the prompt has run, so the chunk continues an answer; its
+    tokens were sampled, or forced, or are drafts. The last `num_drafts` tokens are the first drafts that the runner
+    proposed for this chunk (StepResult.drafts): each counts only if the model samples the same.
     """
 
     row: int
@@ -43,8 +43,8 @@ class Chunk(msgspec.Struct, frozen=True):
 class StepPlan(msgspec.Struct, frozen=True):
     """One step. Order of work: freed_rows, new_rows, block_copies, chunks.
 
-    goes_on: the next step is this one with a token more of each row, for which there are blocks, unless a token ends
-    a sequence or something comes in: it may begin before it is planned.
+    goes_on: unless a token ends a sequence or a message comes in, the next step decodes one more token of each row, and
+    has blocks for it. So it may begin before it is planned.
     """
 
     step: int
@@ -64,19 +64,19 @@ class RowError(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What the model said. Dense for tokens, sparse for what few rows want.
+    """The results of a step: a list of tokens for every chunk that samples; dicts for values that few rows have.
 
     tokens: the tokens of each chunk that samples, in the plan's order (undefined for rows in `errors`). First come the
-    drafts that the model said as well, then the sampled token, then those that the row's grammar leaves no choice
-    about, which no step needs to sample.
+    drafts that the model accepts, then the sampled token, then forced tokens, for which the row's grammar leaves no
+    choice, so that no step needs to sample them.
     drafts: proposals for a row's next chunk, of which the scheduler takes the first few.
-    began_early: the step began when the one before it had its tokens.
+    began_early: the step began as soon as the one before it had its tokens.
     """
 
     step: int
     tokens: list[list[int]]
-    logprobs: dict[int, TokenLogprobs] = {}  # row -> of the sampled token
-    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # row -> of this chunk's prompt positions, from `start` + 1
+    logprobs: dict[int, TokenLogprobs] = {}  # by row, for the sampled token
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # by row, for this chunk's prompt positions from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
     drafts: dict[int, list[int]] = {}  # by row
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more

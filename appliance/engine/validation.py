@@ -1,4 +1,4 @@
-"""Bounds of sampling parameters. Front ends check before they send; the engine, which trusts no client, again."""
+"""Checks the bounds of requests. Front ends check before they send; the engine trusts no client and checks again."""
 
 import math
 import re
@@ -13,14 +13,14 @@ MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 128
 MAX_LOGIT_BIAS = 1024
 MAX_CONSTRAINT = 1 << 20  # characters
-MAX_CONSTRAINT_PART = 256  # of its whitespace and of what it comes after
+MAX_CONSTRAINT_PART = 256  # characters of Constraint.whitespace and Constraint.after
 MAX_PROCESSORS = 16
 MAX_PROCESSOR_NAME = 256
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 class InvalidSamplingError(ValueError):
-    """`field` is the parameter to blame; the message has its value and what is allowed."""
+    """A parameter is out of bounds. `field` names it; the message has its value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{field} is {_short(value)}; it must be {allowed}")
@@ -29,11 +29,11 @@ class InvalidSamplingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SamplingLimits:
-    """What a plan allows beyond the bounds that always hold."""
+    """The bounds that a plan sets, beside those that always hold."""
 
     max_n: int
     max_logprobs: int  # -1: the whole vocabulary
-    logits_processor_pattern: str | None = None  # of names that requests may bring; None: of none
+    logits_processor_pattern: str | None = None  # which processors a request may name; None: it may name none
 
 
 def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingLimits) -> None:
@@ -61,7 +61,7 @@ def validate_sampling(params: SamplingParams, vocab_size: int, limits: SamplingL
 
 
 def validate_request(request: GenerateRequest, vocab_size: int, limits: SamplingLimits) -> None:
-    """Raises InvalidSamplingError; `prompt` and `eos_token_ids` count as fields."""
+    """Raises InvalidSamplingError for the first field out of bounds; `prompt` and `eos_token_ids` are fields too."""
     prompt = request.prompt_token_ids
     if prompt and not (min(prompt) >= 0 and max(prompt) < vocab_size):
         _ids("prompt", prompt, vocab_size)
@@ -72,7 +72,7 @@ def validate_request(request: GenerateRequest, vocab_size: int, limits: Sampling
 
 
 def validate_constraint(constraint: Constraint) -> None:
-    """Raises InvalidSamplingError for one whose texts are too long. What they say is for the grammar back-end."""
+    """Raises InvalidSamplingError if a text is too long. The grammar back-end checks the content."""
     for text, most in (
         (constraint.source, MAX_CONSTRAINT),
         (constraint.whitespace or "", MAX_CONSTRAINT_PART),

@@ -1,18 +1,18 @@
-"""Which waiting sequences start to run, and on which blocks."""
+"""Admission: which waiting sequences start to run, and on which blocks."""
 
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 
-MOST_HELD = 64  # waiting ones that a step looks past, because a running prompt computes their next block
+MOST_HELD = 64  # waiting sequences that a step skips, because a running prompt is computing their next block
 
 
 class Admission:
     """Admits in policy order, as long as all known tokens of the next sequence fit in the free blocks.
 
-    For each running sequence the blocks stay free that an answer of the usual length still wants.
-    Who shares a prefix with a running prompt beyond what is stored waits for it; others pass meanwhile.
+    Blocks that running sequences still need for an answer of the usual length stay free.
+    A sequence waits while a running prompt is computing its next prefix block; others may start before it.
     A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
     prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
     """
@@ -25,7 +25,7 @@ class Admission:
         self.prefix_hits = 0  # tokens
 
     def admit(self, step: StepBuilder, prefills: list[Sequence]) -> None:
-        """`prefills` are the prompts that run already: blocks that they still need are not given away."""
+        """Adds waiting sequences to the step. `prefills` run already; the blocks that they still need stay free."""
         books = self._books
         if not books.num_waiting:
             return
@@ -66,15 +66,15 @@ class Admission:
             self._books.preempt(running[-1])
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Nothing for a sequence that asks for the logits of its prompt: they are to be computed."""
+        """Returns the cached prefix blocks; none for a request with prompt_logprobs, whose logits must be computed."""
         return [] if sequence.prompt_logprobs_left is not None else self._kv.cached_prefix(sequence)
 
     def _is_coming(self, sequence: Sequence, hits: list[int], prefills: list[Sequence]) -> bool:
-        """Whether a running prompt computes what comes next: who waits for it needs not compute it as well."""
+        """Returns True while a running prompt computes the sequence's next block, so that it is not computed twice."""
         return sequence.prompt_logprobs_left is None and self._kv.is_coming(sequence, len(hits), prefills)
 
     def _start(self, sequence: Sequence, hits: list[int], step: StepBuilder, reserved: int) -> bool:
-        """Admits the head on its longest cached prefix. False when it has to wait, and with it all behind it."""
+        """Admits the head on its longest cached prefix. Returns False if it must wait; then all after it wait too."""
         num_stored = len(hits) * self._kv.block_size
         num_computed = min(num_stored, len(sequence.tokens) - 1)
         length = self._rules.length(sequence, num_computed, step)
@@ -117,16 +117,16 @@ class Admission:
         return ready and self._kv.can_fork(leader, sequence)
 
     def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:
-        """Whether all known tokens find blocks, with `reserved` ones left for others."""
+        """Returns whether all known tokens fit in free blocks and `reserved` blocks stay free for others."""
         needed = self._kv.blocks_for(len(sequence.tokens)) - len(hits)
         return needed <= self._kv.num_free_after(hits) - reserved
 
     def _growth(self) -> int:
-        """Blocks that running sequences will want: else a newcomer would soon be preempted, and computed again."""
+        """Returns the blocks that running sequences will need. A sequence admitted on them would soon be preempted."""
         return sum(map(self._growth_of, self._books.running))
 
     def _growth_of(self, sequence: Sequence) -> int:
-        """As if its answer became as long as answers were of late; at least one block."""
+        """Returns the blocks still needed if the answer becomes as long as the recent mean; at least one."""
         length = min(sequence.stop_length, sequence.num_prompt + int(self._books.mean_output))
         return max(1, self._kv.blocks_for(length) - self._kv.blocks_for(len(sequence.tokens)))
 
@@ -135,6 +135,6 @@ class Admission:
 
 
 def _leader_is_busy(sequence: Sequence) -> bool:
-    """Whether the leader is still to compute the prompt that this sequence will share."""
+    """Returns True while the leader has not computed the prompt that this sequence will share."""
     leader = sequence.leader
     return leader is not sequence and leader.status is not Status.FINISHED and not leader.has_output

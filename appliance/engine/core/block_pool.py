@@ -6,7 +6,7 @@ BlockHash = int | bytes
 
 
 class OutOfBlocksError(Exception):
-    """More blocks were asked for than are free. The scheduler checks first, so this is a fault of ours."""
+    """More blocks were requested than are free. The scheduler checks first, so this is a bug."""
 
 
 class BlockPool:
@@ -18,15 +18,15 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        self.num_touched = 0  # blocks whose memory is resident: the first so many, as new ones are taken in order
-        self._num_taken = 0  # ever
+        self.num_touched = 0  # blocks 0 to num_touched - 1 have resident memory: new blocks are taken in order
+        self._num_taken = 0  # blocks that were ever taken
         self._sentinel = num_blocks
         self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._references = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._cached: dict[BlockHash, int] = {}
-        self.version = 0  # of what can be found: who looked needs not look again
+        self.version = 0  # changes with the hash table, so that a caller can keep the result of a lookup
 
     @property
     def num_used(self) -> int:
@@ -36,13 +36,13 @@ class BlockPool:
         return self._references[block]
 
     def lookup(self, block_hash: BlockHash) -> int | None:
-        """The block that holds this content, used or free."""
+        """Returns the block that holds this content, used or free; None if there is none."""
         return self._cached.get(block_hash)
 
     def take(self, count: int) -> list[int]:
-        """Takes the least recently used free blocks, and forgets what they cached.
+        """Takes the least recently used free blocks, and removes them from the hash table. Raises OutOfBlocksError.
 
-        In ascending order: a sequence gives its blocks back deepest first, and memory is read faster forwards.
+        They are sorted: a sequence releases its blocks last first, and memory is read faster in ascending order.
         """
         if count > self.num_free:
             raise OutOfBlocksError(f"{count} blocks wanted, {self.num_free} free")
@@ -65,8 +65,8 @@ class BlockPool:
         return taken
 
     def touch_next(self, reserve: int) -> int | None:
-        """A block to make resident now, counted as such from here on, so that `reserve` are beside those that were ever
-        taken; None when so many are."""
+        """Returns a block whose memory to make resident now, and counts it as resident. Returns None once `reserve`
+        blocks beyond those ever taken are resident."""
         block = self.num_touched
         if block >= min(self.num_blocks, self._num_taken + reserve):
             return None
@@ -81,7 +81,7 @@ class BlockPool:
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Drops a reference to each block, in order: of blocks freed together the first is reused first.
+        """Drops a reference to each block, in order: among blocks freed together, the first is reused first.
 
         A block that caches nothing goes to the front: reusing it loses nothing, and keeps untouched memory untouched.
         """
@@ -98,7 +98,7 @@ class BlockPool:
             self.version += 1
 
     def forget(self, block: int) -> None:
-        """Makes a block unfindable (its content is not to be trusted)."""
+        """Removes a block from the hash table, because its content cannot be trusted."""
         if self._hash_of[block] is not None:
             self._forget(block)
 

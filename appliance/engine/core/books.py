@@ -1,4 +1,4 @@
-"""Who is open, waiting and running, on which row: the scheduler's books, and the few ways they change."""
+"""The scheduler's books: which sequences are open, waiting and running, and on which row."""
 
 import heapq
 from bisect import insort
@@ -9,11 +9,11 @@ from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.refusal import RequestKey
 
-WEIGHT_OF_NEWEST = 0.05  # of an answer's length in the mean
+WEIGHT_OF_NEWEST = 0.05  # of the newest answer's length in the moving mean
 
 
 class Books:
-    """Each sequence that is open waits or runs. Running ones are in policy order, hold a row, and alone hold blocks."""
+    """Each open sequence waits or runs. Running ones are in policy order and have a row; only they hold blocks."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         hasher = HASHERS[config.hash_algorithm]() if config.prefix_caching else None
@@ -25,9 +25,9 @@ class Books:
         self.num_waiting = 0
         self.num_waiting_streamed = 0
         self.num_preemptions = 0
-        self.mean_output = float(config.expected_output)  # tokens of the answers that ended, the newest count most
-        self._waiting: list[tuple[tuple[float, ...], int, Sequence]] = []  # a heap; ended sequences leave it late
-        self._freed_rows: list[int] = []  # not yet told to the runner
+        self.mean_output = float(config.expected_output)  # tokens of finished answers: an exponential moving mean
+        self._waiting: list[tuple[tuple[float, ...], int, Sequence]] = []  # a heap; finished sequences stay a while
+        self._freed_rows: list[int] = []  # not yet reported to the runner
 
     def open(self, request: Request) -> None:
         self.requests[request.key] = request
@@ -35,7 +35,7 @@ class Books:
             self.wait(sequence)
 
     def head(self) -> Sequence | None:
-        """The waiting sequence that is first by policy."""
+        """Returns the waiting sequence that is first by policy; None if none waits."""
         while self._waiting and self._waiting[0][2].status is not Status.WAITING:
             heapq.heappop(self._waiting)
         return self._waiting[0][2] if self._waiting else None
@@ -52,14 +52,14 @@ class Books:
         heapq.heappush(self._waiting, (sequence.key, sequence.order, sequence))
 
     def take_row(self, sequence: Sequence) -> None:
-        """Makes a sequence that left the queue run. Needs a free row."""
+        """Gives a free row to a sequence that left the queue, and makes it run."""
         sequence.row = self.free_rows.pop()
         sequence.status = Status.RUNNING
         self.by_row[sequence.row] = sequence
         insort(self.running, sequence, key=lambda other: other.key)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Sends a running sequence back to the queue; its tokens will be computed again."""
+        """Returns a running sequence to the queue; its tokens will be computed again."""
         self._leave_row(sequence)
         self.kv.release(sequence)
         sequence.prompt_logprobs = [None]
@@ -67,7 +67,7 @@ class Books:
         self.wait(sequence)
 
     def finish(self, sequence: Sequence, *, trusted: bool = True) -> None:
-        """Ends an open sequence. With `trusted` false, nothing it stored will be found by others."""
+        """Ends an open sequence. With `trusted` false, its blocks are removed from the prefix cache."""
         if sequence.has_output:
             num_output = len(sequence.tokens) - sequence.num_prompt
             self.mean_output += WEIGHT_OF_NEWEST * (num_output - self.mean_output)
@@ -82,12 +82,12 @@ class Books:
             del self.requests[request.key]
 
     def take_freed_rows(self) -> tuple[int, ...]:
-        """Rows given up since the last call."""
+        """Returns the rows freed since the last call."""
         freed, self._freed_rows = tuple(self._freed_rows), []
         return freed
 
     def check_invariants(self) -> None:
-        """Raises AssertionError when the books do not balance. For tests: it visits everything."""
+        """Raises AssertionError when the books contradict themselves. For tests only: it visits every sequence."""
         every = [sequence for request in self.requests.values() for sequence in request.sequences]
         running = [sequence for sequence in every if sequence.status is Status.RUNNING]
         waiting = [sequence for sequence in every if sequence.status is Status.WAITING]

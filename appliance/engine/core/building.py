@@ -1,11 +1,11 @@
-"""A step while it is being put together."""
+"""The step plan that is being built."""
 
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.step import Chunk, NewRow, StepPlan
 
 
 class StepBuilder:
-    """What a step may still take (`budget` tokens, `logits` rows of logits) and what it has taken so far."""
+    """A step's remaining budget (`budget` tokens, `logits` rows of logits) and the chunks taken so far."""
 
     __slots__ = (
         "block_copies", "budget", "chunks", "logits", "new_rows", "num_going_on", "num_long_partials",
@@ -16,7 +16,7 @@ class StepBuilder:
         self.budget = budget
         self.logits = logits
         self.num_tokens = 0
-        self.num_going_on = 0  # decodes with a block for the next token, which is wanted unless this one is the last
+        self.num_going_on = 0  # decodes that will decode again and have a block for the next token
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
         self.num_long_partials = 0
@@ -32,7 +32,7 @@ class StepBuilder:
         write_start: int | None = None,
         num_drafts: int = 0,
     ) -> None:
-        """Schedules the next `length` tokens of a running sequence, and drafts behind its last one."""
+        """Schedules the next `length` tokens of a running sequence, and `num_drafts` drafts after the last one."""
         start = sequence.num_computed
         sample = start + length == len(sequence.tokens)
         if num_drafts:
@@ -46,7 +46,7 @@ class StepBuilder:
         self.logits -= length if sequence.prompt_logprobs_left is not None else sample + num_drafts
 
     def append_row(self, sequence: Sequence) -> None:
-        """Announces a sequence that just took its row."""
+        """Announces a sequence that has just taken its row."""
         message = sequence.request.message
         self.new_rows.append(
             NewRow(

@@ -1,4 +1,4 @@
-"""What the scheduler needs of a plan."""
+"""The part of a plan that the scheduler needs."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -15,7 +15,7 @@ class SchedulerConfig:
     num_blocks: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_num_sampled: int  # rows of logits a step may ask for
+    max_num_sampled: int  # rows of logits that a step may compute
     chunked_prefill: bool = True
     max_num_partial_prefills: int = 1
     max_long_partial_prefills: int = 1
@@ -24,10 +24,10 @@ class SchedulerConfig:
     prefix_caching: bool = True
     hash_algorithm: Literal["sha256", "builtin"] = "builtin"
     max_waiting: int | None = None
-    window: int | None = None  # the widest sliding window; None where a layer sees everything
-    target_step_s: float | None = None  # how long a step with decodes should last; None: as long as it takes
-    late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
-    expected_output: int = 128  # tokens of an answer, before any is known
+    window: int | None = None  # the widest sliding window in tokens; None if a layer has full attention
+    target_step_s: float | None = None  # how long a step with decodes should last; None sets no bound
+    late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
+    expected_output: int = 128  # tokens of an answer, before the first answer has finished
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class SchedulerConfig:
 
     @property
     def max_sequence_len(self) -> int:
-        """Tokens one sequence can have: the context, or the whole cache where that is smaller."""
+        """The tokens that one sequence can have: the context length, or the whole cache if that is smaller."""
         return min(self.max_model_len, self.num_blocks * self.block_size)
 
     @classmethod
@@ -74,7 +74,7 @@ class SchedulerConfig:
 
 
 def widest_window(plan: EnginePlan) -> int | None:
-    """None where a layer has full attention, or where the plan tells nothing of layers."""
+    """Returns the widest sliding window in tokens; None if a layer has full attention or the plan lists no layers."""
     windows = [group.window for device in plan.memory for group in device.kv_groups]
     known = [window for window in windows if window is not None]
     return max(known) if known and len(known) == len(windows) else None

@@ -1,4 +1,4 @@
-"""What a scheduler has counted since its start."""
+"""Counters of a scheduler since its start."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from appliance.engine.messages import STEP_TOKEN_BOUNDS
 
 @dataclass(slots=True)
 class Counters:
-    """Steps and tokens. `step_sizes` has one count for each bound of STEP_TOKEN_BOUNDS, and one for what is above."""
+    """Counts of steps and tokens. `step_sizes`: steps by size, one for each of STEP_TOKEN_BOUNDS and one above."""
 
     num_steps: int = 0
     step_tokens: int = 0

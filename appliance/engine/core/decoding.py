@@ -1,4 +1,4 @@
-"""How sequences whose prompt has run take their place in a step."""
+"""Schedules the decodes of a step: sequences whose prompt has run."""
 
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
@@ -6,14 +6,14 @@ from appliance.engine.core.sequence import Sequence
 
 
 class DecodeRules:
-    """All decodes run before any prompt, in policy order. When blocks run out the last one that runs is preempted."""
+    """Runs all decodes before any prompt, in policy order. If blocks run out, it preempts the last running sequence."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
         self._kv = books.kv
 
     def schedule(self, step: StepBuilder) -> list[Sequence]:
-        """Takes every running sequence whose prompt has run: one token is left to compute, or some more were forced.
+        """Takes every running sequence whose prompt has run: it has one token to compute, or more if some were forced.
 
         Returns the others, in policy order.
         """
@@ -55,7 +55,7 @@ class DecodeRules:
     def _append_with_drafts(
         self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: tuple[int, ...]
     ) -> None:
-        """Takes as many drafts as fit beside what every running sequence may still want of the step and the cache."""
+        """Takes as many drafts as fit while every running sequence keeps a token, a logits row and a block."""
         kv, num_running = self._kv, len(self._books.running)
         end = sequence.num_computed + length
         spare_blocks = max(0, kv.pool.num_free - num_running)
@@ -74,7 +74,7 @@ class DecodeRules:
         step.append(sequence, length, new_blocks, num_drafts=num_drafts)
 
     def _room_for(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...] | None:
-        """Blocks for so many tokens, from preempted sequences if need be; None when it was preempted itself."""
+        """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself."""
         kv, running = self._kv, self._books.running
         kv.slide(sequence)
         missing = kv.missing(sequence, num_tokens)
@@ -86,7 +86,7 @@ class DecodeRules:
         return kv.grow(sequence, num_tokens)
 
     def _room_ahead(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
-        """The next step's block, so that this step may go on (see StepPlan); none where others may need it now."""
+        """Returns the next step's block, so that the step may go on (StepPlan.goes_on); none if others may need it."""
         if self._kv.pool.num_free <= len(self._books.running):
             return ()
         self._kv.slide(sequence)

@@ -1,7 +1,7 @@
-"""Which KV blocks each sequence holds.
+"""The KV blocks that each sequence holds.
 
-One table serves all layers. Where every layer has a sliding window, blocks that fell out of the widest one are given
-back; their places in the table stay, with numbers that mean nothing. One layer without a window keeps all for all.
+One block table serves all layers. If every layer has a sliding window, blocks that left the widest window are released;
+their entries in the table stay, with numbers that mean nothing. One layer with full attention keeps all blocks.
 """
 
 from appliance.engine.core.block_pool import BlockPool
@@ -10,15 +10,15 @@ from appliance.engine.core.sequence import Sequence
 
 
 class KvManager:
-    """`hasher` None turns prefix caching off. `window`: the widest of the layers, None where one layer has none."""
+    """`hasher` None turns prefix caching off. `window`: the widest sliding window; None if a layer has none."""
 
     def __init__(self, num_blocks: int, block_size: int, hasher: Hasher | None, window: int | None = None) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self._window = window
         self._hasher = hasher
-        self._looked: tuple[Sequence, int, int] | None = None  # for whom, with how many tokens, in which of the pool
-        self._hits: list[int] = []  # that were found then
+        self._looked: tuple[Sequence, int, int] | None = None  # the last lookup: sequence, its tokens, pool version
+        self._hits: list[int] = []  # the result of that lookup
 
     @property
     def prefix_caching(self) -> bool:
@@ -28,13 +28,13 @@ class KvManager:
         return -(-num_tokens // self.block_size)
 
     def missing(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks to add so that the sequence can hold `num_tokens`."""
+        """Returns how many blocks to add so that the sequence can hold `num_tokens`."""
         return max(0, self.blocks_for(num_tokens) - len(sequence.block_table))
 
     def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks of the longest cached prefix of a sequence that holds none yet; the list is not to be changed.
+        """Returns the blocks of the longest cached prefix of a sequence that holds none. Callers must not change it.
 
-        A step asks more than once for the sequence that waits longest, and steps ask again while it waits.
+        The last result is kept: several calls in each step are for the same first waiting sequence.
         """
         if self._hasher is None:
             return []
@@ -53,7 +53,7 @@ class KvManager:
         return hits
 
     def is_coming(self, sequence: Sequence, num_hits: int, prefills: list[Sequence]) -> bool:
-        """Whether a running prompt is still to store the block that follows the cached prefix of a waiting sequence."""
+        """Returns whether a running prompt has still to store the block after a waiting sequence's cached prefix."""
         if self._hasher is None or num_hits >= len(sequence.tokens) // self.block_size:
             return False
         name = self._hash(sequence, num_hits)
@@ -64,31 +64,31 @@ class KvManager:
         )
 
     def num_free_after(self, hits: list[int]) -> int:
-        """Free blocks left if the hits were taken (some of them are free now)."""
+        """Returns how many blocks stay free if the hits are taken (some of them are free now)."""
         return self.pool.num_free - sum(self.pool.references(block) == 0 for block in hits)
 
     def adopt(self, sequence: Sequence, hits: list[int]) -> None:
-        """Gives the cached prefix to a sequence. The last token is always left to compute: its logits are wanted."""
+        """Gives the cached prefix to a sequence. The last token is always computed, because its logits are needed."""
         self.pool.share(hits)
         sequence.block_table = list(hits)
         sequence.num_registered = len(hits)
         sequence.num_computed = min(len(hits) * self.block_size, len(sequence.tokens) - 1)
 
     def slide(self, sequence: Sequence) -> None:
-        """Gives back the blocks that no token still to compute will see."""
+        """Releases the blocks that no later token will attend to."""
         first = self._first_seen(sequence.num_computed)
         if first > sequence.num_dropped:
             self.pool.release(sequence.block_table[sequence.num_dropped : first])
             sequence.num_dropped = first
 
     def can_fork(self, leader: Sequence, sequence: Sequence) -> bool:
-        """Whether the leader still has all that the last token of the prompt sees."""
+        """Returns whether the leader still holds all blocks that the last prompt token attends to."""
         return leader.num_dropped <= self._first_seen(sequence.num_prompt - 1)
 
     def fork(self, leader: Sequence, sequence: Sequence) -> tuple[int, int] | None:
         """Shares the leader's prompt blocks. Returns the (source, destination) copy of the last, partial one, if any.
 
-        Needs one free block when the prompt does not end on a block boundary.
+        It needs one free block when the prompt does not end on a block boundary.
         """
         num_full = sequence.num_prompt // self.block_size
         sequence.block_table = leader.block_table[:num_full]
@@ -104,7 +104,7 @@ class KvManager:
         return leader.block_table[num_full], copy
 
     def grow(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
-        """Adds the missing blocks; the caller has checked that they are free."""
+        """Adds the missing blocks and returns them; the caller has checked that they are free."""
         count = self.missing(sequence, num_tokens)
         if count == 0:
             return ()
@@ -113,10 +113,10 @@ class KvManager:
         return tuple(blocks)
 
     def register(self, sequence: Sequence) -> None:
-        """Makes the full blocks of what is computed (or scheduled for sure) findable.
+        """Puts the full blocks that are computed, or certain to be, into the prefix cache.
 
-        Offered before the step runs: layers store all keys and values of a step before any attention reads them, so
-        a sequence scheduled later in the same step may already share them.
+        This happens before the step runs: each layer stores all keys and values of a step before its attention reads
+        them, so a sequence scheduled later in the same step may already share them.
         """
         if self._hasher is None:
             return
@@ -125,9 +125,9 @@ class KvManager:
             sequence.num_registered = index + 1
 
     def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
-        """Gives all blocks back, deepest first, so that among equals the end of the longest prefix is reused first.
+        """Releases all blocks, last first, so that among blocks of equal age the end of a prefix is reused first.
 
-        With `trusted` false the blocks are not to be found again.
+        With `trusted` false the blocks are removed from the prefix cache.
         """
         held = sequence.block_table[sequence.num_dropped :]
         if not trusted:
@@ -139,18 +139,18 @@ class KvManager:
         sequence.num_computed = 0
 
     def reset(self) -> bool:
-        """Empties the prefix cache; refused (False) while any block is used."""
+        """Empties the prefix cache. Returns False, and changes nothing, while any block is used."""
         if self.pool.num_used:
             return False
         self.pool.forget_all()
         return True
 
     def _first_seen(self, position: int) -> int:
-        """The index of the first block that a token at `position` sees."""
+        """Returns the index of the first block that a token at `position` attends to."""
         return 0 if self._window is None else max(0, position - self._window + 1) // self.block_size
 
     def _forget(self, sequence: Sequence, held: list[int]) -> None:
-        """Blocks that were given back are known by their names alone: their numbers may be others' by now."""
+        """Removes blocks from the prefix cache. Released ones go by hash, as their numbers may be reused by now."""
         for block in held:
             self.pool.forget(block)
         for index in range(min(sequence.num_dropped, len(sequence.block_hashes))):

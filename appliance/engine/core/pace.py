@@ -1,9 +1,9 @@
-"""How many prompt tokens a step may take, so that it ends in time: a cost model learnt from the steps that ran.
+"""The pace: how many prompt tokens a step may take to end in time, by a cost model learnt from past steps.
 
-A step of d decodes and p prompt tokens is taken to last decode(d) + p * per_token seconds. Both are moving averages of
-what steps took: decode(d) by the power of two above d, from steps without prompts, and on straight lines between these;
-per_token from the rest of steps with prompts, so it follows the growing context of a long prompt. A step can be held up
-by other work on the machine, and never hurried: so averages follow quick steps sooner than slow ones.
+The model says that a step of d decodes and p prompt tokens lasts decode(d) + p * per_token seconds. Both are moving
+averages of measured steps: decode(d) from steps without prompts, one average for each power of two above d, with linear
+interpolation between them; per_token from the remaining time of steps with prompts, so it follows the growing context
+of a long prompt. Other work on the machine can delay a step but not speed it up, so averages follow fast steps sooner.
 """
 
 from math import ceil
@@ -13,29 +13,29 @@ from appliance.engine.core.gaps import LateGaps
 
 WEIGHT_OF_SLOWER = 0.25  # of the newest step in a moving average
 WEIGHT_OF_QUICKER = 0.5
-MOST_SLOWER = 2.0  # a step that took more than so many times the average counts as this
-UNREAD = 4.0  # times the target: a step that nobody reads, which holds up only what comes in, aborts and the watchdog
-ALONE_S = 2.5  # a step of prompts alone at most, where what comes in waits for the first one's end in any case
+MOST_SLOWER = 2.0  # a step that took longer than this many times the average counts as this many times
+UNREAD = 4.0  # times the target, for a step without streams: it delays only new arrivals, aborts and the watchdog
+ALONE_S = 2.5  # the longest step of prompts alone, when new arrivals wait for the first prompt's end in any case
 MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
 MIN_TOKENS = 16  # prompt tokens a step: fewer cost nearly as much
-FIRST_TOKENS = 64  # of the first step with a prompt, before anything is known
-PAUSE_S = 2.5  # that readers wait at most, by choice, while prompts run
-PAUSE_STEP = 2.0  # times the target: a step of a pause, or longer until a prompt ends: then its first token goes out
-LATE = 1.25  # a gap is late when it takes so many times what it should
-READERS_A_PROMPT = 8  # a pause has at least one awaited prompt for so many readers that it holds up
-SHORT_STEPS = 2.0  # what so many steps in time can do is not worth a pause
+FIRST_TOKENS = 64  # prompt tokens of the first step with a prompt, before per_token is known
+PAUSE_S = 2.5  # the longest time that streams wait by choice while prompts run
+PAUSE_STEP = 2.0  # times the target: a step in a pause; longer if it then ends a prompt and gives its first token
+LATE = 1.25  # a gap is late when it is longer than this many times the planned step
+READERS_A_PROMPT = 8  # a pause delays at most this many streams for each prompt whose first token is awaited
+SHORT_STEPS = 2.0  # a backlog that this many steps of usual length can do is not worth a pause
 
 
 class DecodeCount(NamedTuple):
-    """Sequences that decode, and how many of them somebody reads as they come."""
+    """How many sequences decode, and how many of these are streamed."""
 
     num: int
     num_read: int
 
 
 class Backlog(NamedTuple):
-    """Prompts that run or wait: of how many somebody awaits the first token, how many tokens of all could run now, and
-    how many of these are the first one's."""
+    """Prompts that run or wait: how many are streamed, so that a client awaits the first token; how many prompt tokens
+    could run now; and how many of these belong to the first prompt."""
 
     num_awaited: int
     num_tokens: int
@@ -43,8 +43,8 @@ class Backlog(NamedTuple):
 
 
 class Pace:
-    """`target_s`: how long a step with readers should last; None bounds nothing. `late_share`: of the gaps between
-    tokens that are read, how many may be longer."""
+    """`target_s`: how long a step with streamed decodes should last; None sets no bound. `late_share`: the share of
+    gaps between streamed tokens that may be longer."""
 
     def __init__(self, target_s: float | None, late_share: float = 0.0) -> None:
         self._target_s = target_s
@@ -55,7 +55,7 @@ class Pace:
         self._paused_s = 0.0  # since the last step with decodes
 
     def learn(self, decodes: DecodeCount, num_prompt_tokens: int, seconds: float) -> None:
-        """Takes in how long a step took."""
+        """Updates the model with the measured seconds of a step."""
         if num_prompt_tokens == 0:
             size = decodes.num.bit_length()
             count, average = self._decode_s.get(size, (decodes.num, None))
@@ -72,10 +72,10 @@ class Pace:
         self._paused_s = 0.0
 
     def prompt_tokens(self, decodes: DecodeCount, num_first: int = 0) -> int | None:
-        """What a step with these decodes may take of prompts; None when that is not bounded.
+        """Returns how many prompt tokens a step with these decodes may take; None if there is no bound.
 
-        `num_first`: tokens left of the first prompt, where nothing that comes in would run before its end; 0 elsewhere.
-        Without decodes, a shorter step would then bring nobody's token forward.
+        `num_first`: tokens left of the first prompt if no new arrival would run before its end, else 0. In that case,
+        and without decodes, a shorter step would bring no token forward.
         """
         if self._target_s is None:
             return None
@@ -83,7 +83,7 @@ class Pace:
         return in_time if decodes.num else max(in_time, self._even_piece(num_first))
 
     def pause(self, decodes: DecodeCount, backlog: Backlog) -> int | None:
-        """How many prompt tokens the next step takes when it leaves these decodes out; None when it should not."""
+        """Returns how many prompt tokens the next step takes if it leaves these decodes out; None if it should not."""
         self._is_pausing = self._may_go_on(decodes, backlog) if self._is_pausing else self._may_pause(decodes, backlog)
         if not self._is_pausing:
             return None
@@ -92,11 +92,11 @@ class Pace:
         return min(max(self._tokens_in(PAUSE_STEP * self._target_s), backlog.num_first), most)
 
     def end_pause(self) -> None:
-        """No prompt can run: whoever waits for the pause's end waits no longer."""
+        """Ends a pause, because no prompt can run; decodes run again."""
         self._is_pausing = False
 
     def prompt_rate(self, decodes: DecodeCount, most: int) -> float:
-        """Prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 when nothing is known."""
+        """Returns prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 if not known."""
         if self._token_s is None:
             return 0.0
         bound = self.prompt_tokens(decodes)
@@ -104,7 +104,7 @@ class Pace:
         return tokens / max(self.decode_seconds(decodes.num) + tokens * self._token_s, 1e-9)
 
     def decode_seconds(self, num_decodes: int) -> float:
-        """Of a step of decodes alone: on the lines between what was seen, and level beyond the most."""
+        """Returns the seconds of a decode-only step: linear between measured sizes, constant above the largest."""
         below_count, below_s = 0.0, 0.0
         for count, seconds in sorted(self._decode_s.values()):
             if num_decodes <= count:
@@ -114,7 +114,7 @@ class Pace:
         return below_s
 
     def _prompt_seconds(self, decodes: DecodeCount) -> float:
-        """For prompts in a step that is in time."""
+        """Returns the seconds that a step on time has for prompts."""
         assert self._target_s is not None
         decode_s = self.decode_seconds(decodes.num)
         target_s = self._target_s if decodes.num_read else UNREAD * self._target_s
@@ -126,12 +126,12 @@ class Pace:
         return max(MIN_TOKENS, int(seconds / max(self._token_s, 1e-9)))
 
     def _even_piece(self, num_tokens: int) -> int:
-        """Of a prompt in as few pieces as ALONE_S allows."""
+        """Returns the chunk length that cuts a prompt into as few equal chunks as ALONE_S allows."""
         count = ceil(num_tokens / self._tokens_in(ALONE_S))
         return ceil(num_tokens / max(1, count))
 
     def _may_pause(self, decodes: DecodeCount, backlog: Backlog) -> bool:
-        """Whether readers should wait for others' first tokens: these are many beside them, and a gap may be late."""
+        """Returns whether streams should wait for others' first tokens: enough are awaited, and gaps may be late."""
         if not 0 < decodes.num_read <= READERS_A_PROMPT * backlog.num_awaited:
             return False
         if self._target_s is None or self._token_s is None or self._paused_s:
@@ -140,12 +140,12 @@ class Pace:
         return backlog.num_tokens > SHORT_STEPS * in_time and self._late_gaps.allow(decodes.num_read)
 
     def _may_go_on(self, decodes: DecodeCount, backlog: Backlog) -> bool:
-        """Until no first token is awaited, or another step would not leave the decodes time to end within PAUSE_S."""
+        """Returns True while a first token is awaited and another step would still let the pause end within PAUSE_S."""
         assert self._target_s is not None
         return backlog.num_awaited > 0 and self._left_s(decodes) >= PAUSE_STEP * self._target_s / 2
 
     def _left_s(self, decodes: DecodeCount) -> float:
-        """Of the pause, before the step that ends it."""
+        """Returns the seconds left of the pause before the step of decodes that ends it."""
         return max(0.0, PAUSE_S - self._paused_s - self.decode_seconds(decodes.num))
 
 

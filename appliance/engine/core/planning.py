@@ -1,4 +1,4 @@
-"""How a step is put together: decodes, prompts that run, prompts that wait, and how long it may last."""
+"""Builds a step: decodes, running prompts, waiting prompts, and the time that it may last."""
 
 from appliance.engine.core.admission import Admission
 from appliance.engine.core.books import Books
@@ -12,9 +12,9 @@ from appliance.engine.step import StepPlan
 
 
 class StepPlanner:
-    """A step takes all decodes first, then the prompts that run already, then waiting ones.
+    """Builds steps. A step takes all decodes first, then the prompts already running, then waiting ones.
 
-    How many prompt tokens it takes is decided by what steps lasted before (see Pace).
+    The measured times of earlier steps decide how many prompt tokens it takes (see Pace).
     """
 
     def __init__(self, books: Books, config: SchedulerConfig) -> None:
@@ -28,19 +28,19 @@ class StepPlanner:
         self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
 
     def use(self, config: SchedulerConfig) -> None:
-        """Other limits from the next step on."""
+        """Sets other limits, from the next step on."""
         self._config = config
         self._prefills.use(config)
 
     def next_step(self) -> StepBuilder:
-        """A step without chunks when nothing is open."""
+        """Returns the next step; it has no chunks when nothing is open."""
         if self._config.policy == "priority":
             self.admission.make_way()
         self._decodes = self._count_decodes()
         return self._pause() or self._step()
 
     def _step(self) -> StepBuilder:
-        """All decodes, and as many tokens of prompts as let the step end in time for who reads what they decode."""
+        """Builds a step of all decodes, and as many prompt tokens as let it end in time for the streams."""
         step = StepBuilder(self._config.max_num_batched_tokens, self._config.max_num_sampled)
         prefills = self._decoding.schedule(step)
         if self._config.chunked_prefill:
@@ -50,7 +50,7 @@ class StepPlanner:
         return step
 
     def _pause(self) -> StepBuilder | None:
-        """Prompts alone, while decodes wait; None when decodes should run, or no prompt can."""
+        """Builds a step of prompts alone while decodes wait; None if decodes should run or no prompt can."""
         prefills = [sequence for sequence in self._books.running if not sequence.has_run_prompt]
         if not self._config.chunked_prefill or not (prefills or self._books.num_waiting):
             self._pace.end_pause()
@@ -70,13 +70,13 @@ class StepPlanner:
         return DecodeCount(len(stored), sum(sequence.is_streamed for sequence in stored))
 
     def _schedule_prompts(self, step: StepBuilder, prefills: list[Sequence]) -> None:
-        """Goes on with prompts that run already, and begins others."""
+        """Continues the prompts that run already, and admits others."""
         self._schedule_prefills(step, prefills)
         self._register(step)
         self.admission.admit(step, prefills)
 
     def _backlog(self, prefills: list[Sequence]) -> Backlog:
-        """Of the waiting ones the first counts with what it has to compute: more would have to be looked for."""
+        """Counts only the first waiting sequence: the tokens of others would need a prefix lookup each."""
         waiting = [len(sequence.tokens) - sequence.num_computed for sequence in prefills]
         num_awaited = sum(sequence.is_streamed for sequence in prefills)
         head = self._books.head() if self._books.free_rows else None
@@ -86,7 +86,7 @@ class StepPlanner:
         return Backlog(num_awaited, sum(waiting), waiting[0] if waiting else 0)
 
     def _num_alone(self, prefills: list[Sequence]) -> int:
-        """Tokens left of the first prompt, where whatever comes next waits for its end; 0 elsewhere."""
+        """Returns the tokens left of the first prompt if all that comes next waits for its end, else 0."""
         if self._decodes.num or not self._prefills.is_one_by_one:
             return 0
         if prefills:
@@ -95,11 +95,11 @@ class StepPlanner:
         return 0 if head is None else self._uncached(head)
 
     def _uncached(self, waiting: Sequence) -> int:
-        """Tokens that it would have to compute if it ran now: one at least, for its logits."""
+        """Returns the tokens that the sequence would have to compute now; at least one, for its logits."""
         return max(1, len(waiting.tokens) - len(self.admission.cached_prefix(waiting)) * self._config.block_size)
 
     def _schedule_prefills(self, step: StepBuilder, prefills: list[Sequence]) -> None:
-        """Goes on with prompts that run already. Blocks may come from prompts behind them, not from decodes."""
+        """Continues the prompts that run already. It may preempt later prompts for blocks, but no decodes."""
         step.shares = self._prefills.shares(len(prefills) + self._books.num_waiting)
         pool = self._kv.pool
         index = 0
@@ -119,7 +119,7 @@ class StepPlanner:
             self._prefills.count(sequence, step)
 
     def _register(self, step: StepBuilder) -> None:
-        """Offers the blocks that this step fills to the prefix cache. From here on nothing in the step is preempted."""
+        """Puts the blocks that this step fills into the prefix cache. From here on nothing in the step is preempted."""
         if not self._kv.prefix_caching:
             return
         by_row, block_size = self._books.by_row, self._config.block_size
@@ -129,12 +129,12 @@ class StepPlanner:
                 self._kv.register(sequence)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
+        """Updates the pace with the seconds of a step. `plan` must be the last one scheduled."""
         num_prompt_tokens = sum(chunk.length for chunk in plan.chunks if not chunk.is_decode)
         num_decodes = sum(chunk.is_decode for chunk in plan.chunks)
         self._pace.learn(DecodeCount(num_decodes, self._decodes.num_read), num_prompt_tokens, seconds)
 
     def prompt_rate(self) -> float:
-        """Prompt tokens a second beside what runs now; 0 when nothing is known."""
+        """Returns prompt tokens a second beside the sequences that run now; 0 if not known yet."""
         decodes = DecodeCount(len(self._books.running), self._decodes.num_read)
         return self._pace.prompt_rate(decodes, self._config.max_num_batched_tokens)

@@ -8,12 +8,12 @@ Policy = Callable[[int, float, int, int], PolicyKey]
 
 
 def fcfs(priority: int, arrival_time: float, order: int, index: int) -> PolicyKey:
-    """First come, first served, by the order in which requests reached the engine."""
+    """Serves first come first, by the order in which requests reached the engine."""
     return (order, index)
 
 
 def by_priority(priority: int, arrival_time: float, order: int, index: int) -> PolicyKey:
-    """Lower priority numbers first; ties by the client's arrival time, then by order."""
+    """Serves lower priority numbers first; ties go by the client's arrival time, then by order."""
     return (priority, arrival_time, order, index)
 
 

@@ -1,4 +1,4 @@
-"""How much of a prompt runs in a step: the token budget and the limits on partial prefills, in one place."""
+"""The rules for how much of a prompt runs in a step: the token budget and the limits on partial prefills."""
 
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
@@ -6,7 +6,7 @@ from appliance.engine.core.sequence import Sequence
 
 
 class PrefillRules:
-    """A prompt is long when it has more tokens than long_prefill_token_threshold (0: none is).
+    """A prompt is long when it has more tokens than long_prefill_token_threshold (0: no prompt is long).
 
     - At most max_num_partial_prefills prompts are left unfinished by a step; they share its budget evenly.
     - Of these at most max_long_partial_prefills are long; other long ones wait and let shorter ones pass.
@@ -21,7 +21,7 @@ class PrefillRules:
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether a long prompt takes all steps to its end, whatever else comes."""
+        """Returns whether a long prompt runs to its end before any later prompt starts."""
         config = self._config
         takes_all = config.max_num_partial_prefills == 1 and config.long_prefill_token_threshold == 0
         return takes_all and config.policy == "fcfs"
@@ -33,7 +33,7 @@ class PrefillRules:
         return 0 < self._config.long_prefill_token_threshold < sequence.num_prompt
 
     def length(self, sequence: Sequence, num_computed: int, step: StepBuilder) -> int:
-        """Tokens to compute in this step; 0 when none can be."""
+        """Returns the tokens to compute in this step; 0 when none can be."""
         remaining = len(sequence.tokens) - num_computed
         if not self._config.chunked_prefill and remaining > step.budget:
             return 0
@@ -53,11 +53,11 @@ class PrefillRules:
         return end == len(sequence.tokens) or step.num_partials < self._config.max_num_partial_prefills
 
     def must_let_pass(self, sequence: Sequence, step: StepBuilder) -> bool:
-        """Whether a long prompt has to wait while shorter ones behind it go first."""
+        """Returns whether a long prompt has to wait while shorter, later ones go first."""
         return self.is_long(sequence) and step.num_long_partials >= self._config.max_long_partial_prefills
 
     def count(self, sequence: Sequence, step: StepBuilder) -> None:
-        """Counts a prompt that was looked at in this step."""
+        """Counts a prompt that was considered in this step."""
         step.shares = max(0, step.shares - 1)
         if sequence.num_computed < len(sequence.tokens):
             step.num_partials += 1

@@ -1,4 +1,4 @@
-"""Names of block contents: a chain of hashes, so that equal names mean equal tokens from the start of the sequence."""
+"""Block hashes: each extends its parent's, so equal hashes mean equal tokens from the start of the sequence."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from appliance.engine.core.block_pool import BlockHash
 
 
 class Hasher(Protocol):
-    """`root` names the empty prefix of a namespace; `extend` names a prefix one block longer."""
+    """`root` hashes the empty prefix of a namespace; `extend` hashes a prefix that is one block longer."""
 
     def root(self, adapter: str | None, salt: str | None) -> BlockHash: ...
 

@@ -1,4 +1,4 @@
-"""From a request message to its sequences, or to a refusal that names what is wrong with it."""
+"""Makes a request's sequences, or a refusal that names what is wrong with the request."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ _MASK = (1 << 64) - 1
 
 
 def sibling_seed(seed: int, index: int) -> int:
-    """The seed of sequence `index`: the request's own for the first, then steps of splitmix64 (Steele et al. 2014)."""
+    """Returns the seed of sequence `index`: the request's own for 0, then steps of splitmix64 (Steele et al. 2014)."""
     if index == 0:
         return seed & _MASK
     z = (seed + index * 0x9E3779B97F4A7C15) & _MASK
@@ -32,7 +32,7 @@ class RequestFactory:
         self._next_order = 0
 
     def create(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> Request:
-        """Raises Refusal."""
+        """Makes the request with its `n` sequences. Raises Refusal if it cannot be served."""
         self._check(message)
         request = Request(client, message, grammar)
         sampling = message.sampling

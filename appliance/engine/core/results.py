@@ -1,4 +1,4 @@
-"""What a step's result means for the sequences that ran in it, and what their clients are told."""
+"""Commits a step's result: appends tokens, ends sequences, and makes the outputs for their clients."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ Outputs = dict[bytes, list[SequenceOutput]]  # by client
 class ResultTaker:
     """Appends tokens to sequences, ends those that are complete or failed, and makes the outputs.
 
-    `fault` tells why a sequence fails that met an exception while its tokens were taken over.
+    `fault` gives the error of a sequence that met an exception while its tokens were committed.
     """
 
     def __init__(self, books: Books, counters: Counters, clock: Callable[[], float], fault: Fault) -> None:
@@ -25,7 +25,7 @@ class ResultTaker:
         self._clock = clock
 
     def take(self, plan: StepPlan, result: StepResult) -> Outputs:
-        """Takes over a step's result. `plan` must be the last one scheduled."""
+        """Commits a step's result. `plan` must be the last one scheduled."""
         outputs: Outputs = {}
         spoiled = self._spoiled(plan, result) if result.errors else frozenset()
         sampled = iter(result.tokens)
@@ -36,7 +36,7 @@ class ResultTaker:
             if chunk.row in result.errors:
                 output = self._fail(sequence, result.errors[chunk.row])
             elif spoiled and not spoiled.isdisjoint(sequence.block_table[sequence.num_dropped :]):
-                self._books.preempt(sequence)  # it read what the failed one was to store: that is computed again
+                self._books.preempt(sequence)  # it read what the failed row did not store
                 continue
             else:
                 try:
@@ -45,7 +45,7 @@ class ResultTaker:
                     if tokens is None:
                         continue
                     output = self._append(sequence, chunk.num_drafts, tokens, result)
-                except Exception as error:  # noqa: BLE001 - whatever it was, it is this sequence's
+                except Exception as error:  # noqa: BLE001 - any exception here concerns this sequence alone
                     output = self._fail(sequence, self._fault("its tokens were taken over", error))
             client = sequence.request.client
             if client in outputs:
@@ -55,7 +55,7 @@ class ResultTaker:
         return outputs
 
     def _spoiled(self, plan: StepPlan, result: StepResult) -> frozenset[int]:
-        """Blocks that failed rows were to fill in this step, and that others may have been given with it."""
+        """Returns the blocks that failed rows should have filled in this step; other rows may share them already."""
         blocks: set[int] = set()
         for chunk in plan.chunks:
             sequence = self._books.by_row[chunk.row]
@@ -72,7 +72,7 @@ class ResultTaker:
             sequence.drafts = result.drafts.get(sequence.row, [])
         tokens, ending = _taken(sequence, said, sequence.row in result.completed)
         if num_drafts:
-            self._books.kv.register(sequence)  # now, as the blocks may fall out of a window before the next step
+            self._books.kv.register(sequence)  # before the next step, when the blocks may have left a sliding window
         logprobs = result.logprobs.get(sequence.row)
         sequence.has_run_prompt = True
         if first and sequence.request.first_token_at is None:
@@ -97,7 +97,7 @@ class ResultTaker:
         )
 
     def end(self, sequence: Sequence, error: RowError | None = None) -> SequenceOutput:
-        """Ends an open sequence, between steps: with an error, or else because its client aborted it."""
+        """Ends an open sequence between steps: with `error`, or as aborted by its client if that is None."""
         self._books.finish(sequence)
         return self._ended(sequence, error)
 
@@ -111,12 +111,12 @@ class ResultTaker:
         return ended_output(request.message.request_id, sequence.index, error, self._times(request))
 
     def _times(self, request: Request) -> RequestTimes | None:
-        """None while another sequence of it goes on."""
+        """Returns the request's times; None while another of its sequences is open."""
         return None if request.key in self._books.requests else request.times(self._clock())
 
 
 def _num_agreed(drafts: list[int], said: list[int]) -> int:
-    """Drafts that the model said as well: what was computed for them is that of the tokens."""
+    """Returns how many leading drafts the model sampled as well; what was computed for them stays valid."""
     count = 0
     for draft, token in zip(drafts, said, strict=False):
         if draft != token:
@@ -128,8 +128,8 @@ def _num_agreed(drafts: list[int], said: list[int]) -> int:
 def _taken(
     sequence: Sequence, said: list[int], is_complete: bool
 ) -> tuple[list[int], tuple[FinishReason, int | None] | None]:
-    """Appends tokens up to one that ends the sequence; answers those, and why it ends. `is_complete`: its grammar
-    allows nothing more behind them."""
+    """Appends tokens up to one that ends the sequence. Returns these tokens, and why the sequence ends (None if it goes
+    on). `is_complete`: its grammar allows nothing after them."""
     ending = None
     for count, token in enumerate(said, 1):
         sequence.tokens.append(token)
@@ -141,14 +141,14 @@ def _taken(
 
 
 def plain_fault(doing: str, error: BaseException) -> RowError:
-    """The fault of a scheduler by itself: it writes no log."""
+    """Makes the error of a failed sequence, without writing a log (for a scheduler without an engine)."""
     return RowError(ErrorKind.INTERNAL, f"a fault ended this sequence while {doing} ({type(error).__name__})")
 
 
 def ended_output(
     request_id: str, index: int, error: RowError | None, times: RequestTimes | None = None
 ) -> SequenceOutput:
-    """Of a sequence that ended without a token: with an error, or else because its client aborted it."""
+    """Makes the output of a sequence that ended without a token: with `error`, or as aborted if that is None."""
     return SequenceOutput(
         request_id=request_id,
         index=index,

@@ -1,4 +1,4 @@
-"""The scheduler: which tokens of which sequences run in the next step, and what a step's result means for them."""
+"""The scheduler: decides which tokens of which sequences run in the next step, and commits the step's result."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -23,16 +23,16 @@ from appliance.engine.step import RowError, StepPlan, StepResult
 class Scheduler:
     """Continuous batching over a paged cache. Every change of state happens in add, abort, schedule and commit.
 
-    A step takes all decodes first, then the prompts that run already, then waiting ones. When blocks run out the last
-    sequence in policy order is preempted: its blocks are given back and its tokens are computed again later. While a
-    step is put together, only a sequence that is not in it yet is preempted.
+    A step takes all decodes first, then the prompts already running, then waiting ones. When blocks run out, the last
+    sequence in policy order is preempted: its blocks are released and its tokens are computed again later. A sequence
+    that is already in the step being built is never preempted.
     """
 
     def __init__(
         self, config: SchedulerConfig, clock: Callable[[], float] = lambda: 0.0, fault: Fault = plain_fault
     ) -> None:
         self.config = config
-        self._clock = clock  # asked when a request comes, starts, has its first token and ends
+        self._clock = clock  # read when a request arrives, starts, has its first token and ends
         self._books = Books(config)
         self.kv = self._books.kv
         self._factory = RequestFactory(config, POLICIES[config.policy])
@@ -43,7 +43,7 @@ class Scheduler:
     # Intake
 
     def use(self, caps: SchedulerCaps) -> None:
-        """Other limits from now on; what is open stays."""
+        """Sets other limits from now on; open requests stay."""
         self.config = replace(self.config, **msgspec.structs.asdict(caps))
         self._planner.use(self.config)
 
@@ -52,11 +52,11 @@ class Scheduler:
         return bool(self._books.requests)
 
     def add(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
-        """Raises Refusal when this request cannot be served; nothing else is affected."""
+        """Opens a request. Raises Refusal if it cannot be served; no other request is affected."""
         books, limit = self._books, self.config.max_waiting
         if (client, message.request_id) in books.requests:
             raise Refusal(ErrorKind.INVALID, "request_id", f"request id {message.request_id!r} is in use")
-        waiting = books.num_waiting - len(books.free_rows)  # those that a free row will not take in the next step
+        waiting = books.num_waiting - len(books.free_rows)  # the next step may start one for each free row
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
         request = self._factory.create(client, message, grammar)
@@ -65,7 +65,7 @@ class Scheduler:
         self._counters.prompt_tokens += len(message.prompt_token_ids)
 
     def abort(self, keys: Iterable[RequestKey], index: int | None = None) -> Outputs:
-        """Ends requests between steps, or one sequence of each. Unknown ones are ignored."""
+        """Ends requests between steps, or only sequence `index` of each. Unknown keys are ignored."""
         return self._end(keys, index, None)
 
     def end_all(self, reason: str, kind: ErrorKind) -> Outputs:
@@ -82,13 +82,13 @@ class Scheduler:
         return outputs
 
     def open_requests(self, client: bytes | None = None) -> list[RequestKey]:
-        """The open requests of one client, or of all."""
+        """Returns the open requests of one client, or of all."""
         return [key for key in self._books.requests if client is None or key[0] == client]
 
     # A step
 
     def schedule(self) -> StepPlan | None:
-        """The next step; None when nothing is open."""
+        """Returns the next step; None when nothing is open."""
         step = self._planner.next_step()
         if not step.chunks:
             return None
@@ -97,11 +97,11 @@ class Scheduler:
         return step.plan(self._counters.num_steps, self._books.take_freed_rows(), goes_on=self._goes_on(step))
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
-        """Takes in how long a step took; the next ones are sized by it. `plan` must be the last one scheduled."""
+        """Records how long a step took, to size the next ones. `plan` must be the last one scheduled."""
         self._planner.learn(plan, seconds)
 
     def _goes_on(self, step: StepBuilder) -> bool:
-        """Whether every running sequence decodes in it and in the next one, which nothing that waits can join."""
+        """Returns whether every running sequence decodes in this step and the next, and no waiting one can join."""
         books = self._books
         is_joined = books.num_waiting > 0 and bool(books.free_rows)
         return step.num_going_on == len(step.chunks) == len(books.running) and not is_joined
@@ -117,7 +117,7 @@ class Scheduler:
     # A result
 
     def commit(self, plan: StepPlan, result: StepResult) -> Outputs:
-        """Takes over a step's result. `plan` must be the last one scheduled."""
+        """Commits a step's result, and returns the outputs by client. `plan` must be the last one scheduled."""
         return self._results.take(plan, result)
 
     # Views
@@ -143,5 +143,5 @@ class Scheduler:
         )
 
     def check_invariants(self) -> None:
-        """Raises AssertionError when the books do not balance. For tests: it visits everything."""
+        """Raises AssertionError when the books contradict themselves. For tests only: it visits every sequence."""
         self._books.check_invariants()

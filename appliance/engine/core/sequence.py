@@ -26,7 +26,7 @@ class Request:
         self.grammar = grammar
         self.sequences: list[Sequence] = []
         self.queued_at = 0.0
-        self.started_at: float | None = None  # its first step was scheduled
+        self.started_at: float | None = None  # when its first step was scheduled
         self.first_token_at: float | None = None
 
     @property
@@ -34,7 +34,7 @@ class Request:
         return (self.client, self.message.request_id)
 
     def times(self, now: float) -> RequestTimes:
-        """Of a request that ends now."""
+        """Returns the times of a request that ends now."""
         if self.started_at is None:
             return RequestTimes(now - self.queued_at)
         if self.first_token_at is None:
@@ -44,8 +44,8 @@ class Request:
 
 
 class Sequence:
-    """One token stream. `tokens` is the prompt and what was generated; `num_computed` of them are in the KV cache
-    (or will be once the step that was scheduled last has run), drafts of that step among them."""
+    """One token stream. `tokens` are the prompt and the generated tokens. `num_computed` tokens are in the KV cache, or
+    will be when the step scheduled last has run; the drafts of that step count among them."""
 
     __slots__ = (
         "block_hashes",
@@ -87,19 +87,19 @@ class Sequence:
         self.status = Status.WAITING
         self.row = -1
         self.num_computed = 0
-        self.has_run_prompt = False  # the prompt is in the cache, by steps that have run
+        self.has_run_prompt = False  # True once the steps that compute the prompt have run
         self.drafts: list[int] = []  # proposed for its next chunk, or in the chunk that was scheduled last
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
-        self.num_dropped = 0  # leading blocks of the table that were given back
+        self.num_dropped = 0  # leading blocks of the table that were released
         self.block_hashes: list[BlockHash] = []
-        self.num_registered = 0  # leading blocks that were offered to the hash table
+        self.num_registered = 0  # leading blocks that were put into the prefix cache
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
 
     @property
     def num_verified(self) -> int:
-        """Tokens that are computed, or scheduled, and no drafts."""
+        """The tokens that are computed or scheduled, without drafts."""
         return min(self.num_computed, len(self.tokens))
 
     @property
@@ -112,11 +112,11 @@ class Sequence:
 
     @property
     def is_streamed(self) -> bool:
-        """Somebody reads its tokens as they come."""
+        """A client reads the tokens as they come."""
         return self.request.message.is_streamed
 
     def finish_reason(self) -> tuple[FinishReason, int | None] | None:
-        """Why the sequence ends with its last token, and the stop token that ended it; None when it goes on."""
+        """Returns why the sequence ends with its last token, and the stop token that ended it; None if it goes on."""
         message = self.request.message
         token = self.tokens[-1]
         if len(self.tokens) >= self.min_tokens:

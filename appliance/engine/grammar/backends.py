@@ -1,4 +1,4 @@
-"""The table of grammar back-ends, by name. They are imported when a constraint comes."""
+"""The table of grammar back-ends, by name. A back-end is imported when a constraint comes."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,12 +6,13 @@ from importlib import import_module
 from appliance.engine.grammar.interface import Backend, GrammarError
 from appliance.engine.messages import Vocabulary
 
-DEFAULT_BACKEND = "guidance"  # whether constraints are taken at all is live, and the front ends' to say
+DEFAULT_BACKEND = "guidance"  # the front ends decide whether to take constraints: that setting is live
 BACKENDS = {"guidance": "appliance.engine.grammar.guidance:GuidanceBackend"}
 
 
 def backend_loader(name: str | None, vocab_size: int) -> Callable[[Vocabulary], Backend]:
-    """Makes the back-end of a vocabulary of `vocab_size` logits; None refuses all."""
+    """Returns a function that makes the back-end for a vocabulary of `vocab_size` logits. It raises GrammarError for
+    `name` None, which refuses all constraints."""
 
     def load(vocabulary: Vocabulary) -> Backend:
         if name is None:

@@ -15,8 +15,8 @@ _JSON_PARTS = re.compile(r'"[^"]*"|[{:,]|\s+')
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """begin + value + end. schema: the value is JSON that follows it; None is one of `choices`, or without them any
-    text up to `end`."""
+    """A parameter: begin + value + end. With `schema`, the value is JSON that follows it. If that is None, the value is
+    one of `choices`, or, if there are none, any text up to `end`."""
 
     begin: str
     end: str
@@ -26,9 +26,9 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """begin + arguments + end. numbered: `begin` is followed by this, a number, and `after`.
+    """A call: begin + arguments + end. numbered: after `begin` come this text, a number, and `after`.
 
-    arguments: a schema of a JSON object, or parameters in their order, with `separator` between two.
+    arguments: the schema of a JSON object, or parameters in this order, with `separator` between two.
     """
 
     begin: str
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class CallList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """opening + call + separator + call ... + closing; one call where `is_parallel` is false."""
+    """A list: opening + call + separator + call ... + closing; one call if `is_parallel` is false."""
 
     opening: str
     calls: list[Call]
@@ -57,7 +57,8 @@ class CallsOrAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def calls_as_lark(rules: CallsOrAnswer, schemas: InlineSchemas, literal: Callable[[str], str]) -> str:
-    """A grammar that calls the answer's `@answer`. literal: the Lark form of a text, which may hold special tokens."""
+    """Returns a Lark grammar that calls `@answer` for the answer. `literal` gives the Lark form of a text with special
+    tokens in it."""
     names = [f"list_{place}" for place in range(len(rules.lists))]
     lines = [f"start: @answer | {' | '.join(names)}"]
     for name, each in zip(names, rules.lists, strict=True):
@@ -83,14 +84,14 @@ def _list(name: str, calls: CallList, schemas: InlineSchemas, literal: Callable[
 
 
 def _begin(text: str, literal: Callable[[str], str]) -> str:
-    """A call that begins as JSON comes in JSON's own parts: the lexer could not leave a longer one for an answer."""
+    """Splits a JSON beginning into JSON's tokens: the lexer could not leave a longer literal for a JSON answer."""
     return " ".join(map(literal, _JSON_PARTS.findall(text))) if text.startswith("{") else literal(text)
 
 
 def _parameters(
     rule: str, call: Call, parameters: list[Parameter], schemas: InlineSchemas, literal: Callable[[str], str]
 ) -> Iterator[str]:
-    """Two rules a parameter: for those from it on, as the first of the call and after another."""
+    """Yields two rules for each parameter and all after it: as the first of the call, and after another."""
     for place, parameter in enumerate(parameters):
         value = f"{rule}_value_{place}"
         if parameter.choices:
@@ -98,7 +99,7 @@ def _parameters(
             one = f"{literal(parameter.begin)} {value} {literal(parameter.end)}"
         elif parameter.schema is None:
             end = literal(parameter.end)
-            lazy = "" if end.startswith("<[") else "[lazy]"  # a special token is no text, and so ends it
+            lazy = "" if end.startswith("<[") else "[lazy]"  # a special token is not text, so the text ends there
             yield f"{value}{lazy}: {_TEXT} {end}"
             one = f"{literal(parameter.begin)} {value}"
         else:

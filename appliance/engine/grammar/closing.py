@@ -1,8 +1,8 @@
-"""Which objects of a schema are closed where additional properties are off.
+"""Finds the objects of a schema to close when additional properties are off.
 
-An object is closed that lists `properties`, does not say what else it may have, and stays satisfiable. Parts of one
-object that are said in several places (allOf, a $ref or anyOf beside properties) are left open: each would forbid what
-the others ask for. So every answer to the closed schema is one to the schema as it was given.
+An object is closed if it lists `properties`, does not say what else it may have, and stays satisfiable. The parts of an
+object described in several places (allOf, a $ref or anyOf beside properties) stay open: each would forbid what the
+others require. So every answer to the closed schema is also valid for the schema as it was given.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,19 +16,19 @@ _OF_OBJECTS = ("properties", "patternProperties", "required", "minProperties", "
 
 
 def closable(root: Any) -> frozenset[int]:
-    """The ids of the objects in `root` to close. Malformed schemas are passed over: the check refuses them."""
+    """Returns the ids of the objects in `root` to close. Malformed schemas are skipped: the check refuses them."""
     schemas = list(_reached(root, [root], _whole))
     parts = {id(part) for part in _reached(root, [part for each in schemas for part in _parts(root, each)], _same)}
     return frozenset(id(each) for each in schemas if id(each) not in parts and _may_close(each))
 
 
 def has_merged_parts(root: Any) -> bool:
-    """Whether some value is spoken of in several places."""
+    """Returns whether some value is described in several places."""
     return any(True for schema in _reached(root, [root], _whole) for _ in _parts(root, schema))
 
 
 def _reached(root: Any, level: list[Any], below: Callable[[Any, dict[str, Any]], Iterator[Any]]) -> Iterator[Any]:
-    """Each schema object once: those of `level` and what is below them. Definitions are followed, not walked."""
+    """Yields each schema object of `level` and below once. Definitions are visited only through references."""
     seen: set[int] = set()
     while level:
         schema = level.pop()
@@ -46,7 +46,7 @@ def _whole(root: Any, schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _same(root: Any, schema: dict[str, Any]) -> Iterator[Any]:
-    """What else speaks of the same value as `schema` does."""
+    """Yields the schemas that describe the same value as `schema`."""
     yield definition(root, schema.get("$ref"))
     for keyword in _BRANCHES:
         branches = schema.get(keyword)
@@ -54,7 +54,7 @@ def _same(root: Any, schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _parts(root: Any, schema: dict[str, Any]) -> Iterator[Any]:
-    """What speaks of the same object in several places."""
+    """Yields the schemas that describe one object together, if there are several."""
     several = schema.get("allOf")
     num_places = any(word in schema for word in _OF_OBJECTS) + sum(word in schema for word in ("$ref", *_BRANCHES))
     if num_places > 1 or (isinstance(several, list) and len(several) > 1):

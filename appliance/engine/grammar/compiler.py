@@ -1,4 +1,4 @@
-"""Tries and compiles constraints beside the loop, within budgets of number, size and time; keeps what was compiled."""
+"""Tries and compiles constraints beside the loop, within budgets of number, size and time; keeps compiled grammars."""
 
 import time
 from collections import OrderedDict
@@ -18,11 +18,11 @@ _log = logger("engine")
 
 MAX_KEPT = 128  # compiled grammars and failures
 MAX_KEPT_BYTES = 128 << 20  # of their sources, and of their memory as their trials measured it
-MAX_LIVE_BYTES = 1 << 30  # of all that requests use or that is kept; past it more requests are told to come back
-MAX_PENDING = 1024  # compilations asked for and not done; more requests are told to come back
+MAX_LIVE_BYTES = 1 << 30  # of all grammars in use or kept; above it, more requests are refused as overload
+MAX_PENDING = 1024  # compilations that are not done; above it, more requests are refused as overload
 MAX_PENDING_BYTES = 32 << 20  # of their sources
-NUM_THREADS = 4  # most of their time they wait for trials: one that hangs must not hold up the others
-BUDGET_S = 10.0  # from when a request comes to when its grammar must be there
+NUM_THREADS = 4  # they mostly wait for trials: a trial that hangs must not delay the others
+BUDGET_S = 10.0  # from the arrival of a request until its grammar must be compiled
 
 Outcome = Grammar | GrammarError | UntriedError
 
@@ -42,12 +42,12 @@ class _Pending:
 
 
 class GrammarCompiler:
-    """For one thread, the loop's; its workers try and compile. A compilation that outlives its budget goes on, holding
-    one worker; it takes about as long as its trial, which has a limit."""
+    """Is called from the loop's thread only; its workers try and compile. A compilation that exceeds its budget goes on
+    and holds one worker; it takes about as long as its trial, which has a limit."""
 
     def __init__(self, load: Callable[[Vocabulary], Backend], trials: Trials | None = None) -> None:
-        """`load` makes the back-end when a vocabulary has come; it may raise GrammarError. No constraint reaches the
-        back-end that did not pass `trials`; None lets all through."""
+        """`load` makes the back-end once a vocabulary has come; it may raise GrammarError. A constraint reaches the
+        back-end only after it passed `trials`; None lets all through."""
         self._load = load
         self._trials = trials if trials is not None else Untried()
         self._backend: Future[Backend] | None = None
@@ -64,7 +64,7 @@ class GrammarCompiler:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is compiled, or what waits for it, takes all that it may."""
+        """The limits of compiled grammars or of pending compilations are reached."""
         if self._is_busy:
             self._collect_all()
         return self._is_busy or sum(self._live.values()) >= MAX_LIVE_BYTES
@@ -74,7 +74,7 @@ class GrammarCompiler:
         return len(self._kept)
 
     def use(self, vocabulary: Vocabulary) -> None:
-        """The first vocabulary holds: every client of an engine speaks of the same model."""
+        """Sets the vocabulary. Later ones are ignored: all clients of an engine use the same model."""
         if self._backend is None:
             self._workers = ThreadPoolExecutor(NUM_THREADS, "engine-grammars")
             with deep_stacks():
@@ -82,19 +82,19 @@ class GrammarCompiler:
                 self._backend = self._workers.submit(self._load, vocabulary)
 
     def key(self, constraint: Constraint) -> str:
-        """Names a constraint by what it says; the field to blame does not matter."""
+        """Returns a digest of the constraint's content, without the field to blame."""
         parts = (constraint.kind, str(constraint.whitespace), str(constraint.after), constraint.source)
         return sha256_hex("\0".join(f"{len(part)}:{part}" for part in parts).encode())
 
     def kept(self, key: str) -> Outcome | None:
-        """What is compiled already."""
+        """Returns the outcome that is kept under `key`, or None."""
         if (found := self._kept.get(key)) is None:
             return None
         self._kept.move_to_end(key)
         return found.outcome
 
     def begin(self, key: str, constraint: Constraint) -> Future[Compiled]:
-        """Tries and compiles in a worker, once for all that ask meanwhile. Needs a vocabulary."""
+        """Tries and compiles in a worker, once for all requests that wait for it. It needs a vocabulary."""
         if (pending := self._pending.get(key)) is not None:
             return pending.running
         assert self._workers is not None
@@ -107,7 +107,7 @@ class GrammarCompiler:
         return running
 
     def collect(self, key: str) -> Outcome | None:
-        """What `begin` led to; None while it runs. The first to collect puts it among what is kept."""
+        """Returns the outcome of `begin`; None while it runs. The first call keeps the outcome."""
         pending = self._pending.get(key)
         if pending is None:
             return self.kept(key)
@@ -130,7 +130,7 @@ class GrammarCompiler:
         return len(self._pending) >= MAX_PENDING or self._pending_bytes >= MAX_PENDING_BYTES
 
     def _collect_all(self) -> None:
-        """Of requests that went away nobody else would."""
+        """Collects every finished compilation: for requests that went away, no other call would."""
         for key in list(self._pending):
             self.collect(key)
 
@@ -147,7 +147,7 @@ class GrammarCompiler:
 def _start(trials: Trials, vocabulary: Vocabulary) -> None:
     try:
         trials.start(vocabulary)
-    except OSError as error:  # each trial tries to start it again, and says so to its request
+    except OSError as error:  # each trial tries to start it again and reports a failure to its request
         _log.warning("the sandbox of grammars could not start", extra=fields(error=str(error)))
 
 

@@ -1,4 +1,4 @@
-"""What a back-end's messages mean, in words of our own: theirs speak of inner parts, and quote what was built."""
+"""Translates a back-end's messages into our own words: the originals name internals and quote the built grammar."""
 
 import re
 
@@ -25,9 +25,9 @@ _REFERENCE = re.compile(r"unknown (?:name|grammar|special token):? *\"?([@<\w.|>
 
 
 def meaning(message: str, *, has_places: bool = True) -> str:
-    """One line without the library's words, but for what is wrong with a regular expression.
+    """Returns one line in our words; only for an error in a regular expression it keeps the library's.
 
-    has_places: lines and columns in the message are those of the text that the client sent.
+    has_places: the message's lines and columns are those of the text that the client sent.
     """
     for words, reason in _MEANINGS:
         if words in message:

@@ -1,8 +1,8 @@
-"""Schemas that hold a literal or a bound which the back-end would change.
+"""Finds the schemas that hold a literal or a bound which the back-end would change.
 
-Only the schemas on the way to such a place are written out as Lark rules (see exact_rules); all others stay JSON
-schemas within the rules. What may stand on the way is what schemas of types are made of: objects, lists, alternatives,
-references. Anything else is refused with the place of what cannot be kept.
+Only the schemas on the path to such a place become Lark rules (see exact_rules); all others stay JSON schemas within
+the rules. On that path there may be objects, lists, alternatives and references. Anything else is refused, with the
+place of the literal or bound.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from appliance.engine.grammar.parts import definition, member, path_of, steps_to
 
 
 def places_to_keep(root: Any) -> dict[int, str]:
-    """The schemas that hold what the back-end would change, by id, each with the path of what it is."""
+    """Returns, by schema id, the path of the literal or bound in that schema that the back-end would change."""
     return {id(schema): found for schema, path in _reached(root) if (found := _unkept(schema, path)) is not None}
 
 
 def leading_to(root: Any, places: dict[int, str]) -> dict[int, str]:
-    """The schemas from which one of these places is reached, by id, each with a path of the place."""
+    """Returns, by schema id, the path of one of these places that is reached from that schema."""
     found, parents = dict(places), _parents(root)
     level = list(found)
     while level:
@@ -31,7 +31,7 @@ def leading_to(root: Any, places: dict[int, str]) -> dict[int, str]:
 
 
 def _reached(root: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Each schema object once, with a path to it."""
+    """Yields each schema object once, with a path to it."""
     level: list[tuple[Any, str]] = [(root, "")]
     seen: set[int] = set()
     while level:
@@ -59,7 +59,7 @@ def _unkept(schema: dict[str, Any], path: str) -> str | None:
 
 
 def _parents(root: Any) -> dict[int, list[int]]:
-    """By a schema's id, the ids of those that it is part of, or that refer to it."""
+    """Returns, by schema id, the ids of the schemas that contain it or refer to it."""
     found: dict[int, list[int]] = {}
     for schema, _ in _reached(root):
         for child in (*(child for _, child in subschemas(schema)), definition(root, schema.get("$ref"))):

@@ -1,4 +1,4 @@
-"""Schemas that lead to what the back-end would change (see exact), as Lark rules."""
+"""Writes schemas that lead to a place the back-end would change (see exact) as Lark rules."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _NOTHING = '""'
 
 
 def exact_grammar(root: Any, options: dict[str, Any]) -> str:
-    """A Lark grammar of a checked schema. Raises GrammarError with the place of what cannot be kept."""
+    """Returns a Lark grammar of a checked schema. Raises GrammarError with the place that cannot be kept exactly."""
     return _Rules(root, options).text()
 
 
@@ -43,7 +43,7 @@ class _Rules:
 
     def text(self) -> str:
         start = self._rule(self._root)
-        while self._queue:  # by turns, for references may lead far and in circles
+        while self._queue:  # a queue, not recursion: references may be deep and circular
             name, schema = self._queue.pop()
             self._line(name, self._body(name, schema))
         return "\n".join([f"start: {start}", *self._lines, ""])
@@ -53,7 +53,7 @@ class _Rules:
         return name
 
     def _rule(self, schema: Any) -> str:
-        """The name of the rule of a schema."""
+        """Returns the name of a schema's rule."""
         if not isinstance(schema, dict) or id(schema) not in self._on_the_way:
             return self._line(f"plain_{len(self._lines)}", self._json(schema))
         if id(schema) not in self._names:
@@ -122,7 +122,7 @@ class _Rules:
             raise GrammarError(str(error), self._places[id(schema)]) from error
 
     def _array(self, name: str, part: dict[str, Any], schema: dict[str, Any]) -> str:
-        """A rule an item of the prefix, for those from it on, and one for the others."""
+        """Writes a rule for each prefix item and all after it, and one rule for the other items."""
         least, most = part.get("minItems", 0), part.get("maxItems")
         if most is not None and least > most:
             raise self._refusal(schema, "more items than there may be")
@@ -143,7 +143,7 @@ class _Rules:
         return rules[0]
 
     def _object(self, name: str, part: dict[str, Any], schema: dict[str, Any]) -> str:
-        """Two rules a property, for those from it on: as the first of the object, and after another."""
+        """Writes two rules for each property and all after it: as the first of the object, and after another."""
         if counted := part.keys() & _COUNTED:
             raise self._refusal(schema, " and ".join(sorted(counted)))
         rest, required = part.get("additionalProperties", True), part.get("required", [])
@@ -172,7 +172,7 @@ def _other_key(taken: list[str]) -> str:
 
 
 def _repeated(rule: str, gap: str, has_before: bool, least: int, most: int | None) -> str:
-    """Values with commas between them, from `least` to `most`, which is not 0."""
+    """Returns the rule for `least` to `most` values with commas between them; `most` is not 0."""
     more = f'("," {gap} {rule} {gap})'
     if has_before:
         return f"{more}{{{least},{'' if most is None else most}}}"
@@ -181,7 +181,7 @@ def _repeated(rule: str, gap: str, has_before: bool, least: int, most: int | Non
 
 
 def _are_apart(branches: list[Any]) -> bool:
-    """Whether no value satisfies two of them, by their types."""
+    """Returns whether the branches' types show that no value satisfies two of them."""
     types: list[str] = []
     for branch in branches:
         given = branch.get("type") if isinstance(branch, dict) else None
@@ -192,5 +192,5 @@ def _are_apart(branches: list[Any]) -> bool:
 
 
 def _between_slashes(pattern: str) -> str:
-    """A regular expression as Lark has it."""
+    """Escapes a regular expression for Lark, which puts it between slashes."""
     return pattern.replace("/", r"\/").replace("\n", r"\n")

@@ -1,4 +1,4 @@
-"""The leaves of exact grammars: literals, and numbers within bounds, as Lark."""
+"""Writes the leaves of exact grammars as Lark: literals, and numbers within bounds."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from appliance.engine.grammar.numbers import check_digits, decimals_from, decima
 
 
 def literal_options(literals: list[Any], gap: str, terminal: Callable[[str], str]) -> list[str]:
-    """Alternatives of which each is one of the literals. terminal: defines one, and gives its name."""
+    """Returns one alternative for each literal. `terminal` defines a Lark terminal and returns its name."""
     scalars = [quoted(spelled(each)) for each in literals if not isinstance(each, list | dict)]
     others = [_sequence(each, gap) for each in literals if isinstance(each, list | dict)]
     return [terminal(" | ".join(scalars)), *others] if scalars else others
 
 
 def has_type(literal: Any, types: Any) -> bool:
-    """types: as in a schema; None allows all."""
+    """Returns whether the literal has one of a schema's `types`; None allows all."""
     if types is None:
         return True
     kinds = {str: "string", dict: "object", list: "array", type(None): "null", bool: "boolean"}
@@ -27,12 +27,13 @@ def has_type(literal: Any, types: Any) -> bool:
 
 
 def is_same(literal: Any, other: Any) -> bool:
-    """As JSON has it: 1 is 1.0, and not true."""
+    """Compares as JSON Schema does: 1 equals 1.0 but not true."""
     return bool(literal == other) and isinstance(literal, bool) == isinstance(other, bool)
 
 
 def number_terminal(kind: str, schema: dict[str, Any]) -> str:
-    """The bounds of a schema. kind: number or integer. Raises GrammarError where no number is within them."""
+    """Returns the terminal of numbers within a schema's bounds. kind: "number" or "integer". Raises GrammarError if
+    there are none."""
     if "multipleOf" in schema:
         raise GrammarError("it cannot be kept to exactly together with multipleOf")
     low, is_above = _tighter(schema.get("minimum"), schema.get("exclusiveMinimum"), max)
@@ -47,7 +48,7 @@ def number_terminal(kind: str, schema: dict[str, Any]) -> str:
 
 
 def _sequence(literal: Any, gap: str) -> str:
-    """A literal, part for part: white space may stand between."""
+    """Writes a literal part by part, with white space allowed between the parts."""
     if isinstance(literal, list):
         inner, (first, last) = [_sequence(each, gap) for each in literal], "[]"
     elif isinstance(literal, dict):
@@ -61,7 +62,7 @@ def _sequence(literal: Any, gap: str) -> str:
 def _tighter(
     bound: Any, exclusive: Any, choose: Callable[[Fraction, Fraction], Fraction]
 ) -> tuple[Fraction | None, bool]:
-    """Of two bounds on one side the one that counts, and whether it is the exclusive one."""
+    """Returns the tighter of two bounds on one side, and whether it is the exclusive one."""
     first, second = (None if each is None else _fraction(each) for each in (bound, exclusive))
     if first is None or second is None:
         return (first, False) if second is None else (second, True)
@@ -69,7 +70,7 @@ def _tighter(
 
 
 def _fraction(number: float) -> Fraction:
-    """The number as it was written. Raises GrammarError for one of too many digits."""
+    """Returns the number exactly as written. Raises GrammarError if it has too many digits."""
     exact = Fraction(number) if isinstance(number, int) else Fraction(repr(number))
     check_digits(exact)
     return exact

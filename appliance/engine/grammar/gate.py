@@ -1,4 +1,4 @@
-"""Where requests with a constraint wait until their grammar is compiled; only then the scheduler hears of them."""
+"""The gate: requests with a constraint wait here until their grammar is compiled; then the scheduler gets them."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -36,7 +36,10 @@ class GrammarGate:
         return len(self._waiting)
 
     def admit(self, client: bytes, message: GenerateRequest) -> Grammar | None:
-        """The request's grammar if it is there, else None: the request waits here. Raises Refusal."""
+        """Returns the request's grammar if it is compiled; else the request waits here, and the result is None.
+
+        Raises Refusal.
+        """
         constraint = message.constraint
         assert constraint is not None
         if (client, message.request_id) in self._waiting:
@@ -54,7 +57,7 @@ class GrammarGate:
         return None
 
     def settled(self) -> list[Settled]:
-        """Requests whose grammar is there, or will not be; they wait here no longer."""
+        """Removes and returns the requests whose grammar is compiled, has failed or is too late."""
         done: list[Settled] = []
         for key, waiting in list(self._waiting.items()):
             outcome = self.compiler.collect(waiting.grammar_key)
@@ -67,16 +70,16 @@ class GrammarGate:
         return done
 
     def wait(self, seconds: float) -> None:
-        """Returns when something may have settled, or after that time."""
+        """Waits until a compilation has ended, at most `seconds`."""
         wait([waiting.running for waiting in self._waiting.values()], seconds, FIRST_COMPLETED)
 
     def remove(self, keys: Iterable[RequestKey]) -> list[tuple[bytes, GenerateRequest]]:
-        """Ends requests that wait here. Unknown ones are ignored."""
+        """Removes and returns requests that wait here. Unknown keys are ignored."""
         removed = [self._waiting.pop(key) for key in keys if key in self._waiting]
         return [(waiting.client, waiting.message) for waiting in removed]
 
     def keys(self, client: bytes | None = None) -> list[RequestKey]:
-        """Of one client, or of all."""
+        """Returns the keys of one client's waiting requests, or of all."""
         return [key for key in self._waiting if client is None or key[0] == client]
 
     def _answer(self, outcome: Outcome | None, waiting: _Waiting) -> Grammar | Refusal:
@@ -93,7 +96,7 @@ class GrammarGate:
 
 
 def closed_gate() -> GrammarGate:
-    """Refuses every constraint."""
+    """Returns a gate that refuses every constraint."""
     return GrammarGate(GrammarCompiler(backend_loader(None, 0)))
 
 

@@ -1,4 +1,4 @@
-"""GBNF, the notation of llama.cpp's grammars, as Lark."""
+"""Translates GBNF, the notation of llama.cpp's grammars, to Lark."""
 
 import re
 
@@ -12,7 +12,7 @@ _SPECIAL = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def gbnf_as_lark(source: str) -> str:
-    """Raises GrammarError."""
+    """Translates a GBNF grammar. Raises GrammarError, with the line where the converter gives one."""
     try:
         lark: str = any_to_lark(_PARTS.sub(_with_plain_characters, source))
     except RecursionError as error:
@@ -26,7 +26,7 @@ def gbnf_as_lark(source: str) -> str:
 
 
 def _with_plain_characters(part: re.Match[str]) -> str:
-    """Escapes of a text that the converter does not know become the characters they mean."""
+    """Replaces escapes that the converter does not know by the characters they mean."""
     text = part[0]
     return _ESCAPE.sub(_character, text) if text.startswith('"') else text
 

@@ -1,4 +1,4 @@
-"""The back-end on llguidance: grammars, matchers and masks are its Rust code; what it cannot do it refuses.
+"""The back-end on llguidance: its Rust code compiles grammars, matches tokens and fills masks, or refuses.
 
 Imported when the first constraint arrives, so that an engine without constraints neither loads nor pays for it.
 """
@@ -22,11 +22,11 @@ from appliance.engine.grammar.rehearsal import rehearse
 from appliance.engine.grammar.tags import TagRules, tags_as_lark
 from appliance.engine.messages import Constraint, Vocabulary
 
-if TYPE_CHECKING:  # the sandbox does without numpy
+if TYPE_CHECKING:  # the sandbox does not load numpy
     import numpy as np
     import numpy.typing as npt
 
-# A grammar or a step that needs more is refused: it costs milliseconds and some megabytes at most.
+# A grammar or a step that needs more is refused; so each costs at most milliseconds and some megabytes.
 LIMITS = llguidance.LLParserLimits(
     max_items_in_row=2_000,
     initial_lexer_fuel=1_000_000,
@@ -42,7 +42,7 @@ class GuidanceBackend:
     """Compiles constraints for one vocabulary. Safe to use from several threads."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int) -> None:
-        """vocab_size: of the model's logits. Raises GrammarError for a vocabulary whose spelling is not understood."""
+        """vocab_size: the width of the model's logits. Raises GrammarError if llguidance cannot read the tokenizer."""
         try:
             self._tokenizer = llguidance.LLTokenizer(
                 vocabulary.tokenizer, n_vocab=vocab_size, eos_token=list(vocabulary.eos_token_ids)
@@ -58,7 +58,7 @@ class GuidanceBackend:
             raise GrammarError("it is nested too deeply") from error
 
     def compile(self, constraint: Constraint, text: str | None = None) -> "GuidanceGrammar":
-        """Works until the first mask is known, so that a grammar too heavy to start fails here."""
+        """Compiles, and computes the first mask so that a too heavy grammar fails here. Raises GrammarError."""
         matcher = self._matcher(self.prepare(constraint) if text is None else text)
         if matcher.is_error():
             path = ""
@@ -71,21 +71,21 @@ class GuidanceBackend:
         return self._matcher(_encode({"json_schema": schema})).is_error()
 
     def _matcher(self, text: str) -> llguidance.LLMatcher:
-        """At the beginning of a grammar; is_error() where there is none."""
+        """Returns a matcher at the beginning of the grammar; its is_error() is true if the grammar is invalid."""
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()
         return matcher
 
     def _prelude(self, end: str) -> str:
-        """Free text up to `end`, which may be one special token, as Lark rules."""
+        """Returns the Lark rules of free text up to `end`, which may be one special token."""
         token_ids = self._tokenizer.tokenize_str(end, parse_special=True)
         if len(token_ids) == 1 and self._tokenizer.is_special_token(token_ids[0]):
             return f"prelude: TEXT <[{token_ids[0]}]>\nTEXT: /(.|\\n)*/"
         return f"prelude[lazy]: TEXT {quoted(end)}\nTEXT: /(.|\\n)*/"
 
     def _literal(self, text: str) -> str:
-        """The Lark form of a text, in which special tokens stand for themselves. A rule may be empty."""
+        """Returns the Lark form of a text, with special tokens as token ids; that of an empty text is `""`."""
         parts: list[str] = []
         plain: list[int] = []
         for token in [*self._tokenizer.tokenize_str(text, parse_special=True), None]:
@@ -150,9 +150,9 @@ class GuidanceMatcher:
 def grammar_text(
     constraint: Constraint, end_of_prelude: str | None = None, literal: Callable[[str], str] = quoted
 ) -> str:
-    """The constraint in the library's own notation, a list of grammars of which the first is the start.
+    """Returns the constraint in the library's notation: a list of grammars, of which the first is the start.
 
-    `end_of_prelude` is the Lark form of constraint.after; `literal` is that of a text which may hold special tokens.
+    `end_of_prelude` is the Lark form of constraint.after; `literal` gives that of a text with special tokens in it.
     Raises GrammarError.
     """
     grammars = _grammars(constraint, literal)
@@ -173,7 +173,7 @@ def _grammars(constraint: Constraint, literal: Callable[[str], str]) -> list[dic
 
 
 def _alone(constraint: Constraint) -> list[dict[str, Any]]:
-    """The grammar of a constraint that has no other in it, and those that its rules call."""
+    """Returns the grammar of a constraint that contains no other, then the grammars that its rules call."""
     if constraint.kind not in ("tags", "lark"):
         return [_grammar(constraint)]
     schemas = InlineSchemas(json_options(constraint), f"of_{constraint.kind}_")
@@ -189,7 +189,7 @@ def _grammar(constraint: Constraint) -> dict[str, Any]:
         case "json_schema":
             return schema_grammar(msgspec.json.decode(constraint.source), json_options(constraint))
         case "regex":
-            # Classes such as \w are those of ASCII: beyond it, engines of regular expressions differ.
+            # Classes such as \w mean ASCII only: beyond ASCII, regular expression engines differ.
             body = llguidance.regex_to_lark(constraint.source, use_ascii="dws")
             return {"lark_grammar": f"start: /{body}/"}
         case "choice":

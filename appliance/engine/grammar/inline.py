@@ -1,4 +1,4 @@
-"""JSON schemas, as grammars of their own and within Lark rules."""
+"""Writes JSON schemas as grammars of their own and within Lark rules."""
 
 from typing import Any
 
@@ -10,23 +10,23 @@ from appliance.engine.grammar.options import with_options
 
 
 def schema_grammar(schema: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """One grammar in the library's notation. options: the library's, for JSON. Raises GrammarError."""
+    """Returns one grammar in the library's notation. options: the library's for JSON. Raises GrammarError."""
     if places_to_keep(schema):
         return {"lark_grammar": exact_grammar(schema, options)}
     return {"json_schema": with_options(schema, options)}
 
 
 class InlineSchemas:
-    """Schemas within the rules of one grammar. `grammars` are others, which its rules call by name."""
+    """Schemas within the rules of one grammar. `grammars` are further grammars, which the rules call by name."""
 
     def __init__(self, options: dict[str, Any], prefix: str) -> None:
-        """Names of grammars begin with `prefix`."""
+        """`prefix` begins the names of these grammars."""
         self.grammars: list[dict[str, Any]] = []
         self._options = options
         self._prefix = prefix
 
     def rule(self, schema: Any) -> str:
-        """What stands in a rule for the schema. Raises GrammarError."""
+        """Returns the text that stands for the schema in a rule. Raises GrammarError."""
         if not places_to_keep(schema):
             return "%json " + msgspec.json.encode(with_options(schema, self._options)).decode()
         name = f"{self._prefix}{len(self.grammars)}"

@@ -1,17 +1,17 @@
-"""What the engine needs of a grammar back-end. `guidance` is the one that is built in."""
+"""The interface of a grammar back-end. `guidance` is the one that is built in."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from appliance.engine.messages import Constraint
 
-if TYPE_CHECKING:  # front ends import this for its errors, and do without numpy
+if TYPE_CHECKING:  # front ends import this module for its errors, without numpy
     import numpy as np
     import numpy.typing as npt
 
 
 class GrammarError(Exception):
-    """A constraint cannot be used. `path` leads from the request's field to what is to blame: ".properties.a.not"."""
+    """A constraint cannot be used. `path` leads from the request's field to the part to blame: ".properties.a.not"."""
 
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -19,48 +19,48 @@ class GrammarError(Exception):
 
 
 class UntriedError(Exception):
-    """A constraint could not be tried just now. It may be well: whoever asked may ask again."""
+    """A constraint could not be tried now. It may be valid: the client may try again later."""
 
 
 class MatcherError(Exception):
-    """A matcher can go no further: its grammar became too complex on the way, or a token did not fit."""
+    """A matcher cannot continue: its grammar became too complex, or a token did not fit."""
 
 
 class Matcher(Protocol):
-    """Where one sequence stands in its grammar. For one thread at a time."""
+    """The position of one sequence in its grammar. Only one thread at a time may use it."""
 
     def fill(self, row: "npt.NDArray[np.uint32]") -> None:
         """Sets the bits of the tokens that may come next (see SamplingBatch.mask_bits). Raises MatcherError."""
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        """Moves on. Raises MatcherError when a token does not fit."""
+        """Advances by the tokens. Raises MatcherError when one does not fit."""
 
     def forced(self) -> list[int]:
-        """The tokens that every answer goes on with, as masks would enforce them one by one; often none."""
+        """Returns the tokens that must come next, which masks would enforce one by one; often none."""
 
     @property
     def is_complete(self) -> bool:
-        """Nothing but an end may come."""
+        """Only an end may come next."""
 
     @property
     def is_accepting(self) -> bool:
-        """An end may come."""
+        """An end may come next."""
 
 
 class Grammar(Protocol):
     """A compiled constraint; many sequences may start from it."""
 
     def start(self) -> Matcher:
-        """A matcher at the beginning."""
+        """Returns a matcher at the beginning."""
 
     def rehearse(self) -> None:
-        """Takes a few short random walks through matchers: what a library puts off until masks are asked for is done
-        now. A walk that comes to no end is no error: a model may take another."""
+        """Takes a few short random walks through matchers, so that work which a library delays until the masks is done
+        now. A walk that reaches no end is not an error: a model may take another path."""
 
 
 class Backend(Protocol):
     def prepare(self, constraint: Constraint) -> str:
-        """The constraint in the library's own notation. Raises GrammarError."""
+        """Returns the constraint in the library's own notation. Raises GrammarError."""
 
     def compile(self, constraint: Constraint, text: str | None = None) -> Grammar:
-        """text: what `prepare` made of the constraint, in another process maybe. Raises GrammarError."""
+        """Compiles a constraint. text: the result of `prepare`, maybe from another process. Raises GrammarError."""

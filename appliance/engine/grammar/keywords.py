@@ -1,4 +1,4 @@
-"""What single keywords of JSON Schema may say, each with the path of what is refused."""
+"""The rules for single keywords of JSON Schema; a refusal has the path of the keyword."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ UNENFORCED = frozenset(
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {"uniqueItems": (False,), "nullable": (False,)}
 LEAST = frozenset(("minLength", "minItems", "minProperties"))
 MOST = frozenset(("maxLength", "maxItems", "maxProperties"))
-MAX_COUNT = 2**31 - 1  # of characters, items or properties: no answer has more
+MAX_COUNT = 2**31 - 1  # characters, items or properties: no answer has more
 MAX_DIVISOR = 100_000  # of multipleOf, written without its point: the back-end has a state for each remainder
 
 _BOUNDED_FORMATS = re.compile(r"u?int(8|16|32|64)")
@@ -83,7 +83,7 @@ def _check_pattern(schema: dict[str, Any], path: str) -> None:
 
 
 def check_pattern(pattern: str, path: str) -> None:
-    """A control character without an escape of its own is never said; the back-end would pass over it."""
+    """Raises GrammarError for a control character without a short escape: the back-end would skip it silently."""
     found = [part for part in _CLASSES.findall(pattern) if part.startswith("[") and not part.startswith("[^")]
     outside = _CLASSES.sub(lambda part: "[]" if part[0].startswith("[") else part[0], pattern)
     alone = [part for part in (_characters(part[1:-1]) for part in found) if "-" not in part]
@@ -92,17 +92,17 @@ def check_pattern(pattern: str, path: str) -> None:
 
 
 def _characters(part: str) -> str:
-    """A part of a pattern with escapes of single characters replaced by what they stand for."""
+    """Replaces the escapes of single characters in a part of a pattern by the characters."""
     named = re.sub(r"\\[av]", lambda letter: _LETTERS[letter[0]], part)
     return _CODE.sub(lambda code: _character(int(next(filter(None, code.groups())), 16)), named)
 
 
 def _character(code: int) -> str:
-    return chr(code) if code <= 0x7F else "x"  # beyond ASCII every one can be said
+    return chr(code) if code <= 0x7F else "x"  # the back-end can write every character beyond ASCII
 
 
 def digits_of(number: float) -> Fraction:
-    """The number, moved by powers of ten until nothing stands behind its point."""
+    """Returns the number times the power of ten that makes it an integer."""
     exact = Fraction(number) if isinstance(number, int) else Fraction(repr(number))
     while exact.denominator > 1:
         exact *= 10

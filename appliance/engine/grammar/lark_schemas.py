@@ -1,4 +1,4 @@
-"""JSON Schemas within a Lark grammar that a client wrote: checked, and kept to, as those of other fields are."""
+"""Checks and rewrites the JSON Schemas within a client's Lark grammar, by the same rules as other schemas."""
 
 import json
 import re
@@ -8,12 +8,12 @@ from appliance.engine.grammar.inline import InlineSchemas
 from appliance.engine.grammar.interface import GrammarError
 from appliance.engine.grammar.schema import checked_schema
 
-# Texts, comments, regular expressions, and what is looked for: a schema's beginning.
+# Strings, comments and regular expressions are skipped; "%json" begins a schema.
 _PARTS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/(?:[^/\\\n]|\\.)+/|%json\b\s*')
 
 
 def with_checked_schemas(source: str, schemas: InlineSchemas) -> str:
-    """The grammar, in which each schema is written as `schemas` has it. Raises GrammarError with the line."""
+    """Returns the grammar with each schema rewritten by `schemas`. Raises GrammarError with the line."""
     pieces: list[str] = []
     done = 0
     while (part := _PARTS.search(source, done)) is not None:
@@ -27,7 +27,7 @@ def with_checked_schemas(source: str, schemas: InlineSchemas) -> str:
 
 
 def _schema(source: str, start: int) -> tuple[Any, int]:
-    """What JSON begins at `start`, and where it ends."""
+    """Returns the JSON value that begins at `start`, and its end."""
     try:
         return json.JSONDecoder(parse_constant=_refuse).raw_decode(source, start)
     except RecursionError as error:

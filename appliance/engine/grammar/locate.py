@@ -1,4 +1,4 @@
-"""Which part of a schema a back-end refuses, when the back-end does not say.
+"""Finds the part of a schema that a back-end refuses, when the back-end does not name it.
 
 The deepest subschema that fails on its own is to blame, and in it the keyword without which it passes.
 """
@@ -9,15 +9,15 @@ from typing import Any
 
 from appliance.engine.grammar.parts import HOMES, definition, member, path_of, steps_to, subschemas
 
-_MOST_TRIALS = 400  # compilations spent on a better message,
-_MOST_SECONDS = 1.0  # and the time: a trial may be slow
+_MOST_TRIALS = 400  # compilations spent on a better message
+_MOST_SECONDS = 1.0  # time spent on it: a trial may be slow
 _ANNOTATIONS = frozenset((*HOMES, "$schema", "title", "description", "$id", "$comment", "x-guidance"))
 
 IsBad = Callable[[dict[str, Any]], bool]
 
 
 def locate(schema: Any, is_bad: IsBad, clock: Callable[[], float] = time.monotonic) -> str:
-    """The path of what is to blame in a schema that is bad; "" for the whole."""
+    """Returns the path of the part to blame in a bad schema; "" for the whole."""
     if not isinstance(schema, dict):
         return ""
     return _Search(schema, is_bad, clock).path()

@@ -1,4 +1,4 @@
-"""The grammars of the runner's rows: masks are filled beside the model's step, tokens are taken in after it."""
+"""The grammars of the runner's rows: masks are filled while the model runs, and tokens are consumed after it."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,16 +14,16 @@ from appliance.engine.messages import ErrorKind
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.step import NewRow, RowError
 
-FILL_BUDGET_S = 1.0  # of the filling thread's time for one row, and for each of its masks:
-FILL_BUDGET_A_MASK_S = 0.005  # usual are 0.02 to 0.2 ms; a grammar made to be slow would slow all neighbours
+FILL_BUDGET_S = 1.0  # the filling thread's time for one row, and more for each of its masks:
+FILL_BUDGET_A_MASK_S = 0.005  # usual are 0.02 to 0.2 ms; a grammar made to be slow would slow all other rows
 
 
 @dataclass(slots=True)
 class _Row:
     """One constrained row.
 
-    ends: tokens that end the sequence, which the grammar need not know. closed: end tokens that ignore_eos takes away.
-    stops: stop tokens, allowed wherever an end is. allowed: allowed_token_ids as a mask.
+    ends: tokens that end the sequence, which the grammar need not know. closed: end tokens that ignore_eos forbids.
+    stops: stop tokens, allowed wherever an end is allowed. allowed: allowed_token_ids as mask bits.
     """
 
     matcher: Matcher
@@ -38,7 +38,7 @@ class _Row:
 
 @dataclass(slots=True)
 class Advance:
-    """What taking in a step's tokens led to, by row."""
+    """The results of consuming a step's tokens, by row."""
 
     forced: dict[int, list[int]] = field(default_factory=dict)
     completed: set[int] = field(default_factory=set)
@@ -49,8 +49,8 @@ NOTHING = Advance()  # never written to
 
 
 class GrammarMasks:
-    """`begin` before the model runs, `finish` before sampling, `advance` after it. One thread fills, without the
-    interpreter's lock, while the model's step runs."""
+    """Fills masks in one thread, without the GIL, while the model runs. Call `begin` before the model runs, `finish`
+    before sampling, and `advance` after it."""
 
     def __init__(self, rows: Rows, clock: Callable[[], float] = time.thread_time) -> None:
         self._rows = rows
@@ -60,7 +60,7 @@ class GrammarMasks:
         self._filling: Future[None] | None = None
 
     def put(self, new: NewRow) -> None:
-        """A row with a grammar starts, or goes on after preemption: what it said before is taken in again."""
+        """Starts a row with a grammar, and consumes again the tokens that it generated before a preemption."""
         assert new.grammar is not None
         sampling, row = new.sampling, new.row
         allowed = None if sampling.allowed_token_ids is None else self._rows.mask_bits[row].copy()
@@ -83,7 +83,7 @@ class GrammarMasks:
         self._by_row.pop(row, None)
 
     def begin(self, rows: Iterable[int]) -> None:
-        """Starts to fill the masks of those of `rows` that have a grammar."""
+        """Starts to fill the masks of the `rows` that have a grammar."""
         if not self._by_row:
             return
         states = [(row, self._by_row[row]) for row in rows if row in self._by_row]
@@ -93,13 +93,13 @@ class GrammarMasks:
                 self._filling = self._thread.submit(self._fill, states)
 
     def finish(self) -> None:
-        """Waits for the masks that `begin` asked for."""
+        """Waits for the masks that `begin` started."""
         if self._filling is not None:
             filling, self._filling = self._filling, None
             filling.result()
 
     def advance(self, rows: Int32, tokens: Int32) -> Advance:
-        """Takes in the tokens [R] that were sampled for `rows` [R]; NO_TOKEN where none could be."""
+        """Consumes the tokens [R] that were sampled for `rows` [R]; NO_TOKEN where none was."""
         if not self._by_row:
             return NOTHING
         result = Advance()

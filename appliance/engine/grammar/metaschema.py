@@ -1,6 +1,6 @@
-"""Whether a JSON Schema is one: checked by jsonschema against the metaschema of its draft. Nothing is ever fetched.
+"""Checks a JSON Schema with jsonschema against the metaschema of its draft. Nothing is ever fetched.
 
-Imported by the sandbox alone, where the check has its limits of time: for large schemas it takes long.
+Only the sandbox imports this, because there the check has a time limit: it is slow for large schemas.
 """
 
 from functools import cache
@@ -36,7 +36,8 @@ _DRAFTS = {
 
 
 def check_metaschema(schema: Any) -> None:
-    """The draft is that of `$schema`; 2020-12 where it names none that is known. Raises GrammarError with the place."""
+    """Checks against the draft of `$schema`, or 2020-12 if that is missing or unknown. Raises GrammarError with the
+    place."""
     given = schema.get("$schema") if isinstance(schema, dict) else None
     uri = given.rstrip("#") if isinstance(given, str) else ""
     found = best_match(_validator(uri if uri in _DRAFTS else _LATEST).iter_errors(schema))
@@ -51,9 +52,9 @@ def _validator(uri: str) -> Validator:
 
 
 def _flat(metaschema: Any) -> dict[str, Any]:
-    """The metaschema of 2020-12 with its vocabularies in one document, which is checked several times faster.
+    """Merges the vocabularies of the 2020-12 metaschema into one document, which checks several times faster.
 
-    Each of them allows what it does not know, and speaks of the whole by "$dynamicRef": "#meta".
+    That is possible as each allows unknown keywords and refers to the whole by "$dynamicRef": "#meta".
     """
     properties = dict(metaschema["properties"])
     definitions: dict[str, Any] = {}

@@ -1,23 +1,23 @@
-"""Regular expressions of numbers within bounds of any size, for bounds that the back-end's floating point cannot hold.
+"""Writes regular expressions of numbers within bounds that the back-end's floating point cannot hold.
 
-Each bound is an expression of its own, on one side; a range is what matches both. Numbers have no exponent, integers no
-leading zeros. Parts are nested as deep as a bound has digits before its trailing zeros.
+Each bound is one expression for one side; a number in a range matches both. Numbers have no exponent, integers have no
+leading zeros. Groups nest as deep as a bound has digits before its trailing zeros.
 """
 
 from fractions import Fraction
 
 from appliance.engine.grammar.interface import GrammarError
 
-MAX_DIGITS = 310  # of a bound before its point, as many as the largest 64-bit floating point number has
-_MAX_NESTED = 150  # parts: libraries of regular expressions take some 250
-_MAX_DECIMALS = 40  # of a bound, behind its point
+MAX_DIGITS = 310  # of a bound before its point; the largest 64-bit floating-point number has as many
+_MAX_NESTED = 150  # groups: libraries of regular expressions allow some 250
+_MAX_DECIMALS = 40  # digits of a bound after its point
 _ANY_INTEGER = "(0|[1-9][0-9]*)"
 _ANY_FRACTION = r"(\.[0-9]+)?"
-_ABOVE_ZERO = "[0-9]*[1-9][0-9]*"  # digits behind a point that are not all 0
+_ABOVE_ZERO = "[0-9]*[1-9][0-9]*"  # digits after a point that are not all 0
 
 
 def integers_from(least: int) -> str:
-    """Integers of at least `least`."""
+    """Matches integers of at least `least`."""
     if least <= 0:
         negative = f"|-{_up_to(-least)}" if least < 0 else ""
         return f"({_ANY_INTEGER}{negative})"
@@ -25,12 +25,12 @@ def integers_from(least: int) -> str:
 
 
 def integers_to(most: int) -> str:
-    """Integers of at most `most`."""
+    """Matches integers of at most `most`."""
     return f"(-[1-9][0-9]*|{_up_to(most)})" if most >= 0 else f"-{_from(-most)}"
 
 
 def decimals_from(bound: Fraction, *, is_exclusive: bool) -> str:
-    """Numbers of at least `bound`, or above it. Raises GrammarError for a bound without an end in decimals."""
+    """Matches numbers of at least `bound`, or above it if exclusive. Raises GrammarError for too many decimals."""
     if bound > 0 or (bound == 0 and is_exclusive):
         return _decimals_from(bound, is_exclusive)
     if bound == 0:
@@ -39,7 +39,7 @@ def decimals_from(bound: Fraction, *, is_exclusive: bool) -> str:
 
 
 def decimals_to(bound: Fraction, *, is_exclusive: bool) -> str:
-    """Numbers of at most `bound`, or below it. Raises GrammarError for a bound without an end in decimals."""
+    """Matches numbers of at most `bound`, or below it if exclusive. Raises GrammarError for too many decimals."""
     negative = f"-{_decimals_from(Fraction(0), is_exclusive=True)}"
     if bound < 0:
         return f"-{_decimals_from(-bound, is_exclusive)}"
@@ -49,13 +49,13 @@ def decimals_to(bound: Fraction, *, is_exclusive: bool) -> str:
 
 
 def _from(least: int) -> str:
-    """Digits of integers of at least `least`, which is above 0."""
+    """Matches the digits of integers of at least `least`, which is above 0."""
     digits = str(least)
     return f"({_digits_from(digits)}|[1-9][0-9]{{{len(digits)},}})"
 
 
 def _up_to(most: int) -> str:
-    """Digits of integers from 0 to `most`."""
+    """Matches the digits of integers from 0 to `most`."""
     digits = str(most)
     if len(digits) == 1:
         return f"[0-{digits}]"
@@ -66,7 +66,7 @@ def _up_to(most: int) -> str:
 
 
 def _digits_from(digits: str) -> str:
-    """As many digits, of at least the same value."""
+    """Matches as many digits, of at least the same value."""
     kept = digits.rstrip("0")
     pattern = f"[0-9]{{{len(digits) - len(kept)}}}"
     for place in range(len(kept) - 1, -1, -1):
@@ -77,7 +77,7 @@ def _digits_from(digits: str) -> str:
 
 
 def _digits_to(digits: str) -> str:
-    """As many digits, of at most the same value."""
+    """Matches as many digits, of at most the same value."""
     kept = digits.rstrip("9")
     pattern = f"[0-9]{{{len(digits) - len(kept)}}}"
     for place in range(len(kept) - 1, -1, -1):
@@ -88,14 +88,14 @@ def _digits_to(digits: str) -> str:
 
 
 def _decimals_from(bound: Fraction, is_exclusive: bool) -> str:
-    """Numbers without a sign, of at least `bound`, which is not below 0."""
+    """Matches numbers without a sign, of at least `bound`, which is not below 0."""
     whole, decimals = _parts(bound)
     same = f"{whole}{_fraction_from(decimals, is_exclusive)}"
     return f"({same}|{_from(whole + 1)}{_ANY_FRACTION})"
 
 
 def _decimals_to(bound: Fraction, is_exclusive: bool) -> str:
-    """Numbers without a sign, of at most `bound`, which is not below 0 (and not 0 where it is exclusive)."""
+    """Matches numbers without a sign, of at most `bound`, which is at least 0 (above 0 if exclusive)."""
     whole, decimals = _parts(bound)
     options = [f"{_up_to(whole - 1)}{_ANY_FRACTION}"] if whole > 0 else []
     if decimals or not is_exclusive:
@@ -114,7 +114,7 @@ def _fraction_from(decimals: str, is_exclusive: bool) -> str:
 
 
 def _fraction_to(decimals: str, is_exclusive: bool) -> str:
-    """Behind the whole part of the bound; there may be no fraction at all."""
+    """Matches the fraction after the bound's whole part; it may be missing."""
     if not decimals:
         return r"(\.0+)?"
     first, *earlier = map(int, reversed(decimals))  # the last digit, which is not 0
@@ -135,7 +135,7 @@ def check_digits(bound: Fraction) -> None:
 
 
 def _parts(bound: Fraction) -> tuple[int, str]:
-    """The whole part, and the digits behind the point."""
+    """Returns the whole part, and the digits after the point. Raises GrammarError for too many of them."""
     whole = int(bound)
     rest, decimals = bound - whole, ""
     while rest:

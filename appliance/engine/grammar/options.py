@@ -1,18 +1,18 @@
-"""How the back-end is told to write JSON."""
+"""The back-end's options for writing JSON."""
 
 from typing import Any
 
 from appliance.engine.messages import Constraint
 
-# A gap of JSON where the request does not say. Pretty printing fits; white space without end does not.
+# White space in JSON, if the request does not say. It allows pretty printing, but not endless white space.
 GAP = r"[ \n\r\t]{1,64}"
 # Without u: an escaped key ("\u0061" for "a") would pass as an additional property and slip out of its own schema.
-# Every character but a few control characters can be said without it.
+# Every character but a few control characters can be written without it.
 ESCAPES = 'nrbtf\\"'
 
 
 def json_options(constraint: Constraint) -> dict[str, Any]:
-    """The library's x-guidance of a constraint."""
+    """Returns the library's `x-guidance` options for a constraint."""
     options: dict[str, Any] = {"json_allowed_escapes": ESCAPES}
     if constraint.whitespace == "":
         options["whitespace_flexible"] = False
@@ -22,9 +22,9 @@ def json_options(constraint: Constraint) -> dict[str, Any]:
 
 
 def with_options(schema: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The schema with our options at its top, where the library looks for them; they win over the request's.
+    """Returns the schema with our options at its top, where the library reads them; they replace the request's.
 
-    It goes without `$schema`: the dialect is always that of `schema`.
+    `$schema` is left out: the dialect is always that of the module `schema`.
     """
     if schema is True:
         return {"x-guidance": options}

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, unquote
 
-HOMES = ("$defs", "definitions")  # of definitions, which stand in no value's place
+HOMES = ("$defs", "definitions")  # hold definitions, which describe no value by themselves
 _SAFE_IN_FRAGMENTS = "!$&'()*+,;=:@/?~"  # RFC 3986, section 3.5
 
 
 def member(path: str, name: str) -> str:
-    """The path of an object's member: .name, or ["name"] where a dot would be misread."""
+    """Returns the path of an object's member: .name, or ["name"] where a dot would be ambiguous."""
     return (
         f"{path}.{name}" if name.replace("_", "").replace("$", "").replace("-", "").isalnum() else f'{path}["{name}"]'
     )
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The subschemas of one schema object, by their path from it. Definitions are not among them: references are."""
+    """Yields the subschemas of one schema object, with their path from it. Definitions are not among them."""
     for keyword in ("properties", "patternProperties"):
         for name, child in _object(schema.get(keyword)).items():
             yield member(f".{keyword}", name), child
@@ -30,15 +30,15 @@ def subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def definition(root: Any, reference: Any) -> Any:
-    """What a local pointer ("#/$defs/a") points at; None where there is nothing, or where it is no such pointer."""
+    """Returns the target of a local pointer ("#/$defs/a"); None if it has none or is not a local pointer."""
     steps = steps_to(root, reference)
     return None if steps is None else _at(root, steps)
 
 
 def steps_to(root: Any, reference: Any) -> list[str] | None:
-    """The keys that a local pointer leads along (RFC 6901, sections 4 and 6); None where it leads to nothing.
+    """Returns the keys along a local pointer (RFC 6901, sections 4 and 6); None if it has no target.
 
-    Percent-encoding is undone; a key that holds a percent sign as it stands is found all the same.
+    Percent-encoding is decoded; a key that contains a literal percent sign is found too.
     """
     if not isinstance(reference, str) or not (reference.startswith("#") or not reference):
         return None
@@ -53,20 +53,20 @@ def steps_to(root: Any, reference: Any) -> list[str] | None:
 
 
 def pointer_to(steps: list[str]) -> str:
-    """The reference that leads along these keys, encoded as a URI has it."""
+    """Returns the reference along these keys, encoded as a URI fragment."""
     return "#" + "".join("/" + quote(_escaped(step), safe=_SAFE_IN_FRAGMENTS) for step in steps)
 
 
 def path_of(steps: list[str]) -> str:
-    """As `member` writes paths."""
+    """Joins the keys into a path, as `member` writes it."""
     return "".join(f"[{step}]" if step.isdigit() else member("", step) for step in steps)
 
 
 def standalone(root: Any, part: Any, prefix: str = "") -> tuple[Any, dict[str, Any], dict[str, str]]:
-    """A copy of `part` that no longer needs `root`: (the copy, its definitions, their paths in `root`).
+    """Copies `part` so that it no longer needs `root`: (the copy, its definitions, their paths in `root`).
 
-    Whatever it refers to comes along as "#/$defs/NAME", where NAME begins with `prefix`. The definitions are to be put
-    at the top of the schema that takes the copy.
+    Its references become "#/$defs/NAME", where NAME begins with `prefix`. The caller puts the definitions at the top of
+    the schema that takes the copy.
     """
     move = _Move(root, prefix)
     copy = move.all_from(part)
@@ -83,7 +83,7 @@ class _Move:
         self.paths: dict[str, str] = {}
 
     def all_from(self, part: Any) -> Any:
-        """By turns: references may lead far and in circles."""
+        """Copies a part and all it refers to, with a queue: references may be deep and circular."""
         copy = self.copied(part)
         while self._queue:
             name, target = self._queue.pop()
@@ -91,7 +91,7 @@ class _Move:
         return copy
 
     def copied(self, schema: Any) -> Any:
-        """Definitions stay behind. Literals are copied as they are: a "$ref" in them is no reference."""
+        """Copies a schema without its definitions. Literals stay as they are: a "$ref" in them is not a reference."""
         if not isinstance(schema, dict):
             return schema
         return {key: self._moved(key, value) for key, value in schema.items() if key not in HOMES}

@@ -1,4 +1,4 @@
-"""Random walks through a grammar of llguidance, as a model would take them, and without a model."""
+"""Takes random walks through an llguidance grammar, as a model would take them, but without a model."""
 
 import random
 import time
@@ -7,11 +7,11 @@ import llguidance
 
 _NUM_WALKS = 3
 _MOST_TOKENS = 16  # of a walk
-_MOST_S = 0.2  # for all walks: masks of some grammars take long, and the engine bounds those by itself
+_MOST_S = 0.2  # for all walks: masks of some grammars are slow, and the engine has its own bound for them
 
 
 def rehearse(prototype: llguidance.LLMatcher) -> None:
-    """Walks from the beginning. A copy that gets into an error, or to an end, has been walked."""
+    """Takes the walks from the beginning. An error or an end finishes a walk."""
     choose, deadline = random.Random(0), time.monotonic() + _MOST_S
     for number in range(_NUM_WALKS):
         matcher = prototype.deep_copy()
@@ -25,7 +25,7 @@ def rehearse(prototype: llguidance.LLMatcher) -> None:
 
 
 def _any(allowed: int, choose: random.Random) -> int:
-    """A set bit; those after gaps are likelier."""
+    """Returns a random set bit; bits after gaps are likelier."""
     from_here = choose.randrange(allowed.bit_length())
     return from_here + _lowest(allowed >> from_here)
 

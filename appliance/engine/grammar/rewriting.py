@@ -1,4 +1,4 @@
-"""A checked schema as the back-end gets it."""
+"""Rewrites a checked schema into the form that the back-end gets."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from appliance.engine.grammar.keywords import LEAST, MAX_COUNT, MOST, NEUTRAL
 from appliance.engine.grammar.parts import pointer_to, steps_to
 
-# What the back-end's grammars of formats leave open: year 0, 29 February, leap seconds, and the length of names.
+# The back-end's grammars of formats do not check these: year 0, 29 February, leap seconds, and the length of names.
 _YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _DATE = f"({_YEAR}-(0[13-9]|1[0-2])-[0-9]{{2}}|{_YEAR}-02-([01][0-9]|2[0-8])|{_LEAP_YEAR}-02-29)"
@@ -17,16 +17,16 @@ _TIGHTER: Mapping[str, tuple[str, Any]] = {
     "date-time": ("pattern", f"^{_DATE}[Tt]{_TIME}"),
     "hostname": ("maxLength", 253),
 }
-# Names of documents and places: references are followed by pointers alone, which are from the root.
+# Names of documents and anchors are dropped: references are followed only as pointers from the root.
 _NAMES = frozenset(("$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"))
 _MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 _LISTS = frozenset(("anyOf", "oneOf", "allOf", "prefixItems"))
 
 
 def rewritten(root: Any, closed: frozenset[int]) -> Any:
-    """A copy of the schema without neutral keywords, with formats made exact, references spelled alike, and the objects
-    of these ids closed. Literals (enum, const) and unknown keywords stay as they are. Definitions that nothing refers
-    to may have any form."""
+    """Copies the schema without neutral keywords, with exact formats, uniformly spelled references, and the objects of
+    the `closed` ids closed. Literals (enum, const) and unknown keywords stay as they are. Definitions without a
+    reference to them may have any form."""
     return _Rewriting(root, closed).copy(root)
 
 
@@ -57,7 +57,7 @@ class _Rewriting:
 
 
 def _says_nothing(key: str, value: Any) -> bool:
-    """A bound that nothing can pass is no bound."""
+    """Returns whether a keyword has no effect: a bound above every possible count, a name, or a neutral value."""
     is_no_bound = key in MOST and isinstance(value, int | float) and value > MAX_COUNT
     return is_no_bound or key in _NAMES or (key in NEUTRAL and value in NEUTRAL[key])
 

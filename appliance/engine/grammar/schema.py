@@ -1,9 +1,9 @@
-"""What of JSON Schema a constraint may use: checked before anything is compiled, refused with the place.
+"""Checks which parts of JSON Schema a constraint uses, before it is compiled; a refusal has the place.
 
-The dialect is 2020-12. Keywords that say nothing about an answer (title, default, examples ...) and unknown ones are
-passed over, as the standard has it; keywords that would change the answer and that the back-end does not enforce are
-refused, and so is what it would change in silence (see exact). What remains is left to the back-end, which refuses what
-it cannot intersect or prove.
+The dialect is 2020-12. Keywords that do not constrain an answer (title, default, examples ...) and unknown ones are
+ignored, as the standard says. Keywords that constrain the answer but that the back-end does not enforce are refused,
+and so are values that it would change silently (see exact). The back-end refuses the rest that it cannot intersect or
+prove.
 """
 
 import math
@@ -31,19 +31,19 @@ from appliance.engine.grammar.parts import definition, member, path_of, steps_to
 from appliance.engine.grammar.rewriting import rewritten
 
 MAX_DEPTH = 64  # of nested values
-MAX_VALUES = 20_000  # of a schema document: members, items, and what they hold
+MAX_VALUES = 20_000  # of a schema document: members and items at all levels
 
 
 def checked_schema(schema: Any, *, additional_properties: bool = True) -> dict[str, Any] | bool:
-    """The schema, ready for the back-end: without neutral keywords and, where `additional_properties` is false, with
-    objects closed that do not say otherwise (see closing). Raises GrammarError with the path of what is refused."""
+    """Returns the schema ready for the back-end: without neutral keywords and, if `additional_properties` is false,
+    with objects closed unless they say otherwise (see closing). Raises GrammarError with the path of the refusal."""
     _check_size(schema)
     closed = frozenset() if additional_properties else closable(schema)
     _Checker(schema, closed).check_all()
     ready = rewritten(schema, closed)
     assert isinstance(ready, dict | bool)
     if places_to_keep(ready):
-        exact_grammar(ready, {})  # raises where it cannot be
+        exact_grammar(ready, {})  # raises GrammarError if it cannot be exact
     return ready
 
 
@@ -64,7 +64,7 @@ def _check_size(schema: Any) -> None:
 
 
 class _Checker:
-    """Each schema that is reached, once; references by turns, for they may lead far and in circles."""
+    """Checks each reachable schema once. References go through a queue, as they may be deep and circular."""
 
     def __init__(self, root: Any, closed: frozenset[int]) -> None:
         self._root = root
@@ -116,7 +116,7 @@ class _Checker:
         self._check_min_properties(schema, path)
 
     def _check_min_properties(self, schema: dict[str, Any], path: str) -> None:
-        """The grammar does not keep additional keys apart: of two that are equal a reader sees one."""
+        """Refuses minProperties over free keys: the grammar may repeat a key, and a reader then sees only one."""
         most = max(1, len(schema.get("required", ())) + 1)
         is_closed = schema.get("additionalProperties", id(schema) not in self._closed) is False
         if schema.get("minProperties", 0) > most and not is_closed:
@@ -129,7 +129,7 @@ class _Checker:
             raise GrammarError(reason, member(path, "$id"))
 
     def _check_divisors(self) -> None:
-        """Where schemas are merged a value may have to be a multiple of several."""
+        """Bounds the least common multiple of all divisors: in merged schemas a value may need several."""
         numerators = [digits_of(divisor).numerator for divisor in self._divisors]
         if math.lcm(*numerators) > MAX_DIVISOR:
             reason = f"the least common multiple of all may be {MAX_DIVISOR} at most where schemas are merged"

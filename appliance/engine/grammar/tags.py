@@ -1,4 +1,4 @@
-"""Structural tags: free text in which tagged parts follow schemas, as a Lark grammar."""
+"""Writes structural tags (free text in which tagged parts follow schemas) as a Lark grammar."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class TagRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After a trigger only a tag whose `begin` starts with it may follow.
+    """After a trigger, only a tag whose `begin` starts with that trigger may follow.
 
     at_least_one: the text cannot end before a tag. stop_after_first: it ends with the first tag.
     """
@@ -30,7 +30,7 @@ class TagRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def tags_as_lark(rules: TagRules, schemas: InlineSchemas) -> str:
-    """Raises GrammarError with the path of a trigger or tag that cannot be."""
+    """Returns the Lark grammar. Raises GrammarError with the path of a trigger or tag that cannot be used."""
     _check(rules)
     lines: list[str] = []
     names: list[str] = []

@@ -1,1 +1,1 @@
-"""Where constraints are tried before the engine's own process compiles them."""
+"""The sandbox: tries constraints in a process of its own before the engine compiles them."""

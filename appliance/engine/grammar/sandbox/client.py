@@ -1,4 +1,4 @@
-"""The engine's side of the sandbox: constraints are tried in a process of its own, whose end costs one request."""
+"""The engine's side of the sandbox: constraints are tried in another process, whose crash costs one request."""
 
 import signal
 import socket
@@ -15,23 +15,24 @@ from appliance.engine.messages import Constraint, Vocabulary
 _log = logger("engine")
 
 _DEFAULT = TrialLimits()
-_START_S = 30.0  # a sandbox that has not loaded its vocabulary by then is no more waited for
-_ATTEMPTS = 2  # a sandbox that ended is started anew once for each constraint
+_START_S = 30.0  # how long a trial waits for the sandbox to load its vocabulary
+_ATTEMPTS = 2  # a sandbox that ended is restarted once for each constraint
 
 
 class Trials(Protocol):
-    """Tries constraints where their fault costs nothing. From any thread."""
+    """Tries constraints where their failure costs nothing. Safe to use from any thread."""
 
     def start(self, vocabulary: Vocabulary) -> None: ...
 
     def try_out(self, constraint: Constraint) -> Verdict:
-        """Of one that passed. Raises GrammarError for one that must not reach the engine, and UntriedError."""
+        """Returns the verdict of a constraint that passed. Raises GrammarError if it must not reach the engine, and
+        UntriedError if it could not be tried."""
 
     def close(self) -> None: ...
 
 
 class Untried:
-    """Lets every constraint through: for tests, and for what no client sent."""
+    """Lets every constraint through: for tests, and for constraints that no client sent."""
 
     def start(self, vocabulary: Vocabulary) -> None:
         pass
@@ -44,20 +45,20 @@ class Untried:
 
 
 class Sandbox:
-    """See sandbox.process. `start` is called once; a process that has ended is replaced when it is needed again."""
+    """Runs sandbox.process. `start` is called once; a process that has ended is replaced when it is needed again."""
 
     def __init__(self, backend: str, vocab_size: int, limits: TrialLimits = _DEFAULT) -> None:
         self._backend = backend
         self._vocab_size = vocab_size
         self._limits = limits
         self._vocabulary: Vocabulary | None = None
-        self._lock = threading.Lock()  # of what follows
+        self._lock = threading.Lock()  # guards the fields below
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._is_closed = False
 
     def start(self, vocabulary: Vocabulary) -> None:
-        """Returns when the process has the vocabulary; it loads it meanwhile. Raises GrammarError."""
+        """Starts the process and sends the vocabulary, which it then loads. Raises OSError."""
         self._vocabulary = vocabulary
         with self._lock:
             self._running()
@@ -82,7 +83,7 @@ class Sandbox:
             self._end()
 
     def _verdict(self, constraint: Constraint) -> Verdict | None:
-        """None when the process is gone. Raises OSError, TimeoutError among them."""
+        """Returns None when the process is gone. Raises OSError, including TimeoutError."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, self._lock:
@@ -109,7 +110,7 @@ class Sandbox:
         raise GrammarError(f"it is too large or too complex to be compiled in {limits.memory_bytes >> 20} MiB")
 
     def _running(self) -> socket.socket:
-        """The socket of a process that runs, started where there is none. Under the lock. Raises OSError."""
+        """Returns the socket of the running process, and starts one if needed. Needs the lock. Raises OSError."""
         if self._process is not None and self._process.poll() is not None:
             _log.warning("the sandbox of grammars ended", extra=fields(code=self._process.returncode))
             self._end()
@@ -131,7 +132,7 @@ class Sandbox:
         send(ours, start)
 
     def _end(self) -> None:
-        """Under the lock. Trials that run end with the process."""
+        """Ends the process, and with it its running trials. Needs the lock."""
         if self._control is not None:
             self._control.close()
             self._control = None

@@ -1,8 +1,8 @@
-"""The sandbox's process: `python -m appliance.engine.grammar.sandbox.process FD`.
+"""The sandbox process: `python -m appliance.engine.grammar.sandbox.process FD`.
 
-It loads the vocabulary once and forks a child for every trial, so that a trial costs milliseconds and its end costs
-nothing. It has one thread and reads nothing that a client sent. It ends when the engine closes its end of FD, or dies;
-its children end with it.
+It loads the vocabulary once and forks a child for every trial, so a trial costs milliseconds and its crash costs
+nothing. It has one thread and reads no client data itself. It ends when the engine closes its end of FD, or dies; its
+children end with it.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from appliance.engine.messages import Constraint
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl(2)
 _NAME = b"grammar-sandbox"
-_SLOWER = 10  # steps of niceness for a trial that takes long
+_SLOWER = 10  # the niceness of a trial that takes long
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Trial:
 
 
 def main(arguments: Sequence[str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's; whoever started us decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides when we end
     control = socket.socket(fileno=int(arguments[0]))
     _prctl(_PR_SET_NAME, _NAME)
     start = receive(control, Start)
@@ -56,14 +56,14 @@ class _Sandbox:
             self._backend = backend_loader(start.backend, start.vocab_size)(start.vocabulary)
         except GrammarError as error:
             self._backend = error
-        self._trials: dict[int, _Trial] = {}  # by the descriptor that tells of the child's end
+        self._trials: dict[int, _Trial] = {}  # by the child's pidfd
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
         gc.collect()
         gc.freeze()  # children then write to fewer pages
 
     def run(self) -> None:
-        """Until the engine is gone."""
+        """Runs trials until the engine is gone."""
         while True:
             for key, _ in self._selector.select(self._limits.slow_s / 2 if self._trials else None):
                 if key.fileobj is not self._control:
@@ -74,7 +74,8 @@ class _Sandbox:
             self._watch()
 
     def _take(self) -> bool:
-        """One descriptor a trial: its constraint is read from it, its verdict written to it."""
+        """Starts a trial on the received descriptor, which carries its constraint and its verdict. Returns False when
+        the engine is gone."""
         _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         if not descriptors:
             return False
@@ -119,19 +120,19 @@ def _answer(connection: socket.socket, verdict: Verdict) -> None:
     try:
         send(connection, verdict)
     except OSError:
-        pass  # whoever asked does not wait any longer
+        pass  # the engine no longer waits for this verdict
     finally:
         connection.close()
 
 
 def _child(answer: socket.socket, backend: Backend, limits: TrialLimits) -> None:
-    """Never returns."""
+    """Runs one trial in the forked child, and exits."""
     code = 1
     try:
         parent = os.getppid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:  # else it died before the signal was set
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # where a panic of the library quotes what a client sent
+        if os.getppid() == parent:  # else the parent died before the signal was set
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a panic of the library would print client data there
             constraint = receive(answer, Constraint)
             if constraint is not None:
                 _limit(limits)
@@ -142,7 +143,7 @@ def _child(answer: socket.socket, backend: Backend, limits: TrialLimits) -> None
 
 
 def tried(backend: Backend, constraint: Constraint) -> Verdict:
-    """Checks, compiles and walks, in this very process."""
+    """Checks, compiles and rehearses the constraint in this process."""
     before = _anonymous_bytes()
     try:
         check_schemas(constraint)
@@ -166,17 +167,17 @@ def _limit(limits: TrialLimits) -> None:
     }
     for name, value in most.items():
         resource.setrlimit(name, (value, value))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))  # the soft one ends it by SIGXCPU
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))  # the soft limit ends it by SIGXCPU
 
 
 def _anonymous_bytes() -> int:
-    """Of the memory that is resident: neither code nor files."""
+    """Returns the resident bytes of this process that are neither code nor files."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * resource.getpagesize()
 
 
 def _prctl(option: int, argument: object) -> None:
-    """Raises OSError."""
+    """Calls prctl(2). Raises OSError."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 

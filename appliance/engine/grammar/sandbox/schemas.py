@@ -1,4 +1,4 @@
-"""The JSON Schemas within a constraint, each checked against the metaschema of its draft."""
+"""Checks the JSON Schemas within a constraint, each against the metaschema of its draft."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from appliance.engine.messages import Constraint
 
 
 def check_schemas(constraint: Constraint) -> None:
-    """Raises GrammarError with the place in the source."""
+    """Checks every schema of the constraint. Raises GrammarError with the place in the source."""
     for path, schema in _schemas(constraint):
         try:
             check_metaschema(schema)

@@ -1,4 +1,4 @@
-"""What crosses between an engine and the sandbox of its grammars: frames over a socket of the machine."""
+"""The messages between an engine and its grammar sandbox: frames over a local socket."""
 
 import socket
 from typing import TypeVar
@@ -13,11 +13,11 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class TrialLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trial of one constraint may use.
+    """The limits of one constraint's trial.
 
-    stack_bytes: half of what any thread of the engine has, so that what passes here overflows nothing there.
-    memory_bytes: address space beyond what the sandbox has when it is ready. slow_s: a trial that takes longer goes on
-    at the lowest priority, for usual ones take milliseconds.
+    stack_bytes: less than an engine thread that compiles has, so that a constraint that passes cannot overflow there.
+    memory_bytes: address space beyond that of the ready sandbox. slow_s: a trial that takes longer continues at a lower
+    priority, as usual trials take milliseconds.
     """
 
     cpu_s: int = 3
@@ -37,11 +37,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trial led to.
+    """The result of a trial.
 
-    text: the constraint passed, and this is what the back-end is to compile; None where there was no trial.
-    grown_bytes: the memory that it took. reason, path: the back-end's GrammarError. died: the signal that ended the
-    trial; 0 when it ended by itself without a word.
+    text: the constraint passed, and the back-end compiles this text; None if there was no trial.
+    grown_bytes: the memory that it took. reason, path: the GrammarError that refused it. died: the signal that ended
+    the trial; 0 if it exited without a verdict.
     """
 
     text: str | None = None
@@ -52,13 +52,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def send(connection: socket.socket, message: msgspec.Struct) -> None:
-    """Raises OSError."""
+    """Sends one frame. Raises OSError."""
     body = msgspec.msgpack.encode(message)
     connection.sendall(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
 def receive(connection: socket.socket, kind: type[Message]) -> Message | None:
-    """None where the other side has closed, at the beginning of a frame or within one. Raises OSError, TimeoutError."""
+    """Receives one frame; None if the other side closed, even within a frame. Raises OSError, TimeoutError."""
     head = _exactly(connection, _LENGTH_BYTES)
     body = None if head is None else _exactly(connection, int.from_bytes(head, "big"))
     return None if body is None else msgspec.msgpack.decode(body, type=kind)
