@@ -11,7 +11,7 @@ BYTE_OF_CHARACTER: dict[str, int] = {character: byte for byte, character in CHAR
 
 
 def spelled_bytes(token: str) -> bytes | None:
-    """The bytes that a token spells; None when it uses a character outside the alphabet."""
+    """Returns the bytes that a token spells; None if it has a character outside the alphabet."""
     try:
         return bytes([BYTE_OF_CHARACTER[character] for character in token])
     except KeyError:

@@ -1,7 +1,7 @@
-"""Text that goes on with what stands before it.
+"""Tokenizers for text that continues earlier text.
 
-Many vocabularies put a space before a text, for a word at its beginning is then the token that it is everywhere else.
-In the middle of a text that space would be one too many.
+Many tokenizers put a space before a text, so that its first word is the same token as that word elsewhere. In a
+continuation that space would be wrong.
 """
 
 import json
@@ -12,8 +12,8 @@ from tokenizers import normalizers, pre_tokenizers
 
 
 def continuing_backend(backend: Backend) -> Backend:
-    """A tokenizer that shares the vocabulary of `backend` and puts no space before a text; `backend` itself where it
-    puts none either. It puts no special tokens around a text."""
+    """Returns a tokenizer with the vocabulary of `backend` that puts no space before a text and no special tokens
+    around it. It is `backend` itself if that puts no space either."""
     normalizer, pre_tokenizer = _state(backend.normalizer), _state(backend.pre_tokenizer)
     changed = _without_prefix(normalizer), _without_prefix(pre_tokenizer)
     if changed == (normalizer, pre_tokenizer):
@@ -29,7 +29,7 @@ def continuing_backend(backend: Backend) -> Backend:
 
 
 def _without_prefix(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The same step of a tokenizer without the space in front; None where nothing is left of it."""
+    """Returns a tokenizer's step without the space in front; None if the step does nothing else."""
     if state is None or state["type"] == "Prepend":
         return None
     if state["type"] == "Metaspace":

@@ -1,7 +1,7 @@
-"""Control tokens in what clients send: a message that spells `<|im_end|>` must not end itself.
+"""Control tokens in client text: a message that contains the text `<|im_end|>` must not end the message.
 
-Each spelling gets a cut behind its first character; the text is rendered with the cuts in it and tokenized in pieces
-between them, so that no piece holds a whole control token. Text without such a spelling is tokenized as it is.
+Each spelling of a control token gets a cut after its first character. The text is rendered with the cuts and tokenized
+in the pieces between them, so that no piece holds a whole control token. Text without such a spelling has no cuts.
 """
 
 import re
@@ -12,8 +12,8 @@ from appliance.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-_CUTS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # code points that Unicode keeps free for uses of one's own
-_MOST_DEEP = 200  # levels of a value; templates' own bounds refuse less
+_CUTS = tuple(map(chr, range(0xFDD0, 0xFDF0)))  # Unicode's noncharacters, which are for internal use
+_MOST_DEEP = 200  # levels of a value; the bounds of templates are lower
 
 
 class ControlTokens:
@@ -25,8 +25,8 @@ class ControlTokens:
         self._pattern = _any_of(text for text in spelled if len(text) > 1)
 
     def cut(self, value: T) -> tuple[T, str]:
-        """A copy of a JSON-like value with cuts in all its texts, and the cut; "" (and the value itself) where there
-        is nothing to cut. Raises ValueError for text that holds every code point a cut could be."""
+        """Returns a copy of a JSON-like value with cuts in all its texts, and the cut; or the value itself and "" if
+        there is nothing to cut. Raises ValueError for text that holds every code point that could be a cut."""
         if self._pattern is None or not any(self._pattern.search(text) for text in _texts(value)):
             return value, ""
         cut = next((cut for cut in _CUTS if not any(cut in text for text in _texts(value))), None)
@@ -35,7 +35,7 @@ class ControlTokens:
         return self._with_cuts(value, cut), cut
 
     def encode(self, text: str, cut: str, *, add_special_tokens: bool) -> list[int]:
-        """The token ids of a rendered text in which `cut` stands where `cut` put it."""
+        """Returns the token ids of a rendered text that contains the cuts of the method `cut`."""
         encode = self._tokenizer.encode
         if not cut or cut not in text:
             return encode(text, add_special_tokens=add_special_tokens)
@@ -70,7 +70,7 @@ class ControlTokens:
 
 
 def _joined(value: Sequence[Any]) -> str:
-    """The text of a message in parts, which a template may write without a gap."""
+    """Joins the texts of a message in parts, as a template may write them without a gap."""
     return "".join(each["text"] for each in value if isinstance(each, Mapping) and isinstance(each.get("text"), str))
 
 
@@ -93,7 +93,7 @@ def _texts(value: Any, depth: int = 0) -> Iterable[str]:
 
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """Matches where one of the texts begins; linear in what is searched, for shared beginnings are shared."""
+    """Returns a pattern that matches any of the texts. It is a trie, so a search takes linear time."""
     tree: dict[str, Any] = {}
     for text in texts:
         node = tree
@@ -104,7 +104,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _pattern_of(node: dict[str, Any]) -> str:
-    """The shortest text that is there is enough."""
+    """Returns the pattern of a trie node. It ends at the shortest text, which is enough to find a match."""
     if "" in node:
         return ""
     branches = [re.escape(char) + _pattern_of(below) for char, below in sorted(node.items())]

@@ -1,4 +1,4 @@
-"""Token ids to text, as they come. A character is held back until all its bytes are there."""
+"""Incremental detokenization: a character is held back until all its bytes have come."""
 
 import codecs
 from collections.abc import Iterable, Sequence, Set
@@ -8,17 +8,17 @@ from tokenizers.decoders import DecodeStream
 
 from appliance.text.tokenizer import Tokenizer
 
-CONTEXT_TOKENS = 6  # of the prompt, so that the first token is decoded as a continuation
+CONTEXT_TOKENS = 6  # the last tokens of the prompt, so that the first token is decoded as a continuation
 
 
 class Detokenizer(Protocol):
-    """Of one sequence. The pieces, joined, are what decoding all tokens after the prompt would give."""
+    """Detokenizes one sequence. The joined pieces equal the decoding of all tokens after the prompt."""
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes; often empty."""
+        """Returns the text that this token completes; often empty."""
 
     def finish(self) -> str:
-        """U+FFFD for a character that was never completed, else nothing."""
+        """Returns U+FFFD for a character that was never completed, else an empty text."""
 
 
 def make_detokenizer(
@@ -29,7 +29,7 @@ def make_detokenizer(
     spaces_between_special_tokens: bool,
     kept: Set[str] = frozenset(),
 ) -> Detokenizer:
-    """kept: special tokens that are shown all the same.
+    """Makes the detokenizer of one sequence. kept: special tokens that are shown even if others are skipped.
 
     spaces_between_special_tokens matters only to vocabularies whose decoder puts spaces between tokens.
     """
@@ -46,7 +46,7 @@ def _skipped(tokenizer: Tokenizer, kept: Set[str]) -> frozenset[int]:
 
 
 class ByteDetokenizer:
-    """For vocabularies whose tokens are bytes: a table and an incremental UTF-8 decoder; constant work a token."""
+    """Serves vocabularies whose tokens are bytes: a table and an incremental UTF-8 decoder; constant work per token."""
 
     def __init__(self, tokenizer: Tokenizer, skipped: Iterable[int]) -> None:
         self._token_bytes = tokenizer.token_bytes
@@ -63,7 +63,7 @@ class ByteDetokenizer:
 
 
 class StreamDetokenizer:
-    """For every other vocabulary: the library's stream, started on the end of the prompt."""
+    """Serves every other vocabulary by the library's stream, started with the end of the prompt."""
 
     def __init__(
         self, tokenizer: Tokenizer, prompt: Sequence[int], skipped: frozenset[int], *, join_special_tokens: bool

@@ -1,11 +1,11 @@
-"""What can go wrong with text."""
+"""The errors of the text layer."""
 
 from appliance.base.errors import ApplianceError
 
 
 class TokenizerError(ApplianceError):
-    """A tokenizer cannot be built from what the checkpoint holds."""
+    """No tokenizer can be built from the checkpoint's files."""
 
 
 class ChatTemplateError(ApplianceError):
-    """A chat template is broken, or refused the conversation, or went over its bounds."""
+    """A chat template is invalid, refused the conversation, or exceeded its bounds."""

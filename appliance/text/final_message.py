@@ -1,9 +1,9 @@
-"""Where the last message ends in a rendered conversation, so that an answer can continue it.
+"""Finds where the last message ends in a rendered conversation, so that an answer can continue it.
 
-Looking for the content itself would find it elsewhere: `|` stands in end tokens too, and a template may trim the
-content or write it as JSON. So the conversation is rendered a second time with marks in the content, and what follows
-the last mark is what the template writes after a message. A mark that is missing tells of text that the template leaves
-out, as many leave out earlier reasoning.
+A search for the content itself may fail: `|` is in end tokens too, and a template may trim the content or write it as
+JSON. So the conversation is rendered a second time with marks in the content. The text after the last mark is what the
+template writes after a message. A missing mark shows that the template leaves out text, as many do with earlier
+reasoning.
 """
 
 import re
@@ -14,15 +14,15 @@ from appliance.text.errors import ChatTemplateError
 
 Message = Mapping[str, Any]
 _LEAST_ZEROS = 16
-_MOST_MARKS = 100  # inside the content; enough to see what a template leaves out
+_MOST_MARKS = 100  # inside the content; enough to find text that a template leaves out
 _BEFORE_TAG = re.compile(r"(?<=[^\s<\[\u25c1])(?=\s*[<\[\u25c1])")  # where text ends and a tag may begin: `foo</think>`
 
 
 def open_final_message(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:
-    """The conversation up to the end of the last message's content, in the form that the template gives it.
+    """Renders the conversation up to the end of the last message's content.
 
-    render: gives the same text for the same messages. Raises ChatTemplateError where the last message has no text
-    or has tool calls, where the template leaves out a part of it, and where its end cannot be told.
+    render: gives the same text for the same messages. Raises ChatTemplateError if the last message has no text or has
+    tool calls, if the template leaves out a part of it, or if its end cannot be found.
     """
     _check_can_be_continued(messages[-1])
     whole = render(messages)
@@ -33,7 +33,7 @@ def open_final_message(render: Callable[[Sequence[Message]], str], messages: Seq
         raise ChatTemplateError("the chat template does not show the last message, so it cannot be continued")
     if len(before) < num_marks:
         raise ChatTemplateError("the chat template leaves out a part of the last message, so it cannot be continued")
-    # Without the mark, the template may have trimmed what then was the end of the content.
+    # In the rendering without marks, the template may have trimmed the end of the content.
     if whole not in ("".join([*before, after]), "".join([*before[:-1], before[-1].rstrip(), after])):
         raise ChatTemplateError(
             "the chat template does not let one tell where the text of the last message ends, so it cannot be continued"
@@ -51,16 +51,16 @@ def _check_can_be_continued(message: Message) -> None:
 
 
 def _mark_for(text: str) -> str:
-    """A mark that the text does not hold and that filters such as `upper`, `trim`, `escape` and `tojson` leave alone.
+    """Returns a mark that is not in the text, and that `upper`, `trim`, `escape` and `tojson` do not change.
 
-    A one and then zeros cannot begin within another such mark, so one next to it is never mistaken for it.
+    It is a one followed by zeros: such marks cannot overlap, so two adjacent ones are always found as two.
     """
     longest = max(map(len, re.findall("0+", text)), default=0)
     return "1" + "0" * max(longest + 1, _LEAST_ZEROS)
 
 
 def _marked(message: Message, mark: str) -> tuple[Message, int]:
-    """The message with a mark behind its last text and some inside that text, and how many marks these are."""
+    """Returns the message with marks inside and after its last text, and the number of marks."""
     content = message["content"]
     if isinstance(content, str):
         text, num_marks = _BEFORE_TAG.subn(mark, content, _MOST_MARKS)

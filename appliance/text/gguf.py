@@ -1,4 +1,4 @@
-"""A tokenizer from GGUF metadata.
+"""Builds a tokenizer from GGUF metadata.
 
 Control tokens are special; control and user-defined tokens are matched whole in text.
 """
@@ -22,7 +22,7 @@ _KINDS: dict[str, tuple[Callable[[GgufFile], Tokenizer], str]] = {
 
 
 def build_tokenizer(file: GgufFile) -> Tokenizer:
-    """Raises TokenizerError for a vocabulary kind or a pre-tokenizer that is not known here."""
+    """Builds the tokenizer. Raises TokenizerError for an unknown kind of vocabulary or pre-tokenizer."""
     kind = fields.kind(file)
     if kind not in _KINDS:
         known = ", ".join(f"{name} ({noun})" for name, (_, noun) in _KINDS.items())
@@ -41,7 +41,7 @@ def _add_tokens(file: GgufFile, tokenizer: Tokenizer, kind: str) -> None:
     added: list[AddedToken] = []
     for token, token_type in zip(fields.tokens(file), fields.listed(file, "token_type"), strict=False):
         is_control = token_type == fields.CONTROL
-        # A byte-level token outside the alphabet that is marked control is a mislabel that would grow the vocabulary.
+        # A byte-level control token outside the alphabet is mislabelled, and adding it would grow the vocabulary.
         if is_control and is_byte_level and spelled_bytes(token) is None and tokenizer.token_to_id(token) is None:
             continue
         if token and (is_control or token_type == fields.USER_DEFINED):
@@ -51,7 +51,7 @@ def _add_tokens(file: GgufFile, tokenizer: Tokenizer, kind: str) -> None:
 
 
 def _ends(file: GgufFile, kind: str) -> tuple[str | None, str | None]:
-    """The tokens before and after a text that is a prompt of its own, by what the file says or llama.cpp takes."""
+    """Returns the tokens before and after a prompt: those that the file says, or else llama.cpp's defaults."""
     named = fields.special_tokens(file)
     if kind == "bert":
         return named.get("cls_token"), named.get("sep_token")
@@ -62,7 +62,7 @@ def _ends(file: GgufFile, kind: str) -> tuple[str | None, str | None]:
 
 
 def _set_ends(tokenizer: Tokenizer, first: str | None, last: str | None) -> None:
-    """Tokens that `add_special_tokens` puts before and after a text; None puts none."""
+    """Sets the tokens that `add_special_tokens` puts before and after a text; None puts none."""
     ends = [token for token in (first, last) if token is not None]
     single = " ".join([*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])])
     ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(ends)]

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its tokenizer, key by key. The keys are those of ggml's docs/gguf.md."""
+"""Reads a GGUF file's tokenizer metadata. The keys are those of ggml's docs/gguf.md."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from appliance.text.errors import TokenizerError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types
 
-# What llama.cpp takes for files that do not say, by kind of tokenizer.
+# llama.cpp's defaults for files without these keys, by kind of tokenizer.
 _USUAL_IDS = {
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
     "bert": {"cls": 101, "seperator": 102, "unknown": 100, "padding": 0, "mask": 103},
@@ -25,24 +25,24 @@ _NAMED = {
 
 
 def kind(file: GgufFile) -> str:
-    """The kind of tokenizer: "gpt2" for byte-level BPE, "llama" for SentencePiece BPE, and so on."""
+    """Returns the kind of tokenizer: "gpt2" for byte-level BPE, "llama" for SentencePiece BPE, and so on."""
     return str(value(file, "model"))
 
 
 def value(file: GgufFile, key: str, default: Any = None) -> Any:
-    """What `tokenizer.ggml.KEY` says, or the default."""
+    """Returns the value of `tokenizer.ggml.KEY`, or the default."""
     return file.metadata.get(f"tokenizer.ggml.{key}", default)
 
 
 def listed(file: GgufFile, key: str) -> list[Any]:
-    """The list under `tokenizer.ggml.KEY`; an empty one where there is none."""
+    """Returns the list under `tokenizer.ggml.KEY`; an empty one if there is none."""
     found = value(file, key)
     found = plain(found) if found is not None else []
     return found if isinstance(found, list) else []
 
 
 def tokens(file: GgufFile) -> list[str]:
-    """The vocabulary in the order of its ids. Raises TokenizerError where there is none."""
+    """Returns the vocabulary in the order of its ids. Raises TokenizerError if there is none."""
     found = listed(file, "tokens")
     if not found:
         hint = "give model.tokenizer a folder with tokenizer.json"
@@ -51,7 +51,7 @@ def tokens(file: GgufFile) -> list[str]:
 
 
 def special_tokens(file: GgufFile) -> dict[str, str]:
-    """The tokens with a role, as the file spells them: what chat templates call bos_token, eos_token and so on."""
+    """Returns the special tokens by the names that chat templates use (bos_token, eos_token ...)."""
     vocabulary = file.metadata.get("tokenizer.ggml.tokens")
     usual = _USUAL_IDS.get(kind(file), {})
     found: dict[str, str] = {}
@@ -63,7 +63,7 @@ def special_tokens(file: GgufFile) -> dict[str, str]:
 
 
 def chat_templates(file: GgufFile) -> dict[str, str]:
-    """By name; the unnamed one is "default"."""
+    """Returns the chat templates by name; the unnamed one is "default"."""
     prefix = "tokenizer.chat_template"
     found = {key: text for key, text in file.metadata.items() if key.startswith(prefix) and isinstance(text, str)}
     return {key.removeprefix(prefix).removeprefix(".") or "default": text for key, text in found.items()}

@@ -1,6 +1,6 @@
-"""The models of GGUF vocabularies: byte-level BPE, SentencePiece BPE with byte fallback, and WordPiece.
+"""Builds the models of GGUF vocabularies: byte-level BPE, SentencePiece BPE with byte fallback, and WordPiece.
 
-Each function gives a tokenizer without its added tokens, and raises TokenizerError for what is not known here.
+Each function returns a tokenizer without its added tokens, and raises TokenizerError for unknown variants.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from appliance.text.pre_tokenizers import SPLITTINGS, Splitting
 
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies, and before the first piece of a word in BERT's
 _GEMMA = ("gemma", "gemma2", "gemma3")  # merges follow the order of tokens; no prefix space
-_LONGEST_WORD = 100  # characters, as BERT's own tokenizer has it; a longer word is unknown
+_LONGEST_WORD = 100  # characters, as in BERT's own tokenizer; a longer word is the unknown token
 
 
 def byte_level(file: GgufFile) -> Tokenizer:
@@ -35,7 +35,7 @@ def byte_level(file: GgufFile) -> Tokenizer:
 
 
 def splitting_of(file: GgufFile) -> Splitting:
-    """How this byte-level vocabulary splits text."""
+    """Returns how this byte-level vocabulary splits text. Raises TokenizerError for an unknown pre-tokenizer."""
     name = fields.value(file, "pre") or "default"
     if name not in SPLITTINGS:
         raise TokenizerError(
@@ -66,7 +66,7 @@ def sentencepiece(file: GgufFile) -> Tokenizer:
 
 
 def word_piece(file: GgufFile) -> Tokenizer:
-    """BERT's. The file marks what begins a word; the library marks what goes on with one."""
+    """Builds BERT's WordPiece. The file marks tokens that begin a word; the library marks those that continue one."""
     unknown = fields.special_tokens(file).get("unk_token", "[UNK]")
     vocabulary = {spelling: token_id for token_id, spelling in enumerate(word_pieces(file))}
     tokenizer = Tokenizer(
@@ -87,7 +87,7 @@ def word_piece(file: GgufFile) -> Tokenizer:
 
 
 def word_pieces(file: GgufFile) -> list[str]:
-    """The vocabulary as BERT spells it, in the order of its ids."""
+    """Returns the vocabulary as BERT spells it, in the order of its ids."""
     kinds = fields.listed(file, "token_type")
     controls = {place for place, kind in enumerate(kinds) if kind == fields.CONTROL}
     return [
@@ -97,7 +97,7 @@ def word_pieces(file: GgufFile) -> list[str]:
 
 
 def derived_merges(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """The merges that a scored vocabulary implies: every cut of a token into two tokens, best score first."""
+    """Returns the merges that a scored vocabulary implies: every split of a token into two tokens, best score first."""
     ids = _ids(tokens)
     found: list[tuple[float, int, int, int, int]] = []
     for token, score in zip(tokens, scores, strict=True):
@@ -110,12 +110,13 @@ def derived_merges(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple
 
 
 def respelled(token: str) -> str:
-    """Gemma files hold runs of spaces as spaces; the normalizer turns them into the metaspace before they are met."""
+    """Spells a run of spaces in a Gemma file with SPACE: the normalizer replaces spaces before tokens are matched."""
     return SPACE * len(token) if token and not token.strip(" ") else token
 
 
 def _set_spaces(tokenizer: Tokenizer, *, prefix: bool) -> None:
-    """prefix: a space is put before every text, also one that begins with a space, and after every special token."""
+    """Sets the handling of spaces. prefix: a space is put before every text (even one that begins with a space), and
+    after every special token."""
     steps: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     as_metaspace = normalizers.Replace(" ", SPACE)
     if prefix:
@@ -131,6 +132,6 @@ def _ids(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """A merge of two tokens with a space between; the first may itself begin with one."""
+    """Splits a merge, two tokens with a space between them; the first may itself begin with a space."""
     cut = merge.find(" ", 1)
     return merge[:cut], merge[cut + 1 :]

@@ -1,4 +1,4 @@
-"""A tokenizer from a Hugging Face folder: tokenizer.json, with what tokenizer_config.json says beside it."""
+"""Builds a tokenizer from a Hugging Face folder: tokenizer.json, completed by tokenizer_config.json."""
 
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", 
 
 
 def files(folder: Path) -> list[Path]:
-    """All that decides about the tokenizer of a folder; some may not be there."""
+    """Returns the paths of all files that determine a folder's tokenizer; some may not exist."""
     return [*(folder / name for name in _FILES), *sorted((folder / "additional_chat_templates").glob("*.jinja"))]
 
 
 def build_tokenizer(folder: Path) -> Tokenizer:
-    """Its post-processor alone decides about BOS and EOS, as in transformers: the config's add_bos_token is not read.
+    """Builds the tokenizer. Only its post-processor decides about BOS and EOS, as in transformers: add_bos_token of the
+    config is not read.
 
     Raises TokenizerError when tokenizer.json is missing or broken.
     """
@@ -49,14 +50,15 @@ def build_tokenizer(folder: Path) -> Tokenizer:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """The named special tokens, as text, that chat templates may use."""
+    """Returns the text of the named special tokens, which chat templates may use."""
     config = {**_read(folder / "special_tokens_map.json"), **_read(folder / "tokenizer_config.json")}
     found = {name: _content(config.get(name)) for name in _NAMED}
     return {name: content for name, content in found.items() if content is not None}
 
 
 def chat_templates(folder: Path) -> dict[str, str]:
-    """By name; the unnamed one is "default". Files win over tokenizer_config.json, as in transformers."""
+    """Returns the chat templates by name; the unnamed one is "default". Files override tokenizer_config.json, as in
+    transformers."""
     stored = _read(folder / "tokenizer_config.json").get("chat_template")
     found: dict[str, str] = {}
     if isinstance(stored, str):
@@ -78,7 +80,7 @@ def _template(path: Path) -> str:
 
 
 def _add_listed_tokens(tokenizer: Tokenizer, config: dict[str, Any]) -> None:
-    """Adds tokens that only tokenizer_config.json knows, in the order of their ids."""
+    """Adds tokens that are only in tokenizer_config.json, in the order of their ids."""
     listed = config.get("added_tokens_decoder")
     if not isinstance(listed, dict):
         return
@@ -101,7 +103,7 @@ def _content(entry: Any) -> str | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """An empty dict where there is no file. Raises TokenizerError for a file that is not a JSON object."""
+    """Reads a JSON object; an empty dict if there is no file. Raises TokenizerError if it is not a JSON object."""
     if not path.is_file():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Prompts that have an end as well as a beginning: what goes between is the answer."""
+"""Fill-in-the-middle prompts: they have a prefix and a suffix, and the answer goes between."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from appliance.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class InfillFormat:
-    """The order of a family's marks and of the two texts. Each mark is one token of the vocabulary."""
+    """The order of a family's marks and the two texts. Each mark is one token of the vocabulary."""
 
     parts: tuple[str, ...]  # "{prefix}" and "{suffix}" stand for the texts
 
@@ -17,7 +17,7 @@ class InfillFormat:
         return tuple(part for part in self.parts if not part.startswith("{"))
 
 
-_BAR, _LINE = "\uff5c", "\u2581"  # letters of DeepSeek's and SentencePiece's own
+_BAR, _LINE = "\uff5c", "\u2581"  # characters in the marks of DeepSeek and SentencePiece vocabularies
 
 FORMATS: tuple[InfillFormat, ...] = (
     InfillFormat(("<|fim_prefix|>", "{prefix}", "<|fim_suffix|>", "{suffix}", "<|fim_middle|>")),  # Qwen, CodeGemma
@@ -34,7 +34,7 @@ FORMATS: tuple[InfillFormat, ...] = (
 
 
 def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:
-    """The format whose marks are all tokens of the vocabulary; None for a model that was not trained to fill in."""
+    """Returns the format whose marks are all tokens of the vocabulary; None if the model was not trained to fill in."""
     added = set(tokenizer.added_tokens.values())
     return next((each for each in FORMATS if added.issuperset(each.marks)), None)
 
@@ -42,7 +42,7 @@ def infill_format(tokenizer: Tokenizer) -> InfillFormat | None:
 def encode_infill(
     tokenizer: Tokenizer, infill: InfillFormat, prefix: str, suffix: str, *, add_special_tokens: bool
 ) -> list[int]:
-    """Token ids of the whole prompt. Marks in the texts stay what the tokenizer makes of them, as in any prompt."""
+    """Returns the token ids of the whole prompt. Marks in the texts are tokenized as in any other prompt."""
     texts = {"{prefix}": prefix, "{suffix}": suffix}
     token_ids: list[int] = tokenizer.encode("", add_special_tokens=True) if add_special_tokens else []
     for part in infill.parts:

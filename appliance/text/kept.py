@@ -1,7 +1,7 @@
-"""Byte-pair tokenizers kept on disk in a form that is built in half the time that tokenizer.json takes.
+"""Keeps byte-pair tokenizers on disk in a form that loads in half the time of tokenizer.json.
 
-Most of a tokenizer is its vocabulary and its merges: long lists of short strings. They are kept joined, and handed to
-the library as lists; what is left is a small tokenizer.json. Only a tokenizer that comes back equal is kept.
+Most of a tokenizer is its vocabulary and its merges: long lists of short strings. They are kept joined, and passed to
+the library as lists; the rest is a small tokenizer.json. A tokenizer is kept only if it loads back equal.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from appliance.base.hashing import sha256_json
 from appliance.base.log import fields, logger
 from appliance.text.tokenizer import TokenizerIdentity
 
-VERSION = 3  # raised when a conversion, or the form that is kept, changes
+VERSION = 3  # increased when a conversion or the stored form changes
 _JOINT = "\0"
 _DIGEST_BYTES = 32
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -44,9 +44,9 @@ class _Kept(msgspec.Struct, frozen=True):
     special_tokens: dict[str, str]
     chat_templates: dict[str, str]
     skeleton: str  # tokenizer.json without tokens
-    options: dict[str, Any]  # of the model
-    tokens: str  # in the order of their ids
-    lefts: str  # of the merges
+    options: dict[str, Any]  # the model's options
+    tokens: str  # joined in the order of their ids
+    lefts: str  # the joined left sides of the merges
     rights: str
     added: tuple[_Added, ...]
 
@@ -55,9 +55,9 @@ Loaded = tuple[Backend, TokenizerIdentity]
 
 
 def kept_tokenizer(files: Sequence[Path], cache: Path | None, load: Callable[[], Loaded]) -> Loaded:
-    """What `load` makes of `files`, from `cache` where it is kept for files of the same size and time of change.
+    """Returns what `load` makes of `files`, from `cache` if it is kept there for files of the same size and mtime.
 
-    A broken file in the cache is made anew, and a cache that cannot be written is done without; both are logged.
+    A broken cache file is replaced, and a cache that cannot be written is not used; both are logged.
     """
     if cache is None:
         return load()
@@ -95,7 +95,7 @@ def _read(path: Path) -> Loaded | None:
 
 
 def _write(path: Path, kept: _Kept) -> None:
-    """Writes beside and renames, so that a reader never meets half a file."""
+    """Writes a temporary file and renames it, so that a reader never sees half a file."""
     data = msgspec.msgpack.encode(kept)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _write(path: Path, kept: _Kept) -> None:
 
 
 def _taken_apart(backend: Backend, identity: TokenizerIdentity) -> _Kept | None:
-    """None for a tokenizer of another kind, or with tokens that cannot be joined."""
+    """Returns the stored form; None for a tokenizer of another kind, or with tokens that cannot be joined."""
     state: dict[str, Any] = json.loads(backend.to_str())
     model = state["model"]
     if model["type"] != "BPE":

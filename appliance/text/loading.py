@@ -11,7 +11,7 @@ from appliance.text.tokenizer import Tokenizer, TokenizerIdentity
 
 
 def load_tokenizer(path: Path, cache: Path | None = None) -> Tokenizer:
-    """From a folder with tokenizer.json, a tokenizer.json, or a .gguf file; `cache` keeps it in a form that loads fast.
+    """Loads from a folder with tokenizer.json, a tokenizer.json, or a .gguf file; `cache` keeps a form that loads fast.
 
     Raises TokenizerError when there is no tokenizer or it cannot be read.
     """

@@ -1,4 +1,4 @@
-"""A model's whole output format: reasoning first, tool calls in what is left."""
+"""A model's whole output format: reasoning first, then tool calls in the rest."""
 
 import importlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
-    """What a model writes. A reasoning format without a script is read by the tool format of its name.
+    """The formats of a model's output. A reasoning format without a script is read by the tool format of its name.
 
     reads_all: that tool format, which is used whether or not a request has tools.
     """
@@ -26,14 +26,14 @@ class ModelOutput:
     reads_all: ToolFormat | None = None
 
     def special_tokens(self, *, uses_tools: bool) -> frozenset[str]:
-        """Those that the parsers of a request need to see."""
+        """Returns the special tokens that a request's parsers need to see."""
         formats = (self.tools if uses_tools else None, self.reasoning, self.reads_all)
         return frozenset(token for form in formats if form is not None for token in form.special_tokens)
 
     def end_of_reasoning(self, is_open: bool | None, *, thinks: bool) -> str | None:
-        """The text behind which the answer itself begins; None when no reasoning comes before it.
+        """Returns the text after which the answer itself begins; None when no reasoning comes before it.
 
-        thinks: whether the model reasons where nothing tells.
+        is_open: see begins_open. thinks: whether the model reasons when that is None.
         """
         form = self.reasoning
         if form is None or form.script is None:
@@ -41,9 +41,9 @@ class ModelOutput:
         return form.end if is_open or (is_open is None and (thinks or form.begins_open)) else None
 
     def begins_open(self, prompt: str, continued: str = "") -> bool | None:
-        """Whether an answer begins inside the reasoning; None when nothing tells.
+        """Returns whether an answer begins inside the reasoning; None if neither text shows it.
 
-        continued: the text of the message that the answer goes on with, where it does not begin a new one.
+        continued: the text of the message that the answer continues; empty for a new message.
         """
         form = self.reasoning
         if form is None or form.script is None:
@@ -57,10 +57,10 @@ class ModelOutput:
         forced: ToolFormat | None = None,
         starts: Sequence[str] = (),
     ) -> OutputParser | None:
-        """For one sequence; None when there is nothing to look for.
+        """Makes the parser of one sequence; None when there is nothing to parse.
 
-        is_open: see begins_open. forced: reads what a grammar holds the model to. starts: see CallsOrText; empty where
-        calls may stand anywhere.
+        is_open: see begins_open. forced: the format that a grammar enforces. starts: see CallsOrText; empty if calls
+        may be anywhere.
         """
         if self.reads_all is not None:
             stages: list[OutputParser] = [self.reads_all.new_parser(context)]
@@ -79,7 +79,7 @@ class ModelOutput:
 
 
 def load_output_format(tools: str | None, reasoning: str | None) -> ModelOutput:
-    """By import path, "module:NAME" or "module.NAME". Raises ApplianceError for what is not there, or is no format."""
+    """Loads formats by import path, "module:NAME" or "module.NAME". Raises ApplianceError if one does not exist."""
     tool_format = load_format(tools, ToolFormat) if tools else None
     reasoning_format = load_format(reasoning, ReasoningFormat) if reasoning else None
     if reasoning_format is not None and reasoning_format.script is None:
@@ -102,7 +102,7 @@ def load_format(path: str, kind: type[T]) -> T:
 
 
 class _Chain:
-    """Two parsers: the second reads the content of the first. Calls are numbered through."""
+    """Chains two parsers: the second reads the content of the first. Calls of both are numbered in one sequence."""
 
     def __init__(self, first: OutputParser, second: OutputParser) -> None:
         self._first = first

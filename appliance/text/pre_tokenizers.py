@@ -1,8 +1,8 @@
-"""How each byte-level vocabulary splits text before its merges: GGUF's `tokenizer.ggml.pre` names.
+"""The splitting of text before the merges, by GGUF's `tokenizer.ggml.pre` names of byte-level vocabularies.
 
-The patterns are those of the checkpoints' own tokenizer.json files; llama.cpp (llama-vocab.cpp) names them. Where the
-two differ, the checkpoint's own is used. Names that are not here are refused: what splits in a wrong place gives tokens
-that the model was not trained on, and no error.
+The patterns are those of the checkpoints' own tokenizer.json files; the names are llama.cpp's (llama-vocab.cpp). If the
+two differ, the checkpoint's pattern is used. Unknown names are refused: a wrong split would silently give tokens that
+the model was not trained on.
 """
 
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """One way to split.
+    """One way to split text.
 
-    patterns: in order; each splits what those before it left.
+    patterns: in order; each splits the pieces that the earlier ones left.
     compose: text is composed (NFC) first.
-    whole_words: a word that is itself a token is taken before merges are looked at.
-    begins_with_bos: prompts begin with BOS in files that do not say.
+    whole_words: a word that is a token is taken whole, without merges.
+    begins_with_bos: prompts begin with BOS if the file does not say.
     """
 
     patterns: tuple[str, ...]
@@ -41,7 +41,7 @@ _SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _REST = _SIGNS + _SPACES
 _LLAMA3 = _CONTRACTIONS + _WORD + r"|\p{N}{1,3}" + _REST
 _QWEN2 = _CONTRACTIONS + _WORD + r"|\p{N}" + _REST
-_QWEN35 = (  # marks belong to words
+_QWEN35 = (  # combining marks belong to words
     _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPACES
 )
 
@@ -99,7 +99,7 @@ _EXAONE_MOE = (
     + r"|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _FALCON_SIGNS = r"[\p{P}\$\+<=>\^~\|`]+"
-_DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")  # llama.cpp's, for files that do not say
+_DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")  # llama.cpp's, for files without a name
 
 _PLAIN_GPT2 = Splitting((_GPT2,))
 _STARCODER = Splitting((r"\p{N}", _GPT2))

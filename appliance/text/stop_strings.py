@@ -1,11 +1,11 @@
-"""Stop strings in text that comes in pieces: one automaton, constant work a character (Aho and Corasick, 1975)."""
+"""Finds stop strings in text that comes in pieces, with constant work per character (Aho and Corasick, 1975)."""
 
 import re
 from collections import deque
 from dataclasses import dataclass, field
 
 MAX_STOP_STRINGS = 64
-MAX_STOP_CHARACTERS = 16_384  # of all together
+MAX_STOP_CHARACTERS = 16_384  # of all stop strings of a request together
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class StopStrings:
     """The stop strings of one request. Immutable; each sequence has its own StopScan."""
 
     def __init__(self, strings: tuple[str, ...]) -> None:
-        """Strings are not empty."""
+        """`strings` must not be empty texts."""
         self._nodes = [_Node(0)]
         for string in strings:
             self._insert(string)
@@ -59,20 +59,20 @@ class StopStrings:
             state = nodes[state].fallback
 
     def depth(self, state: int) -> int:
-        """How many of the last characters may begin a stop string."""
+        """Returns how many of the last characters may begin a stop string."""
         return self._nodes[state].depth
 
     def match(self, state: int) -> int:
         return self._nodes[state].match
 
     def first_start(self, text: str, start: int) -> int:
-        """The first place from `start` where a stop string may begin; the length of the text when there is none."""
+        """Returns the first place from `start` where a stop string may begin, or the length of the text."""
         found = self._start.search(text, start)
         return found.start() if found else len(text)
 
 
 class StopScan:
-    """Feeds one sequence's text through. The first stop string to be complete wins; of several, the longest."""
+    """Scans one sequence's text. The stop string that is complete first wins; of several, the longest."""
 
     def __init__(self, strings: StopStrings, *, include: bool) -> None:
         """include: the stop string stays in the output."""
@@ -83,7 +83,7 @@ class StopScan:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """What may be shown now. Once `matched` is set, the output is complete."""
+        """Takes text, and returns the text that may be shown now. Once `matched` is set, the output is complete."""
         strings, state, place = self._strings, self._state, 0
         while place < len(text):
             if state == 0:
@@ -101,7 +101,7 @@ class StopScan:
         return shown[: len(shown) - kept]
 
     def finish(self) -> str:
-        """What was held back when the sequence ended otherwise."""
+        """Returns the text held back, when the sequence ended for another reason."""
         held, self._held, self._state = self._held, "", 0
         return held
 

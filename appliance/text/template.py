@@ -1,4 +1,4 @@
-"""Chat templates: a conversation to the text a model was trained on."""
+"""Chat templates: they render a conversation as the prompt text that a model was trained on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,8 @@ class ChatTemplate:
     """A compiled template. Safe to use from several threads."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        """special_tokens: "bos_token" and the like, as text. Raises ChatTemplateError for a syntax error."""
+        """Compiles the template. special_tokens: text by name, such as "bos_token". Raises ChatTemplateError for a
+        syntax error."""
         self.source = source
         self._special_tokens = dict(special_tokens or {})
         try:
@@ -35,8 +36,10 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, str]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """continue_final_message: the text ends with the last message's content as the template writes it (some trim
-        it, some write it as JSON), open for more.
+        """Renders a conversation.
+
+        continue_final_message: the text ends with the last message's content as the template writes it (some trim it,
+        some write it as JSON), so that the answer continues it.
 
         `variables` are extra names for the template; they cannot replace what the server sets.
         Raises ChatTemplateError.

@@ -1,8 +1,8 @@
-"""A Jinja environment for templates that nobody here has read: Hugging Face's extensions, no attributes that lead out,
-and bounds on time, on output and on the size of every value a template can build.
+"""A Jinja environment for untrusted templates: Hugging Face's extensions, no unsafe attributes, and bounds on time, on
+output and on the size of every value that a template can build.
 
-Loops and macros carry a counter that the compiler puts into their bodies, so no loop runs past the deadline; operators
-and calls that multiply text are checked before they run.
+The compiler puts a counter into the bodies of loops and macros, so no loop runs past the deadline. Operators and calls
+that multiply text are checked before they run.
 """
 
 import datetime
@@ -20,12 +20,12 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_SECONDS = 2.0
-MAX_CHARACTERS = 16 << 20  # of the output, and of every text a template builds
+MAX_CHARACTERS = 16 << 20  # of the output, and of every text that a template builds
 MAX_ITEMS = 1 << 20  # of a list that a template builds
 _MAX_NUMBER = 1 << 256
 _TICKS_BETWEEN_LOOKS = 64
 _TICK, _JOIN = "_appliance_tick", "_appliance_join"
-_WIDTH = re.compile(r"[%:][^}]*?(\d{4,}|\*|\{)")  # of a format: long, or computed
+_WIDTH = re.compile(r"[%:][^}]*?(\d{4,}|\*|\{)")  # a width in a format string that is long or computed
 _PADDED = "the chat template pads text to a width, which is not allowed"
 _GROWING_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "replace", "join", "translate"})
 
@@ -35,7 +35,7 @@ class TemplateBoundError(jinja2.TemplateError):
 
 
 class Ticker:
-    """Counts loop rounds and macro calls of one rendering, and looks at the clock now and then."""
+    """Counts loop iterations and macro calls of one rendering, and reads the clock at intervals."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class Ticker:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %} ... {% endgeneration %}` marks assistant text for training; when serving it is its body."""
+    """Renders the body of `{% generation %} ... {% endgeneration %}`, a mark of assistant text for training."""
 
     tags = {"generation"}
 
@@ -89,7 +89,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Called for str.format and str.format_map, which Jinja replaces by its own."""
+        """Is called for str.format and str.format_map, which Jinja replaces by its own. Refuses long widths."""
         wrapped = super().wrap_str_format(value)
         if wrapped is not None and _WIDTH.search(value.__self__):
             raise TemplateBoundError(_PADDED)
@@ -104,12 +104,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def bound_values(seconds: float = MAX_SECONDS) -> dict[str, Any]:
-    """Names that every rendering needs beside its own."""
+    """Returns the names that every rendering needs beside its own."""
     return {_TICK: Ticker(seconds)}
 
 
 def fixed_time() -> dict[str, Any]:
-    """The clock of a template, which stands still: several renderings of one request show the same time."""
+    """Returns a template's clock function with a fixed time: all renderings of one request show the same time."""
     now = datetime.datetime.now()
 
     def strftime_now(form: str) -> str:
@@ -119,7 +119,7 @@ def fixed_time() -> dict[str, Any]:
 
 
 def render_bounded(template: jinja2.Template, values: Mapping[str, Any], seconds: float = MAX_SECONDS) -> str:
-    """Raises TemplateBoundError past the bounds, and whatever the template raises."""
+    """Renders a template. Raises TemplateBoundError past the bounds, and any exception of the template."""
     pieces, size = [], 0
     for piece in template.generate({**values, **bound_values(seconds)}):
         size += len(piece)
@@ -224,7 +224,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As Hugging Face's: no HTML escapes, and text as it is."""
+    """Writes JSON as Hugging Face's `tojson` does: no HTML escapes, and non-ASCII text as it is."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

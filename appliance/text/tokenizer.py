@@ -1,4 +1,4 @@
-"""Text to token ids and back. A thin layer over a tokenizers.Tokenizer that knows the bytes of every token."""
+"""Converts text to token ids and back: a thin layer over tokenizers.Tokenizer that knows the bytes of every token."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _BYTE_TOKEN_LENGTH = len("<0x00>")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerIdentity:
-    """What a checkpoint says around its vocabulary."""
+    """A checkpoint's special tokens and chat templates, beside its vocabulary."""
 
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
     chat_templates: Mapping[str, str] = field(default_factory=dict)  # "default" -> Jinja text
@@ -38,16 +38,16 @@ class Tokenizer:
 
     @property
     def is_bytewise(self) -> bool:
-        """True when the text of a token sequence is the joined bytes of its tokens, whatever stands around them."""
+        """The text of a token sequence is the joined bytes of its tokens, independent of the context."""
         return self._spelling is not None
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def encode_continuation(self, text: str) -> list[int]:
-        """The ids of a text that goes on with what stands before it: no space is put in front, and no special token.
+        """Returns the ids of a text that continues earlier text: without a space in front, without special tokens.
 
-        Behind an added token in the text, it is tokenized as `encode` does it.
+        After an added token, the rest of the text is tokenized as by `encode`.
         """
         encoding = self._continuing.encode(text, add_special_tokens=False)
         ids = encoding.ids
@@ -69,9 +69,9 @@ class Tokenizer:
         return self.backend.token_to_id(token)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What one token adds to the output, special tokens spelled out; empty for an id without a token.
+        """Returns the bytes that one token adds to the output, special tokens spelled out; empty for an unknown id.
 
-        Where tokens have no bytes of their own (`is_bytewise` is false), the UTF-8 of the token decoded alone.
+        If tokens have no bytes of their own (`is_bytewise` is false), it is the UTF-8 of the token decoded alone.
         """
         known = self._bytes.get(token_id)
         if known is None:
@@ -79,7 +79,7 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        """`token_bytes` as text; bytes that are no character alone become U+FFFD."""
+        """Returns `token_bytes` as text; bytes that are not a whole character become U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def _find_bytes(self, token_id: int) -> bytes:
@@ -106,7 +106,7 @@ def _fallback_bytes(token: str) -> bytes:
 
 
 def _spelling_of(backend: Backend) -> str | None:
-    """How tokens spell bytes: "byte_level", "byte_fallback", or None when only the library's decoder knows."""
+    """Returns how tokens spell bytes: "byte_level", "byte_fallback", or None if only the library's decoder knows."""
     if backend.decoder is None:
         return None
     state: dict[str, Any] = json.loads(backend.decoder.__getstate__())
@@ -115,7 +115,7 @@ def _spelling_of(backend: Backend) -> str | None:
     if state["type"] != "Sequence":
         return None
     steps = [_step_name(step) for step in state["decoders"]]
-    # A final Strip concerns the first token of a whole text only; continuations of a prompt never meet it.
+    # A final Strip applies only to the first token of a whole text, never to the continuation of a prompt.
     if steps in (["metaspace", "ByteFallback", "Fuse"], ["metaspace", "ByteFallback", "Fuse", "Strip"]):
         return "byte_fallback"
     return None

@@ -1,4 +1,4 @@
-"""How a chat template wants earlier tool calls, found by rendering one in every form."""
+"""Detects the form in which a chat template expects earlier tool calls, by rendering one in every form."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class ToolStyle:
-    """arguments: as an object, or as JSON text. empty_content: what a message with calls alone has for content."""
+    """arguments: an object, or JSON text. empty_content: the content of a message that has only calls."""
 
     arguments: Literal["object", "text"] = "object"
     empty_content: Literal[""] | None = None
@@ -32,7 +32,7 @@ _STYLES = (ToolStyle(), ToolStyle("object", ""), OPENAI_STYLE, ToolStyle("text",
 
 
 def detect_tool_style(template: ChatTemplate) -> ToolStyle:
-    """The first form that comes out as it should; OpenAI's own where none does."""
+    """Returns the first form that is rendered correctly; OpenAI's own if none is."""
     return next((style for style in _STYLES if _renders(template, style)), ToolStyle("text"))
 
 
@@ -49,5 +49,5 @@ def _renders(template: ChatTemplate, style: ToolStyle) -> bool:
     except ChatTemplateError:
         return False
     shown = text[text.find("probe question") :]
-    is_quoted = f'\\"{_KEY}' in shown or f"'{_KEY}'" in shown  # text inside JSON text, or Python's own form
+    is_quoted = f'\\"{_KEY}' in shown or f"'{_KEY}'" in shown  # JSON text inside a JSON string, or a Python dict
     return _NAME in shown and _VALUE in shown and "None" not in shown and not is_quoted

@@ -1,1 +1,1 @@
-"""Reads what a model wrote: reasoning, content and tool calls out of one text that comes in pieces."""
+"""Parses a model's output: reasoning, content and tool calls in one text that comes in pieces."""

@@ -1,4 +1,4 @@
-"""What parsers say: a flat sequence of typed events."""
+"""The events of parsers: a flat sequence of typed records."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,21 +8,21 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ContentDelta:
-    """More of the answer itself."""
+    """A piece of the answer itself."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what the model thought before it answered."""
+    """A piece of the reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call begins; calls are numbered from 0. `id` is the model's own where its format has one."""
+    """A call begins; calls are numbered from 0. `id` is the model's own if its format has one."""
 
     index: int
     name: str
@@ -31,7 +31,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
-    """More of a call's arguments: a piece of JSON text."""
+    """A piece of a call's arguments, as JSON text."""
 
     index: int
     text: str
@@ -49,17 +49,17 @@ Event = ContentDelta | ReasoningDelta | CallStarted | ArgumentsDelta | CallDone
 
 
 class OutputParser(Protocol):
-    """Of one sequence. The events of all feeds and of finish, joined by `merge_events`, do not depend on the cuts."""
+    """Parses one sequence. The events of all calls, joined by `merge_events`, do not depend on the cuts of the text."""
 
     def feed(self, text: str) -> list[Event]:
-        """What is certain now."""
+        """Takes the next piece of text, and returns the events that are certain now."""
 
     def finish(self) -> list[Event]:
-        """What was held back. Nothing is fed afterwards."""
+        """Ends the text, and returns the events that were held back. Nothing may be fed afterwards."""
 
 
 def merge_events(events: Iterable[Event]) -> list[Event]:
-    """Neighbours of one kind become one; empty texts go."""
+    """Joins neighbouring events of one kind, and drops empty texts."""
     merged: list[Event] = []
     for kind, group in groupby(events, key=_kind):
         run = list(group)

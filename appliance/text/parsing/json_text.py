@@ -1,7 +1,7 @@
-"""One JSON value out of a Reader, checked character by character (RFC 8259) and given on as it was written.
+"""Reads one JSON value from a Reader, checks each character (RFC 8259) and passes it on unchanged.
 
-Two slips that models make are mended, so that the text stays JSON: a raw control character inside a string is escaped,
-and a backslash that begins no escape is doubled. Anything else that is no JSON raises Malformed.
+Two mistakes that models make are repaired, so that the text stays JSON: a raw control character inside a string is
+escaped, and a backslash that begins no escape is doubled. Anything else that is not JSON raises Malformed.
 """
 
 import json
@@ -20,10 +20,10 @@ _WORDS = ("true", "false", "null")
 _CLOSER = {"{": "}", "[": "]"}
 
 
-class Malformed(Exception):  # noqa: N818 - a turn of a parse that its caller expects, no error of ours
-    """The text cannot go on like this. The character that does not fit is not consumed.
+class Malformed(Exception):  # noqa: N818 - an expected result of a parse, not an error of ours
+    """The text does not fit the format. The character that does not fit is not consumed.
 
-    rest: what was consumed and not given on.
+    rest: the text that was consumed but not passed on.
     """
 
     def __init__(self, rest: str = "") -> None:
@@ -35,7 +35,7 @@ class Truncated(Malformed):
 
 
 def json_value(reader: Reader, sink: Sink) -> Reading[None]:
-    """Reads up to the value's last character. Raises Malformed; then the sink has the good part."""
+    """Reads up to the value's last character. Raises Malformed; the sink then has the valid part."""
     closers: list[str] = []
     can_close = False  # an opened list or object may end before its first item
     while True:
@@ -62,7 +62,7 @@ def json_value(reader: Reader, sink: Sink) -> Reading[None]:
 
 
 def json_string(reader: Reader) -> Reading[str]:
-    """The decoded text of the string that begins here."""
+    """Returns the decoded text of the string that begins here. Raises Malformed."""
     pieces: list[str] = []
     try:
         yield from string_text(reader, pieces.append)
@@ -73,7 +73,7 @@ def json_string(reader: Reader) -> Reading[str]:
 
 
 def string_text(reader: Reader, sink: Sink) -> Reading[None]:
-    """A string with its quotes."""
+    """Reads a string with its quotes. Raises Malformed."""
     if (yield from reader.peek()) != '"':
         raise _wrong((yield from reader.peek()))
     _give(reader, '"', sink)
@@ -93,7 +93,7 @@ def string_text(reader: Reader, sink: Sink) -> Reading[None]:
 
 
 def literal(reader: Reader, text: str) -> Reading[None]:
-    """Consumes exactly `text`."""
+    """Consumes exactly `text`. Raises Malformed."""
     for place, wanted in enumerate(text):
         char = yield from reader.peek()
         if char != wanted:
@@ -102,7 +102,7 @@ def literal(reader: Reader, text: str) -> Reading[None]:
 
 
 def _close(reader: Reader, closers: list[str], sink: Sink) -> Reading[bool]:
-    """After a value: its containers that end here, and the comma. False when the outermost value has ended."""
+    """Consumes the closers after a value, and a comma. Returns False when the outermost value has ended."""
     while closers:
         yield from reader.run(SPACE, sink)
         char = yield from reader.peek()
@@ -137,7 +137,7 @@ def _scalar(reader: Reader, char: str, sink: Sink) -> Reading[None]:
 
 
 def _escape(reader: Reader, sink: Sink) -> Reading[None]:
-    """What follows a backslash, which is consumed."""
+    """Reads the escape after a backslash, which is already consumed."""
     char = yield from reader.peek()
     if not char:
         raise Truncated("\\")

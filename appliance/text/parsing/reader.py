@@ -1,7 +1,7 @@
-"""Text that comes in pieces, read by generators: they yield when they need more, so a grammar reads as straight code.
+"""A reader of text that comes in pieces. Its users are generators, which yield when they need more text.
 
-What a generator sees is a sequence of characters and its end, never the cuts; so its results cannot depend on them. All
-work is a constant a character.
+A generator sees a sequence of characters and its end, never the cuts; so its results cannot depend on them. The work is
+constant per character.
 """
 
 import re
@@ -16,7 +16,7 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class Markers:
-    """Texts to look for. None may be a part of another, so which comes first does not depend on the cuts."""
+    """Texts to search for. No text may be part of another, so which comes first does not depend on the cuts."""
 
     def __init__(self, *texts: str) -> None:
         nested = [text for text in texts if any(text in other for other in texts if other is not text)]
@@ -31,7 +31,7 @@ class Markers:
         return self._pattern.search(text, start)
 
     def open_end(self, text: str) -> int:
-        """How many of the last characters may begin a marker."""
+        """Returns how many of the last characters may begin a marker."""
         tail = text[-(self.longest - 1) :] if self.longest > 1 else ""
         start = self._first.search(tail)
         while start is not None:
@@ -42,10 +42,10 @@ class Markers:
 
 
 class Reader:
-    """One cursor. Generators yield only when everything that came is consumed."""
+    """A cursor in the text. Generators yield only when all text so far is consumed."""
 
     def __init__(self) -> None:
-        self.num_characters = 0  # consumed, also more than once: the work done, for tests
+        self.num_characters = 0  # consumed characters, with repetitions: tests measure the work by it
         self._text = ""
         self._at = 0
         self._ended = False
@@ -53,7 +53,7 @@ class Reader:
         self._record_from = 0
 
     def push(self, text: str) -> None:
-        """More text, once all before it is consumed."""
+        """Adds text. All earlier text must be consumed."""
         self._keep_record()
         self._text, self._at, self._record_from = text, 0, 0
 
@@ -62,24 +62,24 @@ class Reader:
         self._ended = True
 
     def take_rest(self) -> str:
-        """What came and is not consumed."""
+        """Consumes and returns the text that has come but is not consumed."""
         rest = self._text[self._at :]
         self._go(len(self._text))
         return rest
 
     def record(self, first: str = "") -> None:
-        """Remembers what is consumed from here on; `first` counts as the beginning of it."""
+        """Starts to record consumed text; the record begins with `first`."""
         self._record, self._record_from = [first], self._at
 
     def take_record(self) -> str:
-        """What was consumed since `record`, which is over."""
+        """Ends the record and returns the text consumed since `record`."""
         self._keep_record()
         text = "".join(self._record or ())
         self._record = None
         return text
 
     def peek(self) -> Reading[str]:
-        """The next character; "" at the end."""
+        """Returns the next character without consuming it; "" at the end."""
         while self._at == len(self._text):
             if self._ended:
                 return ""
@@ -108,14 +108,14 @@ class Reader:
         return "".join(pieces)
 
     def skip_space(self) -> Reading[str]:
-        """The next character that is no white space; "" at the end."""
+        """Consumes white space and returns the next character; "" at the end."""
         yield from self.run(SPACE, _ignore)
         return (yield from self.peek())
 
     def until(self, markers: Markers, sink: Sink) -> Reading[str]:
-        """Gives what comes before the first marker to `sink`, as soon as it is certain; answers the marker, consumed.
+        """Passes the text before the first marker to `sink` as soon as it is certain; consumes and returns the marker.
 
-        "" when the text ends first.
+        Returns "" when the text ends first.
         """
         tail = ""
         while True:
@@ -126,7 +126,7 @@ class Reader:
             yield
 
     def _look(self, tail: str, markers: Markers, sink: Sink) -> tuple[str, str]:
-        """One piece of `until`: the marker, or "" and the end that may begin one, after everything is consumed."""
+        """Does one piece of `until`: returns the marker; or "" and the last characters, which may begin a marker."""
         if tail:
             is_last = len(self._text) - self._at < markers.longest
             window = tail + self._text[self._at : self._at + markers.longest]
@@ -144,7 +144,7 @@ class Reader:
         return "", self._keep_open_end(self._text[self._at :], markers, sink)
 
     def _keep_open_end(self, text: str, markers: Markers, sink: Sink) -> str:
-        """Consumes all that came; `text` ends with it."""
+        """Consumes all text, with which `text` ends, and returns the last characters, which may begin a marker."""
         kept = len(text) - markers.open_end(text)
         sink(text[:kept])
         self._go(len(self._text))
@@ -161,4 +161,4 @@ class Reader:
 
 
 def _ignore(_: str) -> None:
-    """Drops what it is given."""
+    """Drops the text."""

@@ -7,20 +7,20 @@ from appliance.text.parsing.reader import Reader, Reading
 
 
 class Writer(Protocol):
-    """Collects what a generator finds."""
+    """Collects the results of a generator."""
 
     def content(self, text: str) -> None:
-        """More content."""
+        """Adds content."""
 
     def finish(self) -> None:
-        """The end of the text: what is held back comes out."""
+        """Ends the text and releases what was held back."""
 
     def take_events(self) -> list[Event]:
-        """What was found since the last call."""
+        """Returns the events since the last call."""
 
 
 class ScriptParser:
-    """An OutputParser of one sequence. What follows a generator's own end is content."""
+    """The OutputParser of one sequence. Text after the generator's end is content."""
 
     def __init__(self, reader: Reader, writer: Writer, reading: Reading[None]) -> None:
         self.reader = reader

@@ -1,1 +1,1 @@
-"""Reasoning out of what a model wrote: one file a format; appliance/catalog/parsers.py lists them."""
+"""Parsers of reasoning in a model's output: one file for each format; appliance/catalog/parsers.py lists them."""

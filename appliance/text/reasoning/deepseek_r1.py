@@ -1,4 +1,4 @@
-"""DeepSeek R1 and its distillations, V3.1: `<think>...</think>`, whose start the prompt may hold or omit."""
+"""DeepSeek R1 and its distillations, V3.1: `<think>...</think>`; the start may be in the prompt or in the answer."""
 
 from appliance.text.reasoning.format import ReasoningFormat
 from appliance.text.reasoning.framed import framed

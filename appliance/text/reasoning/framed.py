@@ -1,4 +1,4 @@
-"""Reasoning between a start and an end, at the beginning of an answer: what most formats are."""
+"""Reasoning between a start and an end marker, at the beginning of an answer: most formats are of this kind."""
 
 import re
 
@@ -10,7 +10,7 @@ _ANYTHING = re.compile(r"(?s:.*)")
 
 
 def framed(starts: tuple[str, ...], ends: tuple[str, ...], *, answer: tuple[str, ...] = ()) -> Script:
-    """White space may stand before the start. answer: markers around the content, which are not shown."""
+    """Makes a script; white space may come before the start. answer: markers around the content; they are not shown."""
     ends_of_reasoning = Markers(*ends)
     frame = Markers(*answer) if answer else None
 
@@ -37,7 +37,7 @@ def framed(starts: tuple[str, ...], ends: tuple[str, ...], *, answer: tuple[str,
 
 
 def _begins_with(reader: Reader, texts: tuple[str, ...]) -> Reading[bool]:
-    """Consumes white space and one of `texts`, or as much of them as there is."""
+    """Consumes white space and then one of `texts`, as far as the text matches. Returns whether one matched whole."""
     yield from reader.joined_run(SPACE)
     possible, length = texts, 0
     while possible:

@@ -1,4 +1,4 @@
-"""Where a reasoning format's script writes. White space beside the frame is layout and not shown."""
+"""The output of a reasoning format's script. White space next to the markers is layout and not shown."""
 
 from appliance.text.parsing.events import ContentDelta, Event, ReasoningDelta
 
@@ -10,7 +10,7 @@ class ReasoningWriter:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._space: list[str] = []  # at the end of what came so far: shown when more of it follows
+        self._space: list[str] = []  # white space at the end so far: shown when more text follows
         self._has_reasoning = False
         self._is_behind = False  # reasoning has ended, and no content has come
 
@@ -33,7 +33,7 @@ class ReasoningWriter:
             self._events.append(ContentDelta(text))
 
     def framed_content(self, text: str) -> None:
-        """Content that has a frame of its own."""
+        """Adds content that has markers of its own."""
         if self._is_behind:
             text = text.lstrip(_WHITE)
         shown = text.rstrip(_WHITE)
@@ -44,12 +44,12 @@ class ReasoningWriter:
             self._space.append(text[len(shown) :])
 
     def end_part(self) -> None:
-        """Reasoning ends, or the frame of the content: white space on both sides of this place is layout."""
+        """Ends the reasoning, or the content within its own markers; white space on both sides is layout."""
         self._space.clear()
         self._is_behind = True
 
     def finish(self) -> None:
-        """White space at the very end of reasoning was layout."""
+        """Ends the text; white space at its end is layout."""
         self._space.clear()
 
     def take_events(self) -> list[Event]:

@@ -1,1 +1,1 @@
-"""Tool calls out of what a model wrote: one file a format; appliance/catalog/parsers.py lists them."""
+"""Parsers of tool calls in a model's output: one file for each format; appliance/catalog/parsers.py lists them."""

@@ -1,6 +1,6 @@
-"""For formats in which nothing marks a call but its shape: a call may stand at the beginning of any line.
+"""Parses formats without markers, where only its shape shows a call: it may be at the beginning of any line.
 
-So that an answer which happens to hold such text stays an answer, the name must be one of the request's tools.
+The name must be one of the request's tools, so that an answer which happens to hold such text stays an answer.
 """
 
 from collections.abc import Callable, Collection
@@ -16,10 +16,10 @@ _SEPARATORS = (";", ",")
 
 
 def bare_calls(body: Body, opening: str, *, starts: tuple[str, ...] = (), ends: tuple[str, ...] = ()) -> Script:
-    """body: reads calls that begin with the character `opening`, of the names it is given, or of any name for None.
+    """Makes a script. body: reads calls that begin with `opening`, of the given names, or of any name for None.
 
-    starts: markers after which a call of any name may stand wherever they are; `ends` may follow calls. Calls may be
-    separated by a semicolon or a comma.
+    starts: markers after which a call of any name may come, anywhere; `ends` may follow calls. Calls may be separated
+    by a semicolon or a comma.
     """
     markers = Markers(_LINE, *starts, *ends)
 
@@ -46,7 +46,7 @@ def bare_calls(body: Body, opening: str, *, starts: tuple[str, ...] = (), ends: 
 
 
 def _another(reader: Reader, writer: CallWriter, opening: str) -> Reading[bool]:
-    """Whether another call may follow the one that was read; a separator before anything else is content."""
+    """Returns whether another call may follow the last one; a separator before anything else is content."""
     char = yield from reader.skip_space()
     if char in _SEPARATORS:
         reader.take()

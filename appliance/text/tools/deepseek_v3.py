@@ -50,7 +50,7 @@ def _call(reader: Reader, writer: CallWriter) -> Reading[None]:
 
 
 def _ignore(_: str) -> None:
-    """Drops what it is given."""
+    """Drops the text."""
 
 
 DEEPSEEK_V3 = ToolFormat(

@@ -1,5 +1,5 @@
-"""Calls that a request demands. A grammar holds the model to plain JSON, so no format of the model's own is needed:
-the arguments alone for a named tool, a list of calls for `required`.
+"""Parses calls that a request requires. A grammar makes the model write plain JSON instead of its own format: only the
+arguments for a named tool, a list of calls for `required`.
 """
 
 from appliance.text.parsing.json_text import Malformed, json_value
@@ -10,7 +10,7 @@ from appliance.text.tools.writer import CallWriter
 
 
 def named_call(name: str) -> ToolFormat:
-    """The text is the arguments of one call of `name`."""
+    """Makes the format of a text that is only the arguments of one call of `name`."""
 
     def arguments(reader: Reader, writer: CallWriter) -> Reading[None]:
         if (yield from reader.skip_space()) != "{":

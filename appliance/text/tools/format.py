@@ -1,4 +1,4 @@
-"""What a tool format is, and the parser that runs it. This is the seam for formats of your own."""
+"""The record of a tool format, and the parser that runs it. User-defined formats are written with it too."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a parser may know of a request: the parameters' JSON schema of each tool by name.
+    """The part of a request that a parser may use: the JSON schema of each tool's parameters, by tool name.
 
-    may_call: false when the request forbids calls; only formats that are parsed all the same need to look.
+    may_call: false when the request forbids calls; it matters only to formats that are parsed even then.
     """
 
     schemas: Mapping[str, Schema]
@@ -28,14 +28,14 @@ Script = Callable[[Reader, CallWriter, ToolContext], Reading[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """How one family of models writes tool calls.
+    """The way in which one family of models writes tool calls.
 
-    script: reads to the end of the text and writes what it finds; see CallWriter for the rules.
-    special_tokens: those that mark calls. They reach the parser although special tokens are not shown.
-    short_ids: ids of calls have nine letters and digits, as Mistral's templates demand.
+    script: reads to the end of the text and writes calls and content; see CallWriter for the rules.
+    special_tokens: those that mark calls. The parser gets them although special tokens are not shown.
+    short_ids: ids of calls have nine letters and digits, as Mistral's templates require.
     reads_reasoning: the script reads the reasoning as well, so it is run for every answer.
-    spellings: the ways in which a grammar may let a model write calls. Without one, tools that the model may call
-    cannot be combined with structured output.
+    spellings: the ways in which a grammar may let a model write calls. Without one, optional tool calls cannot be
+    combined with structured output.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ToolFormat:
     spellings: Sequence[Spelling] = ()
 
     def new_parser(self, context: ToolContext) -> ScriptParser:
-        """For one sequence."""
+        """Makes the parser of one sequence."""
         reader = Reader()
         writer = CallWriter(reader)
         return ScriptParser(reader, writer, self.script(reader, writer, context))

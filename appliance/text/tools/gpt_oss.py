@@ -2,9 +2,9 @@
 
     <|start|>assistant<|channel|>CHANNEL to=RECIPIENT <|constrain|>json<|message|>TEXT<|end|>
 
-where `<|start|>assistant` of the first one is in the prompt, the recipient may stand before the channel, and `<|call|>`
-or `<|return|>` may be the end. The channel `analysis` is reasoning; `final` and `commentary` are content. What goes to
-`functions.NAME` is a call of NAME; what goes to any other recipient is reasoning.
+where `<|start|>assistant` of the first one is in the prompt, the recipient may come before the channel, and `<|call|>`
+or `<|return|>` may be the end. The channel `analysis` is reasoning; `final` and `commentary` are content. A message to
+`functions.NAME` is a call of NAME; a message to any other recipient is reasoning.
 """
 
 import re
@@ -41,14 +41,14 @@ def _script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading
 
 
 def _first_head(reader: Reader, writer: CallWriter) -> Reading[tuple[str, str]]:
-    """The recipient that may stand before the first channel, and the first marker; other text is content."""
+    """Returns the recipient before the first channel (or ""), and the first marker; other text is content."""
     pieces = [(yield from _first_recipient(reader, writer))]
     marker = yield from reader.until(_FRAME, pieces.append if pieces[0] else writer.content)
     return "".join(pieces), marker
 
 
 def _first_recipient(reader: Reader, writer: CallWriter) -> Reading[str]:
-    """The recipient that may stand before the first channel; anything else is content."""
+    """Returns the recipient before the first channel, or ""; anything else is content."""
     reader.record()
     yield from reader.joined_run(SPACE)
     try:
@@ -60,7 +60,7 @@ def _first_recipient(reader: Reader, writer: CallWriter) -> Reading[str]:
 
 
 def _body(reader: Reader, writer: CallWriter, context: ToolContext, head: str, shown: "_Paragraphs") -> Reading[str]:
-    """Answers the marker after it."""
+    """Reads the text of a message, and returns the marker after it."""
     found = _RECIPIENT.search(head)
     recipient = found.group(1) if found else ""
     is_call = recipient.startswith(_FUNCTIONS)
@@ -88,7 +88,7 @@ def _call(reader: Reader, writer: CallWriter, name: str) -> Reading[None]:
 
 
 class _Paragraphs:
-    """Messages of one kind are set apart by a line break."""
+    """Separates messages of one kind by a line break."""
 
     def __init__(self, writer: CallWriter) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Granite 20B function calling: `<function_call> {"name": ..., "arguments": {...}}`, once a call."""
+"""Granite 20B function calling: `<function_call> {"name": ..., "arguments": {...}}`, with a marker for each call."""
 
 from appliance.text.tools.format import ToolFormat
 from appliance.text.tools.json_calls import marked_calls

@@ -1,7 +1,7 @@
 """Hermes 2 and 3, Qwen 2.5 and 3, Granite 4: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-Small and coder models of these families forget the tags. So the object alone is a call as well, at the beginning of a
-line or in a code fence, where its name is one of the request's tools; the fence is then layout.
+Small and coder models of these families forget the tags. So the object alone is a call too, at the beginning of a line
+or in a code fence, if its name is one of the request's tools; the fence is then layout.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Calls written as JSON objects, {"name": ..., "arguments": {...}}: what most formats have between their markers."""
+"""Parses calls written as JSON objects, {"name": ..., "arguments": {...}}; most formats have them between markers."""
 
 import json
 from collections.abc import Collection
@@ -13,10 +13,10 @@ _BARE_KEYS = ("name", "type", "id", *_ARGUMENTS)
 
 
 def call_object(reader: Reader, writer: CallWriter, known: Collection[str] | None = None) -> Reading[None]:
-    """One call, in any order of its fields; fields of other names are passed over.
+    """Reads one call with its fields in any order; other fields are ignored. Raises Malformed.
 
-    known: for calls that nothing marks but their shape. Then the name must be one of these, no field may be unusual,
-    and arguments must be there; without it they may be absent.
+    known: for calls without markers. The name must then be one of these, no other field may occur, and arguments must
+    be there; without `known` they may be absent.
     """
     if (yield from reader.skip_space()) != "{":
         raise Malformed
@@ -56,7 +56,7 @@ def call_object(reader: Reader, writer: CallWriter, known: Collection[str] | Non
 
 
 def call_array(reader: Reader, writer: CallWriter, known: Collection[str] | None = None) -> Reading[None]:
-    """[call, call, ...]"""
+    """Reads [call, call, ...]. Raises Malformed."""
     if (yield from reader.skip_space()) != "[":
         raise Malformed
     reader.take()
@@ -78,7 +78,7 @@ def call_object_or_array(reader: Reader, writer: CallWriter, known: Collection[s
 
 
 def marked_calls(starts: tuple[str, ...], ends: tuple[str, ...] = ()) -> Script:
-    """Content, and after each of `starts` a call or an array of them; `ends` may follow."""
+    """Makes a script: content, and after each of `starts` a call or an array of calls; `ends` may follow."""
     markers = Markers(*starts, *ends)
 
     def script(reader: Reader, writer: CallWriter, context: ToolContext) -> Reading[None]:
@@ -109,7 +109,7 @@ def _name(reader: Reader, known: Collection[str] | None) -> Reading[str]:
 
 
 def _early_arguments(reader: Reader, char: str) -> Reading[str]:
-    """Arguments that come before the name, as a JSON text inside a string, or as null."""
+    """Returns arguments that come before the name: an object, JSON text inside a string, or null."""
     pieces: list[str] = []
     yield from json_value(reader, pieces.append)
     text = "".join(pieces)
@@ -132,7 +132,7 @@ def _is_object(text: str) -> bool:
 
 
 def _goes_on(reader: Reader) -> Reading[bool]:
-    """After a field: true after a comma, false after the closing brace."""
+    """Reads what follows a field. Returns True after a comma, False after the closing brace."""
     char = yield from reader.skip_space()
     if char == ",":
         reader.take()
@@ -145,4 +145,4 @@ def _goes_on(reader: Reader) -> Reading[bool]:
 
 
 def _ignore(_: str) -> None:
-    """Drops what it is given."""
+    """Drops the text."""

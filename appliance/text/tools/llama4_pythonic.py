@@ -1,4 +1,4 @@
-"""Llama 4: a Python list of calls, which may stand between `<|python_start|>` and `<|python_end|>`."""
+"""Llama 4: a Python list of calls, which may be between `<|python_start|>` and `<|python_end|>`."""
 
 from appliance.text.tools.bare_calls import bare_calls
 from appliance.text.tools.format import ToolFormat

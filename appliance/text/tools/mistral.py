@@ -53,7 +53,7 @@ def _named_call(reader: Reader, writer: CallWriter) -> Reading[None]:
 
 
 def _bracketed(reader: Reader) -> Reading[str]:
-    """[WORD]"""
+    """Reads [WORD] and returns WORD. Raises Malformed."""
     reader.take()
     word = yield from reader.joined_run(_WORD)
     if (yield from reader.peek()) != "]":

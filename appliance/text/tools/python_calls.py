@@ -1,4 +1,4 @@
-"""Calls written as Python: a list of calls with keyword arguments whose values are literals. They become JSON."""
+"""Parses calls written as Python: a list of calls with keyword arguments. Their values are literals and become JSON."""
 
 import re
 from collections.abc import Collection
@@ -21,7 +21,7 @@ _KEYWORDS = ParameterSpelling(before="", middle="=", separator=", ", has_text=Fa
 
 
 def python_spelling(opening: str = "", closing: str = "") -> Spelling:
-    """As `python_calls` reads them. Values are JSON, whose words for constants are understood."""
+    """Returns the spelling that `python_calls` reads. Values are JSON: the parser knows true, false and null too."""
     return Spelling(
         opening=f"{opening}[",
         before="",
@@ -34,7 +34,7 @@ def python_spelling(opening: str = "", closing: str = "") -> Spelling:
 
 
 def python_calls(reader: Reader, writer: CallWriter, known: Collection[str] | None) -> Reading[None]:
-    """[name(key=value, ...), ...]. known: the names that are calls; None takes any."""
+    """Reads [name(key=value, ...), ...]. known: the names that are calls; None takes any. Raises Malformed."""
     yield from _expect(reader, "[")
     if (yield from reader.skip_space()) == "]":
         raise Malformed
@@ -129,7 +129,7 @@ def _dict(reader: Reader, sink: Sink, depth: int) -> Reading[None]:
 
 
 def _comma_before(reader: Reader, closer: str) -> Reading[bool]:
-    """After an item: true when another follows. Python allows a comma after the last one."""
+    """Reads the separator after an item. Returns True when another follows; the last one may have a comma too."""
     char = yield from reader.skip_space()
     if char == ",":
         reader.take()
@@ -141,7 +141,7 @@ def _comma_before(reader: Reader, closer: str) -> Reading[bool]:
 
 
 def _number(text: str, following: str) -> str:
-    """As JSON writes it: no plus sign, no underscores, no leading zeros, digits on both sides of the point."""
+    """Writes a Python number as JSON: no plus sign, underscores or leading zeros; digits on both sides of the point."""
     found = _NUMBER.fullmatch(text)
     if not found or not (found[2] or (found[3] or "").strip("._")):
         raise _wrong(following, text)

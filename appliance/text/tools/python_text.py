@@ -1,4 +1,4 @@
-"""One Python string literal, given on as a JSON string while it comes."""
+"""Reads one Python string literal, and passes it on as a JSON string while it comes."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 
 
 def python_string(reader: Reader, sink: Sink) -> Reading[None]:
-    """The literal that begins here, with one quote or three. Raises Truncated."""
+    """Reads the literal that begins here, with one quote or three. Raises Truncated."""
     quote = yield from reader.peek()
     reader.take()
     sink('"')
@@ -52,7 +52,7 @@ def _text(reader: Reader, char: str, sink: Sink) -> Reading[None]:
 
 
 def _escape(reader: Reader, sink: Sink) -> Reading[None]:
-    """What follows a backslash. As in Python, one that begins no escape is itself."""
+    """Reads the escape after a backslash. As in Python, a backslash that begins no escape stands for itself."""
     char = yield from reader.peek()
     if not char:
         raise Truncated("\\\\")
@@ -78,7 +78,7 @@ def _code_point(reader: Reader, kind: str, sink: Sink) -> Reading[None]:
     if not is_whole:
         sink(_as_json("\\" + kind + digits))
     elif kind == "u":
-        sink("\\u" + digits)  # may be half of a pair
+        sink("\\u" + digits)  # may be half of a surrogate pair
     else:
         sink(_as_json(chr(int(digits, 16))))
 

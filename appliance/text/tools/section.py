@@ -1,4 +1,4 @@
-"""Calls that stand one after the other in a section, each begun by a marker; a stray marker outside is text."""
+"""Parses calls that follow each other in a section, each after a marker; a marker outside a section is text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ToolSection:
     end: str
 
     def script(self, read_call: ReadCall) -> Script:
-        """A format's script. read_call reads what follows call_begin and raises Malformed where that is no call."""
+        """Makes a script. `read_call` reads the text after call_begin, and raises Malformed if it is not a call."""
         markers = Markers(self.begin, self.call_begin, self.call_end, self.end)
 
         def first(reader: Reader, writer: CallWriter) -> Reading[None]:

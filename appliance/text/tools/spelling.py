@@ -1,4 +1,4 @@
-"""How models write calls, as data: what a grammar holds a model to where it may call or answer."""
+"""The spelling of calls as data: a grammar enforces it when a model may call or answer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from appliance.text.parsing.events import ContentDelta, Event, OutputParser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterSpelling:
-    """before + key + middle + value + end, and `separator` between two.
+    """A parameter: before + key + middle + value + end, with `separator` between two.
 
-    has_text: a text stands as it is up to `end`, and anything else as JSON; without it every value is JSON.
+    has_text: a string value is written as it is, up to `end`, and any other value as JSON. If false, all are JSON.
     """
 
     before: str
@@ -24,8 +24,8 @@ class ParameterSpelling:
 class Spelling:
     """One way of writing calls that the parser of the format reads.
 
-    opening + call + separator + call ... + closing, where a call is before + name + after + arguments + end.
-    Arguments are a JSON object, or `parameters`. numbered: text after the name behind which a number stands.
+    It is opening + call + separator + call ... + closing, where a call is before + name + after + arguments + end.
+    Arguments are a JSON object, or `parameters`. numbered: text after the name, which a number follows.
     """
 
     before: str
@@ -38,7 +38,7 @@ class Spelling:
     parameters: ParameterSpelling | None = None
 
     def starts(self, names: Iterable[str]) -> tuple[str, ...]:
-        """What a text that begins with a call of one of `names` begins with."""
+        """Returns the possible beginnings of a text that begins with a call of one of `names`."""
         return tuple(f"{self.opening}{self.before}{name}{self.numbered or self.after}" for name in names)
 
 
@@ -51,7 +51,7 @@ def json_spelling(
     separator: str = ", ",
     arguments: str = "arguments",
 ) -> Spelling:
-    """Calls as {"name": ..., "arguments": {...}}, each between `before` and `end`."""
+    """Returns the spelling of calls as {"name": ..., "arguments": {...}}, each between `before` and `end`."""
     return Spelling(
         opening=opening,
         before=before + '{"name": "',
@@ -63,9 +63,9 @@ def json_spelling(
 
 
 class CallsOrText:
-    """An OutputParser for texts that a grammar made: calls alone, or an answer in which nothing is a call.
+    """Parses texts that a grammar made: only calls, or an answer without calls.
 
-    Its beginning tells which one a text is; an answer that holds what looks like a call stays an answer.
+    The beginning of a text shows which of the two it is; an answer that contains text like a call stays an answer.
     """
 
     def __init__(self, starts: Sequence[str], calls: OutputParser) -> None:

@@ -1,4 +1,4 @@
-"""Argument values between tags: plain text whose type only the tool's schema knows. They become JSON."""
+"""Reads argument values between tags: plain text, whose type only the tool's schema knows. They become JSON."""
 
 import json
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from appliance.text.tools.format import Schema
 
 
 def read_value(reader: Reader, end: Markers, schema: Schema, name: str, sink: Sink) -> Reading[None]:
-    """The value of the argument `name` up to its end tag. schema: of all the arguments.
+    """Reads the value of the argument `name` up to its end tag. schema: the schema of all arguments.
 
-    Text is given on while it comes. Any other type is taken as JSON, and as text where it is none. One line break at
-    either end is layout.
+    A text is passed on while it comes. A value of any other type is read as JSON, or as text if it is not JSON. One
+    line break at either end is layout.
     """
     if is_text(_schema_of(schema, name)):
         sink('"')
@@ -33,7 +33,7 @@ def read_value(reader: Reader, end: Markers, schema: Schema, name: str, sink: Si
 
 
 def read_tag(reader: Reader) -> Reading[str]:
-    """The inside of the tag that comes next, after white space. Raises Malformed."""
+    """Returns the inside of the next tag, after white space. Raises Malformed."""
     char = yield from reader.skip_space()
     if char != "<":
         raise Malformed if char else Truncated
@@ -48,7 +48,7 @@ _TAG_END = Markers(">")
 
 
 class _Trimmed:
-    """Gives text on without one line break at either end."""
+    """Passes text on without one line break at either end."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -74,7 +74,7 @@ def _schema_of(schema: Schema, name: str) -> Any:
 
 
 def is_text(schema: Any) -> bool:
-    """Also for an argument that the schema does not know."""
+    """Returns whether the schema allows only text; also True for an argument without a schema."""
     if not isinstance(schema, Mapping):
         return True
     if "type" in schema:

@@ -1,9 +1,9 @@
-"""Where a format's script writes what it finds, and the rule for calls that are malformed.
+"""The output of a format's script, and the rule for malformed calls.
 
-The rule. A call starts once its name is known and its arguments have begun. What is malformed before that is content,
-from the call's first marker on. After that, arguments are given on as they come; where they stop being JSON the call
-ends, marked incomplete, and what follows is content. So nothing is lost and nothing said is taken back. The markers
-around calls are layout and not shown; neither is white space beside calls, except between two pieces of content.
+The rule. A call starts once its name is known and its arguments have begun. If it is malformed before that, its text is
+content from the first marker on. After that, arguments are passed on as they come; if they stop being JSON, the call
+ends, marked incomplete, and the rest is content. So no text is lost and no event is withdrawn. The markers around calls
+are layout and not shown; neither is white space next to calls, except between two pieces of content.
 """
 
 from appliance.text.parsing.events import ArgumentsDelta, CallDone, CallStarted, ContentDelta, Event, ReasoningDelta
@@ -19,7 +19,7 @@ class CallWriter:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._events: list[Event] = []
-        self._space: list[str] = []  # after content, or before any: shown when more content follows
+        self._space: list[str] = []  # white space after or before content: shown when more content follows
         self._has_content = False
         self._num_calls = 0
         self._is_open = False  # a call has started and is not done
@@ -42,12 +42,12 @@ class CallWriter:
             self._space.append(text[len(shown) :])
 
     def reasoning(self, text: str) -> None:
-        """For formats that frame reasoning as well as calls."""
+        """Adds reasoning, for formats that mark reasoning as well as calls."""
         if text:
             self._events.append(ReasoningDelta(text))
 
     def start(self, name: str, id: str | None = None) -> None:
-        """A call begins; it can no longer become content."""
+        """Starts a call; its text can no longer become content."""
         self._reader.take_record()
         if not self._has_content:
             self._space.clear()
@@ -55,31 +55,31 @@ class CallWriter:
         self._is_open = True
 
     def arguments(self, text: str) -> None:
-        """More JSON text of the call that is open."""
+        """Adds JSON text to the open call's arguments."""
         if text:
             self._events.append(ArgumentsDelta(self._num_calls, text))
 
     def done(self) -> None:
-        """The call's arguments are complete."""
+        """Ends the open call, whose arguments are complete."""
         self._end_call(is_complete=True)
         self.settle()
 
     def settle(self) -> None:
-        """What was read belongs to the call that is done; what is malformed from here on is content."""
+        """Counts the text so far to the finished call, so that malformed text from here on is content."""
         self._reader.record()
 
     def whole(self, name: str, arguments: str, id: str | None = None) -> None:
-        """A call that was read at once."""
+        """Adds a whole call."""
         self.start(name, id)
         self.arguments(arguments)
         self.done()
 
     def content_until(self, markers: Markers) -> Reading[str]:
-        """Passes content on up to a marker and answers it; "" at the end of the text."""
+        """Passes content on up to a marker, and returns the marker; "" at the end of the text."""
         return (yield from self._reader.until(markers, self.content))
 
     def attempt(self, body: Reading[None], opening: str = "") -> Reading[None]:
-        """Reads calls by `body`, which raises Malformed where the text is none. opening: the marker before them."""
+        """Reads calls by `body`, which raises Malformed if the text is not a call. opening: the marker before them."""
         self._reader.record(opening)
         try:
             yield from body
@@ -95,7 +95,7 @@ class CallWriter:
             self._reader.take_record()
 
     def finish(self) -> None:
-        """The end of the text: white space at the end of content is content."""
+        """Ends the text; white space at the end of content is content."""
         if self._space and not self._is_after_call:
             self._events.append(ContentDelta("".join(self._space)))
             self._space.clear()
