@@ -2,6 +2,8 @@
 # make test         everything a change must pass, in an environment of its own
 # make check        the part of it that runs no tests
 # make sanitize     native tests on libraries that the address, undefined-behaviour and thread sanitizers watch
+# make wheel        dist/: the sdist and the wheel with every processor level, as releases have them
+# make wheel-check  that wheel installed where no compiler can be found: applied, asked, ended
 # make clients      client libraries of others against the quickstart's server, in environments of their own
 # make bench        the quickstart spec, measured with the workloads of docs/benchmarks
 
@@ -14,6 +16,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST_ARGS ?= -n $(JOBS)
 BENCH_DIR ?= build/bench
 CLIENTS := build/clients
+WHEEL_TOOLS := build/wheel/tools
 COMMA := ,
 SANITIZERS ?= address thread
 # One level shows what threads do; the emulated ones have the logic of all others.
@@ -41,8 +44,10 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 # A server needs one level; tests compare every level that this processor has, and read the machine code of others.
 $(VENV)/.base: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),auto)
 $(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
+# A warning is an error to us, and no reason to refuse a user's newer compiler.
+$(VENV)/.dev: export APPLIANCE_WARNING_AS_ERROR := ON
 
-.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients bench clean help
+.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients bench wheel wheel-check clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -116,6 +121,17 @@ $(CLIENTS)/node/.made: tests/clients/node/package.json tests/clients/node/packag
 	cd $(@D) && npm ci --no-fund --no-audit --omit-lockfile-registry-resolved
 	@touch $@
 
+wheel: $(WHEEL_TOOLS)/.made
+	.ci/wheel $(WHEEL_TOOLS)/bin
+
+wheel-check: $(if $(wildcard dist/*.whl),,wheel)
+	PIP_ARGS='$(PIP_ARGS)' .ci/wheel-check $(PYTHON) dist/*.whl $(SPEC)
+
+$(WHEEL_TOOLS)/.made: requirements/wheel.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS) --requirement $<
+	@touch $@
+
 $(VENV)/.packages: pyproject.toml | $(BIN)/python
 	$(TIMED) packages sh -c '$(BIN)/python .ci/requirements | $(PIP) install --quiet $(PIP_ARGS) --requirement /dev/stdin'
 	@touch $@
@@ -137,7 +153,7 @@ $(VENV)/.dev: $(VENV)/.dev-packages $(NATIVE)
 	@touch $@ $(VENV)/.base
 
 $(EMULATED): $(NATIVE)
-	$(TIMED) emulated sh -c 'cmake -S kernels -B $(@D) -DAPPLIANCE_LEVELS=emulated,emulated_amx -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null && cmake --build $(@D) >/dev/null'
+	$(TIMED) emulated sh -c 'cmake -S kernels -B $(@D) -DAPPLIANCE_LEVELS=emulated,emulated_amx -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON >/dev/null && cmake --build $(@D) >/dev/null'
 	@touch $@
 
 $(BIN)/python:
