@@ -1,4 +1,4 @@
-"""Names of kernel sets to kernel sets. Nothing is imported before it is asked for."""
+"""Loads kernel sets by name. A set is imported only when it is loaded."""
 
 import importlib
 from typing import cast
@@ -12,7 +12,7 @@ KERNEL_SET_NAMES = ("reference", *(f"cpu-{level}" for level in CPU_LEVELS))
 
 
 def load_kernel_set(name: str) -> KernelSet:
-    """Raises KernelSetError for a set that is unknown, not built, or not for this processor."""
+    """Loads a kernel set. Raises KernelSetError if it is unknown, not built, or not for this processor."""
     if name == "reference":
         try:
             reference = importlib.import_module("appliance.kernels.reference.kernel_set")

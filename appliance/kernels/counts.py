@@ -1,4 +1,4 @@
-"""The sizes of a step, counted from its inputs."""
+"""Counts the sizes of a step from its inputs."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from appliance.program.work import StepCounts
 
 
 def count_step(inputs: StepInputs, block_size: int, windows: Iterable[int | None]) -> StepCounts:
-    """Counts for each of `windows` (None: all that came before). Looks at the arrays now, and keeps none."""
+    """Counts a step's tokens, and its keys for each of `windows` (None: full attention). It keeps no array."""
     windows = tuple(windows)
     return StepCounts(
         tokens=len(inputs.token_ids),
@@ -21,18 +21,18 @@ def count_step(inputs: StepInputs, block_size: int, windows: Iterable[int | None
 
 
 def _keys(inputs: StepInputs, block_size: int, window: int | None) -> int:
-    """Cached tokens that at least one query sees. What several sequences see counts once, but for blocks that one of
-    them sees in part."""
+    """Returns the cached tokens that at least one query sees. A block that several sequences share counts once, except
+    if one of them sees only a part of it."""
     query_lens, seq_lens = np.diff(inputs.query_start), inputs.seq_lens.astype(np.int64)
     first = 0 if window is None else np.maximum(0, seq_lens - (window + query_lens - 1))
     alone = int((seq_lens - first).sum())
     index = np.arange(inputs.block_tables.shape[1])
-    begin, end = -(-first // block_size), seq_lens // block_size  # of the blocks that are seen whole
+    begin, end = -(-first // block_size), seq_lens // block_size  # the range of blocks that are seen whole
     whole = inputs.block_tables[(index >= np.reshape(begin, (-1, 1))) & (index < end[:, None])]
     return alone - (len(whole) - len(np.unique(whole))) * block_size
 
 
 def _visits(positions: np.ndarray, window: int | None) -> int:
-    """Pairs of a query and a key that it sees."""
+    """Returns the number of pairs of a query and a key that it sees."""
     seen = positions.astype(np.int64) + 1
     return int((seen if window is None else np.minimum(seen, window)).sum())

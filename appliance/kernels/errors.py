@@ -1,10 +1,10 @@
-"""What can go wrong between a plan and its kernels."""
+"""The errors of loading, binding and running kernels."""
 
 from appliance.base.errors import ApplianceError
 
 
 class KernelSetError(ApplianceError):
-    """A kernel set that is unknown, not built, or not for this processor."""
+    """A kernel set is unknown, not built, or not for this processor."""
 
 
 class BindError(ApplianceError):
@@ -16,4 +16,4 @@ class StepError(ApplianceError):
 
 
 class ExecutableError(ApplianceError):
-    """An executable cannot go on, whatever its inputs are: it was closed, or its library failed."""
+    """An executable cannot run with any inputs: it was closed, or its library failed."""

@@ -1,11 +1,11 @@
-"""How a program is to run, as the plan decided it: the sizes of its steps, its arithmetic, and what it runs on."""
+"""The plan's decisions for running a program: the sizes of its steps, its arithmetic, and its placement."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionLimits:
-    """Sizes that binding allocates for; a step never exceeds them."""
+    """The sizes for which binding allocates; a step never exceeds them."""
 
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -17,24 +17,24 @@ class ExecutionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """In which numbers a program computes."""
+    """The number formats in which a program computes."""
 
     kv_dtype: str  # "f32", "bf16", "f16"
-    quantize_activations: bool  # for integer weights, int8 in groups of min(group_size, 256) columns; else f32
+    quantize_activations: bool  # inputs of integer weights: int8 in groups of min(group_size, 256) columns; else f32
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a program runs on, and what it may keep there beside its weights."""
+    """The device and threads that a program runs on, and extra data that it may keep there."""
 
     num_threads: int
     device: str = "cpu"
-    screen_logits: bool = False  # a copy of the head in fewer bits, for steps that ask for the largest logits
+    screen_logits: bool = False  # keep a copy of the head in fewer bits, for steps that need only the largest logits
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a kernel set is told when it binds a program."""
+    """The arguments of binding a program, beside its weights."""
 
     limits: ExecutionLimits
     numerics: Numerics

@@ -1,4 +1,4 @@
-"""What kernel sets of the host refuse to bind."""
+"""The checks of kernel sets that run on the host."""
 
 from appliance.kernels.errors import BindError
 from appliance.kernels.execution import Placement
@@ -6,7 +6,7 @@ from appliance.program.operators import StepProgram
 
 
 def check_host(name: str, program: StepProgram, placement: Placement) -> None:
-    """Raises BindError for another device than the CPU, and for activations that are not f32."""
+    """Raises BindError for a device other than the CPU, and for activations that are not f32."""
     if placement.device != "cpu":
         raise BindError(f"kernel set {name} runs on cpu, not on {placement.device}")
     for slot in program.slots:

@@ -1,8 +1,8 @@
 """Canonical weight layouts: the few forms in which weights reach kernels, whatever format they were stored in.
 
 A dequantized element is `q * scale + offset`, with one scale (and offset) for each row and group of `group_size`
-columns. Where a group has sub-groups, it is `q * scale * sub_scale + offset * sub_offset`, with one integer factor of
-each for every sub-group of `sub_group_size` columns.
+columns. If a group has sub-groups, it is `q * scale * sub_scale + offset * sub_offset`, with one integer sub_scale and
+sub_offset for every sub-group of `sub_group_size` columns.
 """
 
 import enum
@@ -29,9 +29,9 @@ class CanonicalWeight:
 
     data: f32 [N, K]; f16 [N, K]; bf16 as uint16 [N, K]; int8 [N, K] signed; int4 as uint8 [N, K/2], values 0..15; int5
         and int6 as uint8 [N, K], values 0..31 and 0..63.
-    scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset None where it is zero.
-    sub_scale, sub_offset: int8 [N, K/sub_group_size], of int4, int5 and int6 in groups of 256 with sub-groups of 32, or
-        of 16 (int4 and int6); else None. sub_offset None where offset is.
+    scale, offset: float16 or float32 [N, K/group_size]; None for dense layouts; offset is None if it is zero.
+    sub_scale, sub_offset: int8 [N, K/sub_group_size], for int4, int5 and int6 in groups of 256 with sub-groups of 32,
+        or of 16 (int4 and int6); else None. sub_offset is None if offset is.
     """
 
     layout: Layout
@@ -50,12 +50,12 @@ INTEGER_LAYOUTS = (Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6)
 
 
 class WeightPieces(Mapping[str, CanonicalWeight]):
-    """Weights that can also be had in pieces, so that a large one never is in memory as a whole."""
+    """Weights that can also be read in pieces, so that a large one is never in memory as a whole."""
 
     @abstractmethod
     def shape(self, name: str) -> tuple[int, int]:
-        """(N, K) of a matrix."""
+        """Returns (N, K) of a matrix."""
 
     @abstractmethod
     def piece(self, name: str, start: int, stop: int) -> CanonicalWeight:
-        """Rows [start, stop) of a matrix, as they are in the whole. May be called from several threads."""
+        """Returns rows [start, stop) of a matrix, equal to those of the whole. Safe to call from several threads."""

@@ -1,4 +1,4 @@
-"""Logits of a step: they stay where the kernel set keeps them, and a row can be asked for on the host."""
+"""The logits of a step: they stay where the kernel set keeps them, and single rows can be read on the host."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,19 +12,19 @@ Float32Array = npt.NDArray[np.float32]
 
 
 class Logits(Protocol):
-    """Logits [R, V] of a step, valid until the next `run` of their executable."""
+    """The logits [R, V] of a step, valid until the next `run` of their executable."""
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """The number of rows R."""
 
     def row(self, at: int) -> Float32Array:
-        """Row `at` on the host, f32 [V]. It is not to be changed."""
+        """Returns row `at` on the host, f32 [V]. Callers must not change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
-    """Logits in an array f32 [R, V] of the host. The same revision means the same memory."""
+    """The logits in an f32 [R, V] array on the host. The same revision means the same memory."""
 
     values: Float32Array
     revision: int = field(init=False, default_factory=new_revision, compare=False)

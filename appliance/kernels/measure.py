@@ -1,4 +1,4 @@
-"""What a machine can do, as far as kernels care: bytes read a second, and operations a second by layout."""
+"""Measures a machine's limits for kernels: bytes read per second, and operations per second by layout."""
 
 import contextlib
 import ctypes
@@ -11,14 +11,14 @@ from appliance.kernels.cpu.kernel_set import create_pool
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.rates import kernel_rates
 
-READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the machines planned for
+READ_BUFFER_BYTES = 1 << 30  # larger than any last-level cache of the supported machines
 PROBE_SECONDS = 0.5
 GLANCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Bytes a second, and operations a second (a multiply and an add are two), of so many threads together."""
+    """Bytes per second, and operations per second (a multiply and an add are two), of all `num_threads` together."""
 
     num_threads: int
     read_bandwidth: float
@@ -31,7 +31,7 @@ class Measurements:
 def measure(
     level: str, num_threads: int, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> Measurements:
-    """Probes for about eight times `seconds`. Raises KernelSetError where the level cannot run."""
+    """Probes for about 8 * `seconds`, and keeps the best passes. Raises KernelSetError if the level cannot run."""
     library = load_level(level)
     with thread_pool(library, num_threads) as pool:
         return Measurements(
@@ -47,10 +47,10 @@ def measure(
 def glance(
     level: str, num_threads: int, seconds: float = GLANCE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> MeasuredFacts:
-    """What the machine gives at this moment: the mean of all passes, where `measure` keeps the best.
+    """Measures the current performance of the machine: the mean of all passes (`measure` keeps the best).
 
-    On a shared machine the two differ by what its neighbours take. Takes about four times `seconds`, and as long as it
-    takes to fill the buffer. Raises KernelSetError where the level cannot run.
+    On a shared machine the two differ by the share that other tenants use. It takes about four times `seconds`, plus
+    the time to fill the buffer. Raises KernelSetError if the level cannot run.
     """
     library = load_level(level)
     with thread_pool(library, num_threads) as pool:
@@ -71,13 +71,13 @@ def thread_pool(library: Library, num_threads: int) -> Iterator[ctypes.c_void_p]
 def read_bandwidth(
     library: Library, pool: ctypes.c_void_p, seconds: float = PROBE_SECONDS, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> float:
-    """Bytes a second read from memory by all threads: the best pass over a large buffer."""
+    """Returns the bytes per second that all threads read from memory: the best pass over a large buffer."""
     return _read_rates(library, pool, seconds, buffer_bytes).best
 
 
 def peak(library: Library, pool: ctypes.c_void_p, layout: str, seconds: float = PROBE_SECONDS) -> float:
-    """Operations a second of the products that a Linear over weights of `layout` is made of, in registers: f32, bf16
-    and int8 where the level has such products, else what it widens them to."""
+    """Returns the operations per second, in registers, of the multiply-adds that a Linear of `layout` uses: f32, bf16
+    and int8 if the level has such instructions, else the type to which it widens them."""
     return _product_rates(library, pool, layout, seconds).best
 
 

@@ -1,4 +1,4 @@
-"""Packed weights kept on disk between starts: where they lie, how much they may take, and who writes."""
+"""The cache of packed weights on disk between starts: its files, its size limit, and its single writer."""
 
 import contextlib
 import fcntl
@@ -14,22 +14,22 @@ from appliance.base.units import format_size
 from appliance.kernels.reports import WeightsReport
 
 SUFFIX = ".packed"
-MIN_BYTES = 16 << 20  # less is packed about as fast as it is mapped
-SPARE_BYTES = 1 << 30  # of the disk that are left to others
+MIN_BYTES = 16 << 20  # smaller weights are packed about as fast as they are mapped
+SPARE_BYTES = 1 << 30  # free disk space that is left to others
 
 _log = logger("kernels")
 
 
 class NotKeptError(Exception):
-    """Why packed weights are not kept. Nothing is lost by it but time at the next start."""
+    """The packed weights cannot be kept; the message says why. That costs only time at the next start."""
 
 
 @dataclass(slots=True)
 class PackedCache:
-    """A folder of files that are never changed once they have their name; the one used longest ago goes first.
+    """A folder of files that never change once they have their name; the least recently used is removed first.
 
-    identity: a digest of all that decides about the weights but for the kernel set. label: for people who list the
-    folder. `report` is written by the kernel set that binds.
+    identity: a digest of all that determines the weights, except the kernel set. label: makes file names readable.
+    report: the kernel set that binds writes it.
     """
 
     folder: Path
@@ -38,27 +38,27 @@ class PackedCache:
     max_bytes: int
     min_bytes: int = MIN_BYTES
     spare_bytes: int = SPARE_BYTES
-    copies: bool = False  # into memory of our own, on huge pages; else the file is mapped and shared
+    copies: bool = False  # copy weights into private memory with huge pages; else the file is mapped and shared
     report: WeightsReport | None = field(default=None)
 
     def key(self, kernel_set: str, packed_version: int) -> str:
-        """Names the weights as one kernel set packs them."""
+        """Returns the key of the weights as one kernel set packs them."""
         return sha256_json({"weights": self.identity, "kernel_set": kernel_set, "packed_version": packed_version})
 
     def path(self, key: str) -> Path:
         return self.folder / f"{self.label}-{key[:32]}{SUFFIX}"
 
     def touch(self, path: Path) -> None:
-        """Notes that a file is in use. A folder that cannot be written still serves."""
+        """Marks a file as used now. A read-only folder works too."""
         with contextlib.suppress(OSError):
             os.utime(path)
 
     @contextlib.contextmanager
     def writing(self, path: Path, size_bytes: int) -> Iterator[int]:
-        """Room for a file of this size, as a descriptor; when the block ends well, the file gets its name at once.
+        """Yields a descriptor with room for a file of this size; if the block succeeds, the file gets its name at once.
 
-        Raises NotKeptError when it does not fit, when it is there already, or while another process writes it; OSError
-        when the disk refuses. The file is on the disk before it has its name, so no reader meets a torn one.
+        Raises NotKeptError if it does not fit, exists already, or another process is writing it; OSError if the disk
+        refuses. The file is synced to disk before it gets its name, so no reader sees a part of it.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
@@ -78,7 +78,7 @@ class PackedCache:
         _sync_folder(self.folder)
 
     def _make_room(self, size_bytes: int) -> None:
-        """Removes what was used longest ago. Processes that map a removed file keep it until they end."""
+        """Removes the least recently used files. Processes that map a removed file keep it until they end."""
         if size_bytes > self.max_bytes:
             told = f"they take {format_size(size_bytes)}, and {format_size(self.max_bytes)} may be kept"
             raise NotKeptError(f"{told} (loading.packed_size)")
@@ -100,7 +100,7 @@ class PackedCache:
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[int]:
-    """The unfinished file, for one writer at a time. A writer that dies lets go of it."""
+    """Yields the unfinished file, locked for one writer at a time. The lock ends with its writer."""
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -115,7 +115,7 @@ def _locked(part: Path) -> Iterator[int]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """False when the file was renamed or removed before we had its lock."""
+    """Returns False if the file was renamed or removed before we had its lock."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -123,7 +123,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Unfinished files whose writers are gone."""
+    """Removes unfinished files whose writers are gone."""
     for part in folder.glob("*.part"):
         with contextlib.suppress(NotKeptError, FileNotFoundError), _abandoned(part):
             part.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Operations a second that kernels reach on a whole prompt: a product for each weight layout, and attention.
+"""Measures the operations per second of kernels on a whole prompt: a product for each weight layout, and attention.
 
-The peaks of `measure` are of products in registers; a real one also rounds, loads and stores. Estimates of prompts take
-these rates, so they follow the kernels as they are built, on the machine as it is.
+The peaks of `measure` are for products in registers; a real product also rounds, loads and stores. Estimates of
+prompts use these rates, so they match the built kernels on this machine.
 """
 
 import contextlib
@@ -19,22 +19,22 @@ from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Linear, PagedAttention, StepProgram
 from appliance.program.slots import Extent, Slot, Span
 
-ATTENTION = "attention"  # beside the layouts, in the mapping of rates
+ATTENTION = "attention"  # a key in the mapping of rates, beside the layouts
 
 _ROUNDS = 4
-_ROWS = 128  # tokens of a step: enough that the bytes of a weight cost nothing; a step is a millisecond
-_PROMPT = 256  # tokens of a step of attention, whose cost grows with it
+_ROWS = 128  # tokens of a step: enough to be compute-bound; a step takes about a millisecond
+_PROMPT = 256  # tokens of a step of attention, whose cost per token grows with them
 _WIDTH = 768
 _BLOCK = 16
 _HEADS, _HEAD_DIM = 8, 64
-_GROUPS = {Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16}  # as the common GGUF types have them
+_GROUPS = {Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16}  # those of the common GGUF types
 _TYPES = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
 
 
 def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[str, float]:
-    """Of every layout, and of attention: the best of as many steps as fit into `seconds` for each.
+    """Returns the rate of every layout and of attention: the best of as many steps as fit into `seconds` for each.
 
-    Integer weights meet activations of 8 bits. Raises BindError.
+    Integer weights are multiplied with 8-bit activations. Raises BindError.
     """
     kernels = CpuKernelSet("measured", library)
     operations = dict.fromkeys(map(str, Layout), 2.0 * _WIDTH * _WIDTH * _ROWS)
@@ -45,7 +45,7 @@ def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[
         executables[ATTENTION] = _attention(kernels, num_threads)
         for executable in executables.values():
             opened.callback(executable.close)
-        for _ in range(_ROUNDS):  # what else runs on the machine holds up a part of each, and not all of one
+        for _ in range(_ROUNDS):  # in rounds, so that other work on the machine does not hit all steps of one operator
             for name, executable in executables.items():
                 rows = _PROMPT if name == ATTENTION else _ROWS
                 best[name] = min(best[name], _best_seconds(executable, rows, seconds / _ROUNDS))
@@ -80,7 +80,7 @@ def _table() -> CanonicalWeight:
 
 
 def _weight(layout: Layout) -> CanonicalWeight:
-    """Codes that every layout can hold; what they are does not change how long they take, but for subnormal numbers."""
+    """Makes a weight of codes that every layout can hold. Their values do not change the time, except subnormals."""
     columns = _WIDTH // 2 if layout is Layout.INT4 else _WIDTH
     codes = np.random.default_rng(1).integers(0, 16, (_WIDTH, columns)).astype(_TYPES.get(layout, np.uint8))
     if layout is Layout.BF16:
@@ -98,7 +98,7 @@ def _execution(rows: int, num_threads: int, *, quantize: bool) -> Execution:
 
 
 def _best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:
-    """Of the second operator, in steps with one prompt of so many rows."""
+    """Returns the best seconds of the program's second operator, in steps with one prompt of `rows` tokens."""
     every = np.arange(rows, dtype=np.int32)
     step = StepInputs(
         token_ids=np.zeros(rows, np.int32),

@@ -1,4 +1,4 @@
-"""What a kernel set tells of binding."""
+"""The report of a kernel set about binding."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsReport:
-    """Where packed weights came from, how long it took, and why not from the cache where it was not."""
+    """The origin of packed weights and the seconds of loading; `reason` says why they did not come from the cache."""
 
     origin: Literal["cache", "checkpoint"]
     seconds: float

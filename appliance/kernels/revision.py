@@ -1,5 +1,5 @@
-"""Numbers that tell arrays which come again, with other numbers in them, from arrays that are new."""
+"""Revision numbers: reused arrays with changed contents keep their revision, new arrays get a new one."""
 
 from itertools import count
 
-new_revision = count(1).__next__  # of this process: no two are the same
+new_revision = count(1).__next__  # unique in this process

@@ -1,11 +1,11 @@
-"""ctypes mirror of kernels/include/appliance_abi.h. Field names and order are those of the header."""
+"""The ctypes mirror of kernels/include/appliance_abi.h. Field names and order are those of the header."""
 
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
 from appliance.catalog.sampling import COLUMNS
 
-INVALID_ARGUMENT = 1  # of appl_status
+INVALID_ARGUMENT = 1  # an appl_status
 ABI_VERSION = 9
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
@@ -222,7 +222,7 @@ class Sampling(Structure):
 
 
 class Rates(Structure):
-    """Of a probe's repetitions."""
+    """The best and the mean rate of a probe's repetitions, per second."""
 
     _fields_ = [("best", c_double), ("mean", c_double)]
     best: float
@@ -271,7 +271,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Gives every function of the library its types; AttributeError when one is missing."""
+    """Sets the types of every function of the library. Raises AttributeError if one is missing."""
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype = result

@@ -1,4 +1,4 @@
-"""The native CPU kernel sets: a program becomes C structs once, and a step is one call."""
+"""The native CPU kernel sets: a program becomes C structs once, and a step is one native call."""
 
 import contextlib
 import ctypes
@@ -31,14 +31,14 @@ from appliance.program.roofline import program_work
 from appliance.program.slots import Extent
 from appliance.program.work import Forms, OperatorWork
 
-# So few decodes wait for memory, which one core brings nearly as fast as all. More compute, and while one of two cores
-# is away the other takes twice as long (16 decodes 0.99x).
+# Up to 4 decodes are memory-bound: one core is nearly as fast as all. More are compute-bound: with one of two cores
+# busy elsewhere, an early step takes twice as long (16 decodes: 0.99x).
 EARLY_ROWS = 4
 
 
 class CpuKernelSet:
     def __init__(self, level: str, library: Library | None = None) -> None:
-        """Raises KernelSetError when the level is not built or not for this processor."""
+        """Loads the level's library. Raises KernelSetError if it is not built or not for this processor."""
         self.name = f"cpu-{level}"
         self._library = library or load_level(level)
 
@@ -49,7 +49,7 @@ class CpuKernelSet:
         execution: Execution,
         cache: PackedCache | None = None,
     ) -> "CpuExecutable":
-        """Raises BindError where sizes do not fit together, or the set cannot do what is asked."""
+        """Binds a program. Raises BindError if sizes do not fit together or the set does not support the request."""
         check_host(self.name, program, execution.placement)
         with contextlib.ExitStack() as resources:
             executable = CpuExecutable(self._library, resources, program, weights, execution, cache)
@@ -67,11 +67,11 @@ class CpuExecutable:
         execution: Execution,
         cache: PackedCache | None,
     ) -> None:
-        """Allocates into `resources`, which the caller closes when this raises."""
+        """Allocates into `resources`, which the caller closes if this raises."""
         limits, numerics, placement = execution.limits, execution.numerics, execution.placement
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
-        self._started = 0  # the revision of the step that was started; 0 for none
+        self._started = 0  # the revision of the step that was started early; 0 for none
         self._numerics = numerics
         self._num_threads = placement.num_threads
         self._operators = program
@@ -93,7 +93,7 @@ class CpuExecutable:
         self._step = NativeStep()
 
     def own(self, resources: contextlib.ExitStack) -> None:
-        """Takes over what was allocated; it is freed by `close`, or with this object."""
+        """Takes over the allocated resources; they are freed by `close`, or with this object."""
         self._finalizer = weakref.finalize(self, resources.close)
 
     @property
@@ -120,7 +120,7 @@ class CpuExecutable:
         return self._last_logits
 
     def start(self, inputs: StepInputs) -> None:
-        """Another thread leads the step; with one thread there is none, and `run` does all of it. Raises as `run`."""
+        """Begins a step, led by another thread of the pool; with one thread, `run` does it all. Raises like `run`."""
         self.cancel()
         self._step.point_to(inputs)
         status = self._library.functions.appl_program_start(self._program, self._step.reference)
@@ -129,7 +129,7 @@ class CpuExecutable:
         self._started = inputs.revision
 
     def cancel(self) -> None:
-        """Waits for the operator that runs."""
+        """Cancels the started step, and waits for the operator that runs."""
         if self._started:
             self._started = 0
             self._library.functions.appl_program_cancel(self._program)
@@ -141,7 +141,7 @@ class CpuExecutable:
         return self._sampler.sample(logits, batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Raises StepError for a block that is not there."""
+        """Copies blocks (source, destination). Raises StepError for a block number out of range."""
         self.cancel()
         array = np.array(pairs, np.int32).reshape(-1, 2)
         status = self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array))
@@ -202,7 +202,7 @@ class CpuExecutable:
 
 
 def _place(program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights) -> Addresses:
-    """Allocates the activations."""
+    """Allocates the arena of the activations."""
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
     arena = plan_arena(program, rows)
     return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights)

@@ -10,14 +10,14 @@ from appliance.program.caches import KvShape
 
 
 class KvMemory:
-    """Zeroed, and not resident before it is written or asked for."""
+    """The memory of all caches. It is zeroed, and not resident before it is written or prefaulted."""
 
     def __init__(self, library: Library, limits: abi.Limits, shapes: Sequence[KvShape]) -> None:
-        """Raises OSError when the system refuses the memory."""
+        """Maps the memory. Raises OSError if the system refuses it."""
         size_of = library.functions.appl_kv_bytes
         sizes = [size_of(limits, shape.num_kv_heads, shape.head_dim) for shape in shapes]
         self.memory = MappedMemory(2 * sum(sizes))
-        self._parts: list[tuple[int, int]] = []  # where keys or values of a cache begin; bytes of a block
+        self._parts: list[tuple[int, int]] = []  # for keys or values of a cache: their offset, and the bytes of a block
         self.caches: ctypes.Array[abi.KvCache] = (abi.KvCache * len(shapes))()
         start = 0
         for cache, shape, size in zip(self.caches, shapes, sizes, strict=True):

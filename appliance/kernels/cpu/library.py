@@ -1,4 +1,4 @@
-"""Loads the native library of a processor level, and turns its statuses into exceptions."""
+"""Loads the native library of a processor level, and turns its status codes into exceptions."""
 
 import ctypes
 import functools
@@ -17,7 +17,7 @@ class Library:
     """One level's functions, as attributes of `functions`."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        """Raises KernelSetError when the file is missing, unloadable, or of another ABI version."""
+        """Loads the library. Raises KernelSetError if the file is missing, unloadable, or of another ABI version."""
         hint = build_hint(path.stem.removeprefix("libappliance_cpu_"), built_levels())
         if not path.exists():
             raise KernelSetError(f"native library {path.name} is not installed", hint=hint)
@@ -35,18 +35,18 @@ class Library:
         return bytes(self.functions.appl_last_error()).decode()
 
     def step_error(self, status: int) -> StepError | ExecutableError:
-        """Why a step did not run: its inputs, or the library itself."""
+        """Returns the error of a step that did not run: StepError for its inputs, else ExecutableError."""
         kind = StepError if status == abi.INVALID_ARGUMENT else ExecutableError
         return kind(self.last_error())
 
     def check(self, status: int, context: str) -> None:
-        """Raises BindError with the library's own words."""
+        """Raises BindError with the library's message unless `status` is 0."""
         if status != 0:
             raise BindError(f"{context}: {self.last_error()}")
 
 
 def cpu_flags() -> frozenset[str]:
-    """Flags of the first processor, as the kernel spells them; empty where they are unknown."""
+    """Returns the flags of the first processor, as the Linux kernel spells them; empty if they are unknown."""
     for line in CPU_INFO.read_text().splitlines():
         if line.startswith("flags"):
             return frozenset(line.split(":", 1)[1].split())
@@ -55,7 +55,7 @@ def cpu_flags() -> frozenset[str]:
 
 @functools.cache
 def load_level(level: str) -> Library:
-    """Raises KernelSetError when the processor lacks a flag that the level needs, or the library is not built."""
+    """Loads a level. Raises KernelSetError if the processor lacks a flag of the level, or the library is not built."""
     missing = sorted(set(KERNEL_SETS[f"cpu-{level}"].required_flags) - cpu_flags())
     if missing:
         message = f"kernel set cpu-{level} needs processor flags that are not here: {', '.join(missing)}"

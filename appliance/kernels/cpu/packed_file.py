@@ -2,7 +2,7 @@
 
 0    magic, version of this format, bytes of the header, its sha256, bytes of the file
 64   the header: JSON, see Header
-...  weights, each on a boundary of 4096 bytes if it has as many, else of 64
+...  weights, each aligned to 4096 bytes if it has at least as many, else to 64
 """
 
 import ctypes
@@ -26,16 +26,16 @@ _MAGIC = b"APPLPACK"
 _PREAMBLE = struct.Struct("<8sII32sQ8x")
 _PAGE, _LINE = mmap.PAGESIZE, 64
 _MAX_HEADER_BYTES = 64 << 20
-_PIECE = 4 << 20  # written at a time
-_UNSYNCED = 64 << 20  # on its way to the disk at most: an engine that ends waits for no more
+_PIECE = 4 << 20  # bytes written at a time
+_UNSYNCED = 64 << 20  # most bytes written but not synced: an engine that ends waits for no more
 
 
 class PackedFileError(ApplianceError):
-    """A file that does not hold what was looked for. It can be made anew."""
+    """A file does not hold the wanted weights. It can be written again."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One weight. form: the fields of abi.PackedForm in order; None for f32 numbers in `shape`."""
+    """One weight of the file. form: the fields of abi.PackedForm in order; None for f32 numbers in `shape`."""
 
     name: str
     offset: int
@@ -52,7 +52,7 @@ class Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PackedBytes:
-    """A weight in memory: where its bytes lie, and how they are to be read."""
+    """A weight in memory: the address of its bytes, and their form."""
 
     name: str
     address: int
@@ -65,7 +65,7 @@ class PackedFile:
     """A mapped file whose every byte was checked. Its pages are shared by all processes that map it."""
 
     def __init__(self, path: Path, key: str, library: Library, pool: ctypes.c_void_p) -> None:
-        """Raises PackedFileError, or OSError when the file cannot be read."""
+        """Maps and checks the file. Raises PackedFileError, or OSError if the file cannot be read."""
         with path.open("rb") as file:
             self.size_bytes = os.fstat(file.fileno()).st_size
             header = _read_header(file.read(_PREAMBLE.size), file.read, self.size_bytes)
@@ -82,12 +82,12 @@ class PackedFile:
         return int(self._bytes.ctypes.data) + entry.offset
 
     def floats(self, entry: Entry) -> np.ndarray:
-        """A view that keeps the mapping alive."""
+        """Returns an f32 view that keeps the mapping alive."""
         count = entry.size // 4
         return np.frombuffer(self._map, np.float32, count, entry.offset).reshape(entry.shape or (count,))
 
     def close(self) -> None:
-        """Nothing of it may be in use any more."""
+        """Unmaps the file. Nothing of it may be in use any more."""
         del self._bytes
         self._map.close()
 
@@ -101,7 +101,7 @@ class PackedFile:
 def write_packed(
     descriptor: int, key: str, weights: Sequence[PackedBytes], library: Library, proceed: Callable[[], bool]
 ) -> None:
-    """Fills a file of `packed_size` bytes. `proceed` is asked again and again; InterruptedError when it says no."""
+    """Fills a file of `packed_size` bytes. Raises InterruptedError when `proceed`, called for every piece, is False."""
     data, places = _layout(key, weights)
     unsynced = 0
     for weight, offset in zip(weights, places, strict=True):
@@ -125,12 +125,12 @@ def write_packed(
 
 
 def packed_size(key: str, weights: Sequence[PackedBytes]) -> int:
-    """Bytes of the file."""
+    """Returns the bytes of the file."""
     return _end(weights, _layout(key, weights)[1])
 
 
 def checksum(library: Library, pool: ctypes.c_void_p | None, address: int, size: int) -> int:
-    """On the pool's threads, or without a pool on this one, which leaves the pool to others."""
+    """Computes a checksum on the pool's threads, or, with `pool` None, on this thread."""
     result = ctypes.c_uint64()
     library.check(library.functions.appl_checksum(pool, address, size, ctypes.byref(result)), "a checksum")
     return result.value
@@ -153,7 +153,7 @@ def _read_header(preamble: bytes, read: Callable[[int], bytes], size_bytes: int)
 
 
 def _layout(key: str, weights: Sequence[PackedBytes]) -> tuple[bytes, list[int]]:
-    """The header as long as it can become, and the offset of each weight behind it."""
+    """Returns the header at its greatest length, and the offset of each weight after it."""
     widest = 2**64 - 1
     draft = Header(key, tuple(Entry(w.name, widest, widest, widest, w.form, w.shape) for w in weights))
     data = msgspec.json.encode(draft)

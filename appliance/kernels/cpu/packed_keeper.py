@@ -11,11 +11,11 @@ from appliance.kernels.cpu.packed_file import PackedBytes, packed_size, write_pa
 from appliance.kernels.packed_cache import NotKeptError, PackedCache
 
 _log = logger("kernels")
-_NICENESS = 10  # requests come first
+_NICENESS = 10  # lower priority than requests
 
 
 class PackedKeeper(threading.Thread):
-    """One try, in the background. Whatever goes wrong is logged and costs nothing but time at the next start."""
+    """Writes once, in the background. A failure is logged and costs only time at the next start."""
 
     def __init__(self, cache: PackedCache, key: str, weights: Sequence[PackedBytes], library: Library) -> None:
         super().__init__(name="keep-weights", daemon=True)
@@ -29,7 +29,7 @@ class PackedKeeper(threading.Thread):
         path = self._cache.path(self._key)
         started = time.monotonic()
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # of this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)  # only of this thread
             size = packed_size(self._key, self._weights)
             with self._cache.writing(path, size) as descriptor:
                 write_packed(descriptor, self._key, self._weights, self._library, self._may_proceed)
@@ -40,7 +40,7 @@ class PackedKeeper(threading.Thread):
             _log.info("packed weights are kept", extra=fields(file=path.name, bytes=size, seconds=seconds))
 
     def cancel(self) -> None:
-        """Returns when the weights are no longer read; then their memory may go."""
+        """Cancels the writing, and returns when the weights are no longer read; then their memory may be freed."""
         self._cancelled.set()
         self.join()
 

@@ -1,4 +1,4 @@
-"""From canonical weights to packed ones, in pieces and on several threads: little is in memory twice at any moment."""
+"""Packs canonical weights in pieces and on several threads, so that little is in memory twice at any moment."""
 
 import ctypes
 import threading
@@ -34,25 +34,25 @@ class _Target:
 
     name: str
     handle: ctypes.c_void_p | None = None
-    needs_offsets: bool = False  # a later piece has offsets, and the form has none
+    needs_offsets: bool = False  # a later piece has offsets, but the form has none
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Packer:
-    """Packs matrices into a pool's memory. `vectors` and `matrices` hold what is done."""
+    """Packs matrices into a pool's memory. `vectors` and `matrices` hold the finished weights."""
 
     def __init__(self, library: Library, pool: ctypes.c_void_p, matrices: frozenset[str]) -> None:
         self.matrices: dict[str, ctypes.c_void_p] = {}
         self.vectors: dict[str, np.ndarray] = {}
-        self.created: list[ctypes.c_void_p] = []  # all that must be destroyed, also after an error
+        self.created: list[ctypes.c_void_p] = []  # all handles to destroy, also after an error
         self._library = library
         self._functions = library.functions
         self._pool = pool
         self._matrix_names = matrices
-        self._allocating = threading.Lock()  # the pool's store is not for several threads
+        self._allocating = threading.Lock()  # the pool's store is not thread-safe
 
     def pack(self, weights: Mapping[str, CanonicalWeight], names: Sequence[str], num_threads: int) -> None:
-        """Reads each weight of `names` in order, its pieces from several threads. Raises BindError."""
+        """Reads and packs each weight of `names` in order, its pieces on several threads. Raises BindError."""
         targets = [_Target(name) for name in names]
         pieces = (piece for target in targets for piece in self._pieces(weights, target))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="pack") as workers:
@@ -75,7 +75,7 @@ class Packer:
     def _pieces(
         self, weights: Mapping[str, CanonicalWeight], target: _Target
     ) -> Iterator[tuple[_Target, tuple[int, int] | None]]:
-        """Ranges of rows; None is a weight in one piece."""
+        """Yields ranges of rows; None for a weight in one piece."""
         if target.name not in self._matrix_names or not isinstance(weights, WeightPieces):
             yield target, None
             return
@@ -107,7 +107,7 @@ class Packer:
             self._library.check(status, f"weight {name!r}")
 
     def _pack_with_offsets(self, weights: Mapping[str, CanonicalWeight], target: _Target) -> None:
-        """Once more: the first rows could do without offsets, and others cannot."""
+        """Packs a weight again with offsets, because the first rows did not need them but others do."""
         target.handle = None
         for _, rows in self._pieces(weights, target):
             assert rows is not None
@@ -136,7 +136,7 @@ class Packer:
 
 
 def as_floats(name: str, weight: CanonicalWeight) -> np.ndarray:
-    """A dense weight as f32 [N, K]. Raises BindError for a quantized one."""
+    """Returns a dense weight as f32 [N, K]. Raises BindError for a quantized one."""
     _check(name, weight)
     if weight.layout is Layout.BF16:
         values = (weight.data.astype(np.uint32) << 16).view(np.float32)
@@ -148,7 +148,7 @@ def as_floats(name: str, weight: CanonicalWeight) -> np.ndarray:
 
 
 def _first_done(pending: "set[Future[None]]") -> "set[Future[None]]":
-    """Those that still run; raises what a finished one raised."""
+    """Waits for the first to finish and returns those that still run. Raises the exception of a finished one."""
     done, running = wait(pending, return_when=FIRST_COMPLETED)
     for each in done:
         each.result()
@@ -156,7 +156,7 @@ def _first_done(pending: "set[Future[None]]") -> "set[Future[None]]":
 
 
 def _matrix(name: str, weight: CanonicalWeight) -> abi.Matrix:
-    """A record that keeps its arrays alive."""
+    """Returns a record that keeps its arrays alive. Raises BindError."""
     _check(name, weight)
     data = np.ascontiguousarray(weight.data)
     scale = None if weight.scale is None else np.ascontiguousarray(weight.scale)
@@ -181,7 +181,7 @@ def _matrix(name: str, weight: CanonicalWeight) -> abi.Matrix:
 
 
 def _check(name: str, weight: CanonicalWeight) -> None:
-    """What the native library cannot see: that the arrays have the sizes that the record says."""
+    """Checks that the arrays have the sizes of the record, which the native library cannot see. Raises BindError."""
     n, k = weight.out_features, weight.in_features
     if weight.data.dtype != _DATA_TYPES[weight.layout]:
         raise BindError(f"weight {name!r} is {weight.layout} but its data is {weight.data.dtype}")

@@ -1,4 +1,4 @@
-"""Operator records to the C structs of the ABI."""
+"""Encodes operator records as the C structs of the ABI."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from appliance.program.slots import Slot, Span
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where bound things are in memory."""
+    """The addresses of a bound program's slots and weights."""
 
     arena: MappedMemory
-    offsets: Mapping[int, int]  # in the arena, by the index of a slot
+    offsets: Mapping[int, int]  # in the arena, by slot index
     weights: BoundWeights
 
     def slot(self, slot: Slot) -> int:
@@ -28,11 +28,11 @@ class Addresses:
         return self.weights.matrix(name)
 
     def vector(self, name: str, size: int) -> int:
-        """Of f32 numbers; raises BindError unless there are `size` of them."""
+        """Returns the address of an f32 [size] vector. Raises BindError if it has another size."""
         return self.weights.vector(name, size)
 
     def table(self, name: str, columns: int) -> np.ndarray:
-        """An f32 [rows, columns] array that stays alive; raises BindError where it has other columns."""
+        """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of columns."""
         return self.weights.table(name, columns)
 
 
@@ -122,7 +122,7 @@ def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
     return abi.SoftCap(_span(op.x, at), op.cap)
 
 
-# By operator: the member of the union, and how to fill it.
+# By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
     ops.RmsNorm: ("norm", _norm),
@@ -141,7 +141,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
 
 
 def encode(op: ops.Operator, at: Addresses) -> abi.Operator:
-    """The record as the library takes it; its number is that of the generated header."""
+    """Encodes a record for the library; its operator number is that of the generated header."""
     member, fill = _ENCODERS[type(op)]
     record = abi.Operator(kind=ops.OPERATORS.index(type(op)))
     setattr(record.arguments, member, fill(op, at))

@@ -1,4 +1,4 @@
-"""The native sampler: one call a batch."""
+"""The native sampler: one native call for a batch."""
 
 import ctypes
 
@@ -13,7 +13,7 @@ from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, Samp
 
 class NativeSampler:
     def __init__(self, library: Library, pool: ctypes.c_void_p) -> None:
-        """Borrows the pool, which outlives this."""
+        """Borrows the pool, which must outlive the sampler."""
         self._library = library
         self._pool = pool
         self._sample = library.functions.appl_sample
@@ -24,7 +24,7 @@ class NativeSampler:
         self._most_logprobs = NO_LOGPROBS
 
     def sample(self, logits: HostLogits, batch: SamplingBatch) -> SampledBatch:
-        """Raises StepError where an id or a range of the batch is out of bounds."""
+        """Samples R rows. Raises StepError if an id or a range of the batch is out of bounds."""
         self._point_to(logits, batch)
         result = SampledBatch(self._token_ids, 0)
         if self._most_logprobs != NO_LOGPROBS:
@@ -37,7 +37,7 @@ class NativeSampler:
         return result
 
     def _point_to(self, logits: HostLogits, batch: SamplingBatch) -> None:
-        """Arrays of a revision that comes again are not looked at anew: asking numpy for an address is slow."""
+        """Fills the call, unless both revisions are those of the last call: asking numpy for an address is slow."""
         last = self._pointed_to
         if last is not None and logits.revision == last[0].revision and batch.revision == last[1].revision:
             return
@@ -57,7 +57,7 @@ class NativeSampler:
         self._most_logprobs = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
         call.token_ids = self._token_ids.ctypes.data
         call.logprobs = call.logprob_ids = call.ranks = None
-        call.logprobs_stride = 0  # the native check refuses rows that ask for some nevertheless
+        call.logprobs_stride = 0  # the native check refuses rows that request logprobs nevertheless
         self._pointed_to = logits, batch
 
 

@@ -1,4 +1,4 @@
-"""The screen of the logits: a copy of the output head in fewer bits tells where the largest logits of a row may be."""
+"""The screen of the logits: a copy of the output head in fewer bits shows which logits of a row may be the largest."""
 
 import contextlib
 import ctypes
@@ -13,8 +13,8 @@ from appliance.program.head import screened_head
 from appliance.program.operators import StepProgram
 from appliance.program.roofline import Screen
 
-# Of more than 128 the candidates are so many that a screen gains little. Where an eighth of the rows wants all logits,
-# the whole head is read for them, and the other rows cost nothing beside it.
+# For more than 128 largest logits there are so many candidates that a screen gains little. If an eighth of the rows
+# needs all logits, the whole head is read for them, and the other rows then cost nothing more.
 FEW_LOGITS = FewLogits(most=128, whole_share=1 / 8)
 
 
@@ -35,7 +35,7 @@ def create_screen(
     program: StepProgram,
     weights: BoundWeights,
 ) -> LogitScreen | None:
-    """None where the logits are not just products, or the weight has no screen. Raises BindError."""
+    """Creates the screen; None if the logits are not plain products, or the weight has no screen. Raises BindError."""
     head = screened_head(program)
     if head is None:
         return None

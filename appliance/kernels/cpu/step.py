@@ -1,4 +1,4 @@
-"""The native struct of a step, and the checks of what it points to."""
+"""The native struct of a step, and the checks of its arrays."""
 
 import ctypes
 
@@ -11,8 +11,8 @@ from appliance.kernels.interface import PastTokens, StepInputs
 
 
 class NativeStep:
-    """What the library is called with. Arrays of a revision that comes again are not looked at anew: asking numpy
-    for an address is slow."""
+    """The struct that the library is called with. Inputs of the same revision keep their addresses, because asking
+    numpy for an address is slow."""
 
     def __init__(self) -> None:
         self._step = abi.Step()
@@ -20,7 +20,7 @@ class NativeStep:
         self.reference = ctypes.byref(self._step)
 
     def point_to(self, inputs: StepInputs) -> None:
-        """Raises StepError where the arrays do not fit together; the native call checks what is in them."""
+        """Points to the arrays. Raises StepError if their sizes do not match; the native call checks the values."""
         if self._inputs is not None and inputs.revision == self._inputs.revision:
             return
         self._inputs = None
@@ -51,7 +51,7 @@ class NativeStep:
 
 
 def _check(inputs: StepInputs) -> None:
-    """What the native check cannot see: element types, and arrays shorter than their counts."""
+    """Checks the element types and lengths of arrays, which the native check cannot see. Raises StepError."""
     tokens, sequences = inputs.token_ids.shape[0], inputs.seq_lens.shape[0]
     fits = (
         inputs.positions.shape[0] == tokens

@@ -23,11 +23,11 @@ from appliance.program.operators import StepProgram
 from appliance.program.work import WeightSize
 
 _log = logger("kernels")
-_MOVE = 8 << 20  # bytes that a thread copies at a time
+_MOVE = 8 << 20  # bytes that one thread copies at a time
 
 
 class BoundWeights:
-    """Matrices (of Linear and Embed) are packed; vectors and tables are f32 arrays."""
+    """The bound weights: matrices (of Linear and Embed) are packed; vectors and tables are f32 arrays."""
 
     def __init__(
         self, library: Library, pool: ctypes.c_void_p, resources: contextlib.ExitStack, matrices: frozenset[str]
@@ -47,9 +47,9 @@ class BoundWeights:
         num_threads: int,
         cache: PackedCache | None,
     ) -> None:
-        """From the cache where it holds them, else from `weights`, and then the cache gets them. Raises BindError."""
+        """Loads from the cache if it holds them, else from `weights` and then fills the cache. Raises BindError."""
         wanted = self._matrix_names | program.vectors()
-        missing = sorted(wanted.difference(weights))  # its names alone: a look-up would translate
+        missing = sorted(wanted.difference(weights))  # only its names: a lookup would translate the weight
         if missing:
             raise BindError(f"the program names weights that are not there: {', '.join(missing)}")
         if cache is None:
@@ -77,7 +77,7 @@ class BoundWeights:
         return self._matrices[name].value or 0
 
     def size_of(self, name: str) -> WeightSize:
-        """Of a packed matrix."""
+        """Returns the bytes and the layout of a packed matrix."""
         form, functions = abi.PackedForm(), self._library.functions
         functions.appl_weight_form(self._matrices[name], ctypes.byref(form))
         return WeightSize(int(functions.appl_weight_bytes(self._matrices[name])), abi.LAYOUT_NAMES[form.layout])
@@ -109,7 +109,7 @@ class BoundWeights:
         self._matrices, self._vectors = packer.matrices, packer.vectors
 
     def _adopt(self, cache: PackedCache, key: str, wanted: frozenset[str], num_threads: int) -> str | None:
-        """None when the weights are those of a kept file; else why not."""
+        """Adopts the weights of a cached file. Returns None, or the reason if that is not possible."""
         path = cache.path(key)
         if not path.is_file():
             return "nothing is kept"
@@ -148,7 +148,7 @@ class BoundWeights:
         return matrices
 
     def _copy(self, file: PackedFile, num_threads: int) -> None:
-        """From the mapping into the pool's memory; the mapping goes."""
+        """Copies the weights from the mapping into the pool's memory, and closes the mapping."""
         functions = self._library.functions
         moves: list[tuple[int, int, int]] = []
         for name, mapped in self._matrices.items():
@@ -167,13 +167,13 @@ class BoundWeights:
         file.close()
 
     def _keep(self, cache: PackedCache, key: str) -> None:
-        """In the background; before the weights go, the writing is over."""
+        """Writes the weights to the cache in the background; the writing ends before the weights are freed."""
         if self.size_bytes < cache.min_bytes:
             return
         keeper = PackedKeeper(cache, key, self._packed(), self._library)
         try:
             keeper.start()
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # the system refuses a new thread
             _log.info("packed weights are not kept", extra=fields(reason=str(error)))
             return
         self._resources.callback(keeper.cancel)

@@ -1,4 +1,4 @@
-"""Paged attention, spelled out: gather a sequence's keys and values, mask, softmax."""
+"""Paged attention in plain steps: gather a sequence's keys and values, mask, softmax."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from appliance.program.operators import PagedAttention
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """keys, values: [num_blocks, block_size, G, d] in the cache's dtype."""
+    """The cache of one layer. keys, values: [num_blocks, block_size, G, d] in the cache's dtype."""
 
     keys: torch.Tensor
     values: torch.Tensor
 
     def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Stores k, v [T, G, d] at the slots that are not negative."""
+        """Stores k, v [T, G, d] at the slots [T]; a negative slot stores nothing."""
         live = slot_mapping >= 0
         flat = slot_mapping[live].long()
         for cache, new in ((self.keys, k), (self.values, v)):
             cache.view(-1, *cache.shape[2:])[flat] = new[live].to(cache.dtype)
 
     def gather(self, block_table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values f32 [length, G, d] of one sequence."""
+        """Returns the keys and values f32 [length, G, d] of one sequence."""
         block_size = self.keys.shape[1]
         blocks = block_table[: (length + block_size - 1) // block_size].long()
         keys, values = (cache[blocks].flatten(0, 1)[:length].float() for cache in (self.keys, self.values))
@@ -30,7 +30,7 @@ class LayerCache:
 
 
 def attend(op: PagedAttention, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """q f32 [n, H, d] are the last n of the length tokens in keys and values [length, G, d]; returns [n, H, d]."""
+    """Returns [n, H, d]. q f32 [n, H, d]: the queries of the last n tokens; keys, values: f32 [length, G, d]."""
     group = op.num_heads // op.num_kv_heads
     keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->hqk", q, keys) * op.scale

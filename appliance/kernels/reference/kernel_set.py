@@ -1,4 +1,4 @@
-"""The oracle: an interpreter of step programs in plain torch, slow and obvious."""
+"""The oracle: a slow and simple interpreter of step programs in plain torch."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class ReferenceExecutable:
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> HostLogits:
-        """Takes its own tokens for a step that follows, so that whoever says so without cause gets other answers."""
+        """Runs one step. If it `follows`, it uses its own sampled tokens, so that tests find a wrong `follows`."""
         if inputs.follows:
             inputs = replace(inputs, token_ids=self._sampled)
         step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, inputs)
@@ -140,6 +140,6 @@ class ReferenceKernelSet:
         execution: Execution,
         cache: PackedCache | None = None,
     ) -> ReferenceExecutable:
-        """Packs nothing, so `cache` is left alone. Raises BindError for what is not for the host."""
+        """Binds a program. It packs nothing and ignores `cache`. Raises BindError for programs not for the host."""
         check_host(self.name, program, execution.placement)
         return ReferenceExecutable(program, weights, execution)

@@ -1,4 +1,4 @@
-"""One function an operator, on torch tensors. Shapes and formulas are those of appliance.program.operators."""
+"""One function for each operator, on torch tensors. Shapes and formulas are those of appliance.program.operators."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ class Step(Protocol):
     """The live rows of every slot, and a step's inputs as tensors."""
 
     weights: dict[str, torch.Tensor]
-    activation_groups: dict[str, int]  # weights whose Linear quantizes its input, and the size of a group
+    activation_groups: dict[str, int]  # by weight whose Linear quantizes its input: the group size
     caches: list[LayerCache]
     token_ids: torch.Tensor
     positions: torch.Tensor

@@ -1,4 +1,4 @@
-"""The sampler spelled out in numpy: the oracle of the native one."""
+"""The sampler in plain numpy: the oracle of the native one."""
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ def _apply_penalties(logits: Row, batch: SamplingBatch, row: int) -> Row:
 
 
 def _filter(scaled: Row, batch: SamplingBatch, row: int) -> Row:
-    """Sets what min_p, top_k and top_p drop to -inf."""
+    """Sets the logits that min_p, top_k and top_p drop to -inf."""
     order = np.lexsort((np.arange(scaled.size), -scaled))
     keep = int(np.isfinite(scaled).sum())
     if batch.min_p[row] > 0 and keep:
@@ -89,7 +89,7 @@ def _filter(scaled: Row, batch: SamplingBatch, row: int) -> Row:
 
 
 def _draw(kept: Row, uniform: float) -> int:
-    """Inverts the cumulative distribution in the order of ids."""
+    """Draws a token: inverts the cumulative distribution in the order of ids."""
     cumulative = np.exp(kept.astype(np.float64) - kept.max()).cumsum()
     return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
@@ -114,7 +114,8 @@ def _write_logprobs(values: Row, source: Row, token: int, count: int, row: int, 
 
 
 def philox_uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) from the first two words of Philox4x32-10 (Salmon et al. 2011), key seed, counter position."""
+    """Returns a number in [0, 1) from the first two words of Philox4x32-10 (Salmon et al. 2011) with key `seed` and
+    counter `position`."""
     mask = 0xFFFFFFFF
     key = [seed & mask, seed >> 32]
     counter = [position & mask, position >> 32, 0, 0]

@@ -9,7 +9,7 @@ MAX_ACTIVATION_GROUP = 256
 
 
 def dequantize(weight: CanonicalWeight) -> torch.Tensor:
-    """Returns f32 [N, K]."""
+    """Returns the weight as f32 [N, K]."""
     if weight.layout in (Layout.F32, Layout.F16):
         return torch.from_numpy(weight.data.astype(np.float32)).reshape(weight.out_features, weight.in_features)
     if weight.layout is Layout.BF16:
@@ -30,7 +30,7 @@ def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
 
 
 def _scales(weight: CanonicalWeight, scale: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
-    """f32 [N, groups, 1], or of sub-groups where they have factors."""
+    """Returns f32 [N, groups, 1], or one for each sub-group if there are `factors`."""
     scales = scale.astype(np.float32).reshape(weight.out_features, -1, 1)
     if factors is None:
         return scales
@@ -39,7 +39,7 @@ def _scales(weight: CanonicalWeight, scale: np.ndarray, factors: np.ndarray | No
 
 
 def unpack_int4(data: np.ndarray) -> np.ndarray:
-    """uint8 [N, K/2], low nibble first -> uint8 [N, K] of values 0..15."""
+    """Unpacks uint8 [N, K/2], low nibble first, to uint8 [N, K] of values 0..15."""
     low, high = data & 15, data >> 4
     return np.stack((low, high), axis=-1).reshape(data.shape[0], -1)
 
