@@ -8,7 +8,7 @@ from appliance.program.slots import Slot, Span
 
 
 def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot) -> Slot:
-    """Attention of x [T, D] before the output projection; returns a slot [T, H * d]."""
+    """Emits attention of x [T, D], without the output projection; returns a slot [T, H * d]."""
     prefix = f"layers.{layer}"
     q_width, kv_width = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     parts = [
@@ -39,7 +39,7 @@ def _emit_head_norms(builder: ProgramBuilder, spec: AttentionSpec, prefix: str, 
 
 
 def _emit_rope(builder: ProgramBuilder, spec: AttentionSpec, q: Span, k: Span) -> None:
-    """Query and key heads lie side by side and turn by the same angles, so one operator rotates both."""
+    """Emits one operator that rotates both query and key heads: they are adjacent and have the same angles."""
     if spec.rope is None:
         return
     both = Span(q.slot, q.start, q.width + k.width)

@@ -1,8 +1,8 @@
 """The one decoder: compiles a DecoderSpec into a StepProgram.
 
-The residual stream is the slot `hidden`. A block's output waits in `branch` and is added by the norm that reads the sum
-next, so an addition never costs a pass of its own. In the last layer only the rows whose logits are wanted go on after
-attention: a prefill chunk that samples nothing skips the last feed-forward and the head.
+The residual stream is the slot `hidden`. A block's output waits in `branch` and is added by the next norm, which reads
+the sum, so an addition never costs a pass of its own. After the attention of the last layer, only the rows whose logits
+are needed are computed: a prefill chunk that samples nothing skips the last feed-forward and the head.
 """
 
 from collections.abc import Hashable, Mapping
@@ -17,7 +17,8 @@ from appliance.program.slots import Extent, Slot, Span
 
 
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:
-    """layouts: how each logical matrix will be stored (see ProgramBuilder). Raises ValueError without layers."""
+    """Compiles a spec. layouts: the layout of each logical matrix (see ProgramBuilder). Raises ValueError if the spec
+    has no layers."""
     if not spec.layers:
         raise ValueError("a decoder needs at least one layer")
     builder = ProgramBuilder(layouts)
@@ -38,7 +39,7 @@ def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
 def _emit_layer(
     builder: ProgramBuilder, spec: DecoderSpec, layer: int, hidden: Slot, branch: Slot | None
 ) -> tuple[Slot, Slot]:
-    """Returns the residual stream and the output that is still to be added to it."""
+    """Emits a layer; returns the residual stream [T, D] and the output [T, D] that is still to be added to it."""
     block, prefix = spec.layers[layer], f"layers.{layer}"
     normed = _normed(builder, spec, f"{prefix}.attention_norm", hidden, branch)
     mixed = emit_attention(builder, block.attention, layer, normed)
@@ -57,7 +58,7 @@ def _emit_layer(
 
 
 def _emit_head(builder: ProgramBuilder, spec: DecoderSpec, hidden: Slot, branch: Slot | None) -> Slot:
-    """Logits of the sampled rows."""
+    """Emits the head; returns the logits [R, V] of the sampled rows."""
     normed = _normed(builder, spec, "norm", hidden, branch)
     logits = builder.slot("logits", spec.vocab_size, Extent.SAMPLED)
     if spec.tie_embeddings:

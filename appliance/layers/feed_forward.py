@@ -7,7 +7,7 @@ from appliance.program.slots import Slot
 
 
 def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, layer: int, x: Slot, out: Slot) -> None:
-    """out = down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate."""
+    """Emits out = down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate; x, out [rows, D]."""
     inner = builder.slot("inner", spec.intermediate_size, x.extent)
     up = Projection(f"layers.{layer}.up", spec.intermediate_size, spec.bias)
     if spec.gated:

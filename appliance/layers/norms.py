@@ -1,4 +1,4 @@
-"""Norms of the residual stream, each fused with the addition before it."""
+"""The norms of the residual stream, each fused with the addition before it."""
 
 from appliance.layers.program import ProgramBuilder
 from appliance.layers.spec import NormSpec
@@ -9,7 +9,7 @@ from appliance.program.slots import Slot
 def emit_norm(
     builder: ProgramBuilder, spec: NormSpec, name: str, x: Slot, out: Slot, residual: Slot | None = None
 ) -> Slot:
-    """Writes the norm of x into `out`; with `residual`, adds x to it first and norms the sum. Returns `out`."""
+    """Emits the norm of x into `out`; with `residual`, x is first added to it and the sum is normed. Returns `out`."""
     weight = builder.weight(name, x.width)
     if spec.kind == "rms":
         builder.emit(RmsNorm(x, weight, out, spec.eps, residual))

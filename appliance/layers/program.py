@@ -1,4 +1,4 @@
-"""Building a StepProgram: slots by role, operators in order, and the checkpoint parts of each named weight."""
+"""Builds a StepProgram: slots by role, operators in order, and the checkpoint parts of each named weight."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from appliance.program.slots import Extent, Slot, Span
 
 
 class WeightUse(msgspec.Struct, frozen=True):
-    """A weight of the program: logical weights joined along rows, with the shape of each. A vector has one dimension;
-    rows below zero are as many as the checkpoint has.
+    """A weight of the program: logical weights joined along rows, with the shape of each. A vector has one dimension; a
+    negative number of rows means as many as the checkpoint has.
 
-    role: which rule its precision follows. An embedding is a table of the vocabulary, or the output head; `other` is
-    all that is f32 always, such as norms, biases and position tables.
+    role: the rule for its precision. An embedding is a table of the vocabulary, or the output head; `other` is always
+    f32, such as norms, biases and position tables.
     """
 
     parts: tuple[str, ...]
@@ -27,19 +27,19 @@ class WeightUse(msgspec.Struct, frozen=True):
 
 
 class CompiledDecoder(msgspec.Struct, frozen=True):
-    """A program, and how to fill it. `weights` and `ropes` together name every weight that the program reads."""
+    """A program and the sources of its weights. `weights` and `ropes` together name every weight that it reads."""
 
     program: StepProgram
     weights: Mapping[str, WeightUse]
     ropes: Mapping[str, RopeSpec]
 
     def roles(self) -> dict[str, TensorRole]:
-        """The role of each logical weight."""
+        """Returns the role of each logical weight."""
         return {part: use.role for use in self.weights.values() for part in use.parts}
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """One linear map: a logical weight [out_features, width of the input], and a bias under `<weight>.bias`."""
+    """One linear map: a logical weight [out_features, width of the input], and a bias named `<weight>.bias`."""
 
     weight: str
     out_features: int
@@ -49,10 +49,10 @@ class Projection(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ProgramBuilder:
-    """Collects what a decoder's blocks emit.
+    """Collects the slots, weights and operators that a decoder's blocks emit.
 
-    A slot is known by its role, extent and width, so that all layers share one. layouts: how each logical matrix will
-    be stored; parts that compare equal are joined into one Linear.
+    A slot is identified by its role, extent and width, so that all layers share one. layouts: the layout in which each
+    logical matrix will be stored; parts whose layouts are equal are joined into one Linear.
     """
 
     layouts: Mapping[str, Hashable]
@@ -79,7 +79,7 @@ class ProgramBuilder:
         return len(self.caches) - 1
 
     def rope_table(self, rope: RopeSpec) -> str:
-        """One table for all layers that rotate alike."""
+        """Returns the name of the rotary table; layers with equal rotation share one."""
         for name, known in self.ropes.items():
             if known == rope:
                 return name
@@ -90,7 +90,7 @@ class ProgramBuilder:
     def project(
         self, x: Slot, parts: Sequence[Projection], out: Slot, activation: ActivationKind | None = None
     ) -> list[Span]:
-        """Writes the parts side by side into `out`; returns the columns of each."""
+        """Emits the projections of x, side by side into `out`; returns the columns of each."""
         starts = [sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
         spans = [Span(out, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
         placed = zip(parts, spans, strict=True)
@@ -117,6 +117,6 @@ class ProgramBuilder:
 
 
 def _joined_name(weights: Sequence[str]) -> str:
-    """`layers.0.q` and `layers.0.k` become `layers.0.q+k`."""
+    """Joins names: `layers.0.q` and `layers.0.k` become `layers.0.q+k`."""
     prefix = weights[0].rpartition(".")[0]
     return f"{prefix}." + "+".join(weight.rpartition(".")[2] for weight in weights) if prefix else weights[0]

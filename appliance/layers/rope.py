@@ -1,4 +1,4 @@
-"""Rotary positions as facts: `loading.rope` makes the frequencies and the tables from them."""
+"""Rotary positions as data: `loading.rope` makes the frequencies and the tables from them."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ class LinearScaling(msgspec.Struct, frozen=True):
 
 
 class Llama3Scaling(msgspec.Struct, frozen=True):
-    """Frequencies that turn less than `low_freq_factor` times in the original context are divided by `factor`; those
-    that turn more than `high_freq_factor` times stay; between the two the share changes linearly."""
+    """Frequencies with less than `low_freq_factor` turns in the original context are divided by `factor`; those with
+    more than `high_freq_factor` turns stay; between the two the share changes linearly."""
 
     factor: float
     low_freq_factor: float

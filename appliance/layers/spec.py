@@ -3,7 +3,7 @@
 Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
 `embed`, `positions`, `norm`, `norm.bias`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
 `k_norm`, `o`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with
-`.bias` where the block has one.
+`.bias` if the block has one.
 """
 
 from typing import Literal
@@ -17,10 +17,11 @@ Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
 
 
 class WeightSource(msgspec.Struct, frozen=True):
-    """Where one logical weight comes from: a checkpoint tensor after `transform`, then a slice of its rows.
+    """The source of one logical weight: a checkpoint tensor after `transform`, then a slice of its rows.
 
-    transpose: stored (in, out). add_one: 1 + w. unpermute_heads: rows of each of num_heads heads are stored in the
-    order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are put back. rows: (start, stop) of a fused tensor.
+    transpose: it is stored (in, out). add_one: the weight is 1 + w. unpermute_heads: the rows of each of num_heads
+    heads are stored in the order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are reordered. rows: (start,
+    stop) of a fused tensor.
     """
 
     tensor: str
@@ -30,7 +31,7 @@ class WeightSource(msgspec.Struct, frozen=True):
 
 
 class NormSpec(msgspec.Struct, frozen=True):
-    """RMS norm without a bias, or layer norm with one."""
+    """A norm: RMS norm without a bias, or layer norm with one."""
 
     kind: Literal["rms", "layer"]
     eps: float
@@ -64,7 +65,7 @@ class LayerSpec(msgspec.Struct, frozen=True):
 
 
 class DecoderSpec(msgspec.Struct, frozen=True):
-    """tie_embeddings: the head is the embedding table, and `weights` has no `head`."""
+    """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`."""
 
     vocab_size: int
     hidden_size: int
@@ -76,4 +77,4 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     position_offset: int = 0
     tie_embeddings: bool = False
     logit_soft_cap: float | None = None
-    ignored_tensors: tuple[str, ...] = ()  # patterns (fnmatch) of checkpoint tensors that hold no weight of the decoder
+    ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

@@ -1,4 +1,4 @@
-"""Which checkpoint tensor each logical weight is, and the form it is planned to take. Every tensor is accounted for."""
+"""The inventory: the checkpoint tensor and the planned form of each logical weight. It accounts for every tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from appliance.plan.weights import planned_forms
 
 
 class WeightError(ApplianceError):
-    """The checkpoint does not hold the weights that its architecture needs, or not in a form that can be loaded."""
+    """The checkpoint lacks weights that its architecture needs, or has them in a form that cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class InventoryItem:
 
 
 def take_inventory(described: Described, facts: ModelFacts, precision: PrecisionPlan) -> Mapping[str, InventoryItem]:
-    """The checkpoint tensor of every logical weight.
+    """Returns the checkpoint tensor of every logical weight.
 
-    Raises WeightError naming all tensors that are missing, or all that nothing would read, or one of another shape.
+    Raises WeightError naming all missing tensors, or all that would not be read, or those with a wrong shape.
     """
     for problem in tensor_problems(described, facts):
         raise WeightError(problem.message, hint=problem.hint or None)

@@ -1,4 +1,4 @@
-"""From a plan to something that runs: the family's decoder, its program, its weights, bound by a kernel set."""
+"""Loads a planned model: the family's decoder, its program and its weights, bound by a kernel set."""
 
 import re
 import time
@@ -32,12 +32,12 @@ def load_model(
     progress: Progress | None = None,
     cache: Path | None = None,
 ) -> LoadedModel:
-    """Translates and binds all weights, or takes them as an earlier start packed them.
+    """Translates and binds all weights, or loads the packed weights that an earlier start kept.
 
-    `progress` hears bytes read and bytes in all after each piece. `cache`: the folder of packed weights where the plan
-    names none; where neither names one, nothing is kept.
+    `progress` gets the bytes read and the total bytes after each piece. `cache`: the folder of packed weights if the
+    plan names none; if neither names one, no packed weights are kept.
 
-    Raises ModelError or WeightError (both say what is wrong with the checkpoint), or what the kernel set raises.
+    Raises ModelError or WeightError (both say what is wrong with the checkpoint), or an error of the kernel set.
     """
     described = describe(facts, plan.model.max_model_len)
     inventory = take_inventory(described, facts, plan.precision)
@@ -57,7 +57,7 @@ def load_model(
 def packed_cache(
     plan: EnginePlan, facts: ModelFacts, weights: DecoderWeights, folder: Path | None
 ) -> PackedCache | None:
-    """Where these weights are kept as a kernel set packs them; None where the plan or the caller keeps nothing."""
+    """Returns the cache of these packed weights; None if the plan or the caller keeps none."""
     loading = plan.loading
     folder = folder if loading.packed_dir is None else Path(loading.packed_dir)
     if not loading.keep_packed or folder is None:

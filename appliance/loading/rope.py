@@ -13,15 +13,15 @@ Vector = npt.NDArray[np.float64]
 
 
 def inverse_frequencies(spec: RopeSpec) -> npt.NDArray[np.float32]:
-    """f32 [rotary_dim / 2]: radians a position, scaling included, after transformers' modeling_rope_utils."""
+    """Returns f32 [rotary_dim / 2]: radians per position, with scaling, after transformers' modeling_rope_utils."""
     base: Vector = spec.theta ** (-np.arange(0, spec.rotary_dim, 2, dtype=np.float64) / spec.rotary_dim)
     return _scaled(base, spec).astype(np.float32)
 
 
 def rope_table(spec: RopeSpec, num_positions: int) -> CanonicalWeight:
-    """f32 [num_positions, rotary_dim]: cosines, then sines, times the attention factor.
+    """Returns f32 [num_positions, rotary_dim]: cosines, then sines, times the attention factor.
 
-    Angles are products in f32, as every reference computes them: models are trained with that rounding.
+    Angles are computed in f32, as in every reference, because models are trained with that rounding.
     """
     positions = np.arange(num_positions, dtype=np.float32)
     angles = positions[:, None] * inverse_frequencies(spec)[None, :]

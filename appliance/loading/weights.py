@@ -1,4 +1,4 @@
-"""The weights of a compiled decoder, translated one at a time when a kernel set asks for them."""
+"""The weights of a compiled decoder, translated one at a time when a kernel set reads them."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -14,14 +14,14 @@ from appliance.loading.inventory import InventoryItem, WeightError
 from appliance.loading.rope import rope_table
 from appliance.models.tensors import shape_of
 
-_REORDERING = ("transpose", "unpermute_heads")  # rows of a weight then are not rows of the file
-Progress = Callable[[int, int], None]  # bytes read so far, bytes in all
+_REORDERING = ("transpose", "unpermute_heads")  # with these, rows of a weight are not rows of the file
+Progress = Callable[[int, int], None]  # (bytes read so far, total bytes)
 
 
 class DecoderWeights(WeightPieces):
-    """Every weight of the program by name, in program order. Nothing is kept: a look-up translates anew.
+    """Every weight of the program by name, in program order. Nothing is cached: each lookup translates again.
 
-    Raises WeightError, naming the tensor, when one cannot take its planned form or has another shape.
+    Raises WeightError, naming the tensor, if one cannot be converted to its planned form or has another shape.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class DecoderWeights(WeightPieces):
         self._max_model_len = max_model_len
         self._progress = progress
         self._loaded_bytes = 0.0
-        self._counting = threading.Lock()  # weights may be asked for by several threads
+        self._counting = threading.Lock()  # several threads may read weights
         self._following = dict(pairwise(compiled.weights))
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
@@ -60,7 +60,7 @@ class DecoderWeights(WeightPieces):
 
     @property
     def identity(self) -> str:
-        """A digest of which tensors, parts and forms the weights are made of; not of the tensors' bytes."""
+        """A digest of the tensors, parts and forms that the weights are made of, but not of the tensors' bytes."""
         weights = {
             name: [use.shapes, [_described(self._inventory[part]) for part in use.parts]]
             for name, use in self._compiled.weights.items()
@@ -88,7 +88,7 @@ class DecoderWeights(WeightPieces):
                 self._progress(min(round(self._loaded_bytes), self._total_bytes), self._total_bytes)
 
     def _release(self, use: WeightUse, start: int, stop: int) -> None:
-        """What was read stays with the system, and counts as this process's memory no more."""
+        """Unmaps what was read: it stays in the page cache, but no longer counts as this process's memory."""
         first = 0
         for part in use.parts:
             item, num_rows = self._inventory[part], self._num_rows(part)
@@ -103,7 +103,7 @@ class DecoderWeights(WeightPieces):
         return shape_of(item.tensor, item.source)[0]
 
     def _read_ahead(self, name: str) -> None:
-        """From a cold disk, the next weight arrives while this one is translated and packed."""
+        """Starts to read the next weight from disk while this one is translated and packed."""
         following = self._compiled.weights.get(self._following.get(name, ""))
         for part in following.parts if following is not None else ():
             self._reader.will_need(self._inventory[part].tensor.name)
@@ -130,7 +130,7 @@ class DecoderWeights(WeightPieces):
 
 
 def _part_bytes(item: InventoryItem) -> int:
-    """Bytes that one logical weight reads: its share of a fused tensor."""
+    """Returns the bytes that one logical weight reads: its share of a fused tensor."""
     if item.source.rows is None:
         return item.tensor.size_bytes
     start, stop = item.source.rows

@@ -1,4 +1,4 @@
-"""A checkpoint described: its family's DecoderSpec, and the program that it compiles to. No weight is read."""
+"""Describes a checkpoint by its family's DecoderSpec and the program that it compiles to. No weight is read."""
 
 import importlib
 from collections.abc import Callable, Hashable, Mapping
@@ -13,30 +13,31 @@ from appliance.models.errors import ModelError, Problem
 
 
 class Described(NamedTuple):
-    """A decoder and its program, in which all parts that may be joined are joined."""
+    """A decoder and its program, with as many weights joined as their layouts allow."""
 
     spec: DecoderSpec
     compiled: CompiledDecoder
 
     def stored_as(self, layouts: Mapping[str, Hashable]) -> "Described":
-        """The same decoder, its logical matrices in these layouts: the same program where they take none apart."""
+        """Returns the same decoder with its logical matrices in these layouts; the program is the same unless a joined
+        weight must be split."""
         if all(len({layouts.get(part) for part in use.parts}) == 1 for use in self.compiled.weights.values()):
             return self
         return Described(self.spec, compile_decoder(self.spec, layouts))
 
 
 def describe(facts: ModelFacts, max_model_len: int) -> Described:
-    """The decoder of a checkpoint, for sequences of up to `max_model_len` tokens, with all matrices of one layout.
+    """Returns the decoder of a checkpoint for sequences of up to `max_model_len` tokens, all matrices in one layout.
 
-    Raises ModelError when the architecture, or something its config asks for, is not in this version; CheckpointError
-    for a config of another form.
+    Raises ModelError if this version does not support the architecture or a part of its config; CheckpointError if the
+    config has another form.
     """
     spec = build_decoder(facts, max_model_len)
     return Described(spec, compile_decoder(spec, {}))
 
 
 def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    """The spec alone. Raises as `describe` does."""
+    """Returns only the spec. Raises like `describe`."""
     architecture = ARCHITECTURES.get(facts.architecture)
     if architecture is None or architecture.family is None:
         known = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)

@@ -10,7 +10,7 @@ Concern = Literal["checkpoint", "rotary", "context"]
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that a family cannot express. `concerns`: what would have to change, the checkpoint, its rotary
+    """One thing that a family cannot express. `concerns`: the part to change, which is the checkpoint, its rotary
     parameters or the longest sequence."""
 
     message: str
@@ -20,10 +20,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ModelError(ApplianceError):
-    """A config asks for something that its family cannot express in this version. `problems`: all that it asks for."""
+    """A config needs something that its family cannot express in this version. `problems`: all such things."""
 
     def __init__(self, *problems: Problem) -> None:
-        """At least one problem."""
+        """Takes at least one problem."""
         self.problems = problems
         hints = dict.fromkeys(problem.hint for problem in problems if problem.hint)
         super().__init__("; ".join(problem.message for problem in problems), hint="; ".join(hints) or None)

@@ -1,4 +1,4 @@
-"""What families have in common: a model's facts in one record, block specs from them, and weight maps from tables."""
+"""The common parts of families: a model's facts in one record, block specs from them, and weight maps from tables."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -30,7 +30,7 @@ _ROTARY_TENSORS: Final = ("*rotary_emb.inv_freq", "*rope_freqs.weight")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One weight of a family: its logical name, the checkpoint module that holds it, and how it is stored there."""
+    """One weight of a family: its logical name, the checkpoint module that holds it, and its form there."""
 
     name: str
     module: str
@@ -56,10 +56,10 @@ class Model(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, facts: ModelFacts, max_model_len: int, refused: Mapping[str, str] | None = None) -> "Model":
-        """max_model_len: the longest sequence that will run. refused: flags of a config that a family cannot express,
-        and why.
+        """Reads a checkpoint's facts. max_model_len: the longest sequence that will run. refused: the flags of a config
+        that the family cannot express, each with the reason.
 
-        Raises ModelError with all that cannot be expressed, and CheckpointError for a config of another form.
+        Raises ModelError with all that cannot be expressed, and CheckpointError if the config has another form.
         """
         config = normalize_config(facts.config)
         problems = [*_asked_for(facts, refused or {}), *_unknown_activation(config)]
@@ -74,7 +74,7 @@ class Model(msgspec.Struct, frozen=True):
         return cls(facts, config, tuple(ropes))
 
     def flag(self, key: str, default: bool) -> bool:
-        """A switch of the config that only one family has. Raises CheckpointError for what is no switch."""
+        """Reads a boolean of the config that only one family has. Raises CheckpointError if it is not a boolean."""
         return _flag(self.facts, key, default)
 
     def attention(self, layer: LayerFacts, head_norm: NormSpec | None = None) -> AttentionSpec:
@@ -102,7 +102,7 @@ class Model(msgspec.Struct, frozen=True):
     def weights(
         self, top: Iterable[Part], layer: Iterable[Part], root: str = "model.", layers: str = "layers."
     ) -> dict[str, WeightSource]:
-        """The map from logical names. `root` is left out where the checkpoint was saved from the inner module."""
+        """Returns the map from logical names to sources. `root` is left out if no checkpoint tensor begins with it."""
         if not any(tensor.name.startswith(root) for tensor in self.facts.tensors):
             root = ""
         found: dict[str, WeightSource] = {}
@@ -115,8 +115,8 @@ class Model(msgspec.Struct, frozen=True):
         return found
 
     def ignored(self) -> tuple[str, ...]:
-        """Rotary frequencies are computed anew, and a tied head that was stored all the same is a copy of the
-        embedding."""
+        """Returns the patterns of tensors to ignore: rotary frequencies, which are computed, and a stored head that is
+        tied, as it is a copy of the embedding."""
         return (*_ROTARY_TENSORS, "lm_head.weight") if self.config.tie_embeddings else _ROTARY_TENSORS
 
 
@@ -140,7 +140,7 @@ def _unknown_activation(config: ConfigFacts) -> Iterator[Problem]:
 
 
 def _different(ropes: Iterable[RopeFacts | None]) -> list[RopeFacts]:
-    """Each kind once, in the order of layers."""
+    """Returns each kind of rotation once, in the order of layers."""
     found: list[RopeFacts] = []
     for rope in ropes:
         if rope is not None and rope not in found:

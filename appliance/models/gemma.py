@@ -1,4 +1,4 @@
-"""What Gemma 2 and 3 share: four norms a layer stored as w - 1, scaled embeddings, soft caps, windows."""
+"""The common parts of Gemma 2 and 3: four norms per layer stored as w - 1, scaled embeddings, soft caps, windows."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec, Transform
@@ -6,7 +6,7 @@ from appliance.models.family import Model, Part
 
 
 def gemma_decoder(facts: ModelFacts, max_model_len: int, head_norms: bool) -> DecoderSpec:
-    """Raises ModelError for the bidirectional (embedding) variants."""
+    """Returns the decoder of Gemma 2 or 3. Raises ModelError for the bidirectional (embedding) variants."""
     model = Model.of(facts, max_model_len, {"use_bidirectional_attention": "attention here is causal"})
     config = model.config
     norm = NormSpec("rms", config.norm_eps)

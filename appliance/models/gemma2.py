@@ -1,4 +1,4 @@
-"""Gemma 2: soft caps on scores and logits; every second layer sees all tokens, the others a window."""
+"""Gemma 2: soft caps on scores and logits; every second layer has full attention, the others a sliding window."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec

@@ -1,4 +1,5 @@
-"""Gemma 3 (text): head norms for soft caps; five windowed layers to a full one, with their own rotary base."""
+"""Gemma 3 (text): head norms instead of soft caps; for each full layer five sliding-window layers, which have their own
+rotary base."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, Qwen 2 and 2.5, and what Qwen 3 shares with them: pre-norm, rotary, gated feed-forward.
+"""Llama 2 and 3, Mistral, Qwen 2 and 2.5, and their common parts with Qwen 3: pre-norm, rotary, gated feed-forward.
 
 Biases, windows and rotary scaling come from the config; a GGUF file stores query and key rows for interleaved rotation.
 """

@@ -1,4 +1,4 @@
-"""A stand-in for a decoder that this version cannot build, so that a plan for it is still whole."""
+"""A substitute for a decoder that this version cannot build, so that its plan still has all parts."""
 
 from appliance.checkpoint.config import normalize_config
 from appliance.checkpoint.errors import CheckpointError
@@ -11,7 +11,7 @@ from appliance.models.describe import Described
 
 
 def outline(facts: ModelFacts) -> Described:
-    """A gated decoder of the checkpoint's sizes and windows. It names no tensors, and is for arithmetic alone."""
+    """Returns a gated decoder with the checkpoint's sizes and windows. It names no tensors and serves only estimates."""
     sizes = facts.geometry
     windows = {layer: group.window for group in sizes.groups for layer in group.layers}
     ropes = _ropes(facts)
@@ -41,7 +41,7 @@ def outline(facts: ModelFacts) -> Described:
 
 
 def _ropes(facts: ModelFacts) -> list[RopeSpec | None]:
-    """By layer, without their scaling; none where the config has another form."""
+    """Returns each layer's rotation without its scaling; None if the config has another form."""
     try:
         config = normalize_config(facts.config)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Every rotary scaling as facts, after transformers' modeling_rope_utils."""
+"""Describes every rotary scaling as data, after transformers' modeling_rope_utils."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from appliance.models.errors import ModelError, Problem
 
 
 class _Rotary(msgspec.Struct, frozen=True):
-    """What a scaling works from."""
+    """The inputs of a scaling."""
 
     facts: RopeFacts
     rotary_dim: int
-    max_position: int  # the context the checkpoint claims, scaling included
+    max_position: int  # the checkpoint's context length, scaling included
     max_model_len: int  # the longest sequence that will run
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -31,15 +31,15 @@ class _Rotary(msgspec.Struct, frozen=True):
 
 
 def rope_spec(facts: RopeFacts, config: ConfigFacts, max_model_len: int) -> RopeSpec:
-    """Raises ModelError, with all problems, for numbers that give no rotation, and for a scaling that is not the same
-    function of position at every sequence length."""
+    """Returns the rotation. Raises ModelError, with all problems, for numbers that give no rotation, and for a scaling
+    that is not the same function of the position for every sequence length."""
     rotary = _Rotary(facts, int(config.head_dim * facts.partial_factor), config.max_position, max_model_len)
     problems = tuple(_problems(rotary, config.head_dim))
     if problems:
         raise ModelError(*problems)
     try:
         scaling, attention_factor = _SCALINGS[facts.kind].make(rotary)
-    except (ArithmeticError, ValueError) as error:  # a logarithm of nothing, a division by zero
+    except (ArithmeticError, ValueError) as error:  # a logarithm of zero, or a division by zero
         message = f"rotary scaling {facts.kind!r} gives no frequencies with {facts.parameters} and theta {facts.theta}"
         raise ModelError(Problem(message, "rotary")) from error
     return RopeSpec(rotary.rotary_dim, facts.theta, scaling, attention_factor=attention_factor)
@@ -85,7 +85,8 @@ def _linear(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
 
 
 def _dynamic_problems(rotary: _Rotary) -> Iterator[Problem]:
-    """Up to the trained context it is the default; beyond it, frequencies would change as a sequence grows."""
+    """Refuses lengths beyond the trained context, where frequencies would change as a sequence grows. Up to it, the
+    rotation is the default one."""
     trained = int(rotary.max_position / rotary.number("factor"))
     if rotary.max_model_len > trained:
         yield Problem(
@@ -135,8 +136,8 @@ def _yarn_attention_factor(rotary: _Rotary, factor: float) -> float:
 
 
 def _longrope(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
-    """The long factors as soon as any sequence may pass the original context, for all of them (as vLLM does):
-    choosing by each sequence's length would change keys that are already cached."""
+    """Takes the long factors for all sequences if any may exceed the original context (as vLLM does): a choice by each
+    sequence's length would change keys that are already cached."""
     context = rotary.original_context(rotary.max_position)
     name = "long_factor" if rotary.max_model_len > context else "short_factor"
     scaling = DivisorScaling(tuple(map(float, rotary.facts.parameters[name])))
@@ -157,7 +158,7 @@ def _longrope_problems(rotary: _Rotary) -> Iterator[Problem]:
 
 
 class _Scaling(NamedTuple):
-    """One kind: how it is made, the numbers that it cannot do without, and what else may be wrong with it."""
+    """One kind of scaling: its constructor, the numbers that it requires, and further checks."""
 
     make: Callable[[_Rotary], tuple[RopeScaling | None, float]]
     numbers: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether a checkpoint holds the tensors that its decoder reads, in the shapes that its config calls for."""
+"""Checks that a checkpoint has the tensors that its decoder reads, in the shapes that its config requires."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -12,8 +12,7 @@ _SHOWN = 8  # names in one problem
 
 
 def tensor_problems(described: Described, facts: ModelFacts) -> Iterator[Problem]:
-    """Tensors that are missing, tensors that nothing would read, and tensors of another shape: all before a byte of
-    them is read."""
+    """Yields problems before any tensor is read: missing tensors, tensors that would not be read, and wrong shapes."""
     spec, stored = described.spec, {tensor.name: tensor for tensor in facts.tensors}
     wanted = dict.fromkeys(source.tensor for source in spec.weights.values())
     missing = [name for name in wanted if name not in stored]
@@ -25,12 +24,12 @@ def tensor_problems(described: Described, facts: ModelFacts) -> Iterator[Problem
 
 
 def is_ignored(name: str, spec: DecoderSpec) -> bool:
-    """Whether a tensor may be there and holds no weight of the decoder."""
+    """Returns whether a tensor is known and not a weight of the decoder."""
     return any(fnmatchcase(name, pattern) for pattern in spec.ignored_tensors)
 
 
 def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
-    """The shape of a logical weight as the program has it: (out_features, in_features), or that of a vector."""
+    """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector."""
     shape = tensor.shape[::-1] if source.transform == "transpose" else tensor.shape
     return shape if source.rows is None else (source.rows[1] - source.rows[0], *shape[1:])
 

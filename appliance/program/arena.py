@@ -1,4 +1,4 @@
-"""Where each activation slot lies in one arena: slots whose lifetimes do not overlap share memory."""
+"""Places the activation slots in one arena: slots whose lifetimes do not overlap share memory."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,14 +12,14 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 class Arena(msgspec.Struct, frozen=True):
-    """Byte offsets by slot index, and the size of the whole."""
+    """The byte offsets by slot index, and the total size."""
 
     offsets: Mapping[int, int]
     size_bytes: int
 
 
 class Peak(NamedTuple):
-    """The slots of an extent that are widest together: so many numbers a row at the same time."""
+    """The slots of one extent that are alive together at the widest place of a program."""
 
     slots: tuple[Slot, ...]
 
@@ -29,9 +29,9 @@ class Peak(NamedTuple):
 
 
 class Liveness(msgspec.Struct, frozen=True):
-    """By slot index, the positions of the first and last operator that touch it. The logits outlive the program."""
+    """The lifetimes of slots: the positions of the first and last operator that use one. Logits outlive the program."""
 
-    slots: tuple[Slot, ...]  # that are touched
+    slots: tuple[Slot, ...]  # the slots that operators use
     lifetimes: Mapping[int, tuple[int, int]]
 
     @classmethod
@@ -48,14 +48,14 @@ class Liveness(msgspec.Struct, frozen=True):
         return cls(slots, {index: (first[index], last[index]) for index in first})
 
     def peak(self, extent: Extent) -> Peak:
-        """Only where a slot begins can be the widest place."""
+        """Returns the peak of an extent. It is always at the start of some slot's lifetime."""
         slots = [slot for slot in self.slots if slot.extent is extent]
         places = sorted({self.lifetimes[slot.index][0] for slot in slots})
         peaks = (Peak(tuple(slot for slot in slots if self._is_alive(slot, place))) for place in places)
         return max(peaks, key=lambda peak: peak.width, default=Peak(()))
 
     def arena(self, slot_bytes: Callable[[Slot], int]) -> Arena:
-        """Places slots of the given sizes; first fit, largest first."""
+        """Places slots of the given sizes in bytes: first fit, largest first."""
         placed: list[tuple[int, int, Slot]] = []  # offset, end
         offsets: dict[int, int] = {}
         for slot in sorted(self.slots, key=lambda each: (-slot_bytes(each), each.index)):
@@ -80,5 +80,5 @@ class Liveness(msgspec.Struct, frozen=True):
 
 
 def plan_arena(program: StepProgram, rows: Mapping[Extent, int]) -> Arena:
-    """The arena for so many rows of each extent."""
+    """Returns the arena for the given number of rows of each extent."""
     return Liveness.of(program).arena(lambda slot: slot.row_bytes * rows[slot.extent])

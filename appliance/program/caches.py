@@ -1,12 +1,12 @@
-"""What a program keeps between steps, by the order in which its blocks declare it."""
+"""The caches that a program keeps between steps, in the order in which its blocks declare them."""
 
 import msgspec
 
 
 class KvShape(msgspec.Struct, frozen=True):
-    """Keys and values of one attention block: `num_kv_heads` vectors of `head_dim` of each for every cached token.
+    """The shape of one attention block's cache: per cached token, num_kv_heads keys and as many values of head_dim.
 
-    window: how many of the latest tokens are ever read; None for all.
+    window: only this many of the latest tokens are read; None for all.
     """
 
     num_kv_heads: int

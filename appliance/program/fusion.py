@@ -1,4 +1,4 @@
-"""Which operators a kernel set may do in one."""
+"""Finds the operators that a kernel set may fuse."""
 
 from collections import Counter
 from itertools import islice, pairwise
@@ -6,12 +6,12 @@ from itertools import islice, pairwise
 from appliance.program.operators import GatedActivation, LayerNorm, Linear, Operator, RmsNorm, StepProgram
 from appliance.program.slots import Slot, Span
 
-_USES = 3  # of a slot that a Linear writes and a gated activation reads, a half at a time
+_USES = 3  # uses of a slot that a Linear writes once and a gated activation reads twice, half by half
 
 
 def gates_of_linears(program: StepProgram) -> list[int]:
-    """Positions of the gated activations whose gate and up are all that the Linear before them writes, and that nobody
-    else reads: that Linear may write what they would, and leave its own output alone."""
+    """Returns the positions of gated activations that can be fused into the Linear before them: gate and up are its
+    whole output, and no other operator reads it."""
     between = {at: _between(*pair) for at, pair in enumerate(pairwise(program.operators), 1)}
     found = {at: slot.index for at, slot in between.items() if slot is not None}
     pairs = Counter(found.values())
@@ -21,13 +21,13 @@ def gates_of_linears(program: StepProgram) -> list[int]:
 
 
 def inputs_of_linears(program: StepProgram) -> list[int]:
-    """Positions of the norms and gated activations whose output the Linear behind them reads, and nobody else: it need
-    not be written as these would."""
+    """Returns the positions of norms and gated activations whose output only the next Linear reads: a kernel set may
+    write it in any form."""
     return [at for at in range(len(program.operators) - 1) if is_input_of_linear(program, at)]
 
 
 def is_input_of_linear(program: StepProgram, at: int) -> bool:
-    """Whether inputs_of_linears has this position, which is not the last."""
+    """Returns whether inputs_of_linears has this position. It must not be the last operator."""
     op, reader = program.operators[at : at + 2]
     if not isinstance(op, RmsNorm | LayerNorm | GatedActivation) or not isinstance(reader, Linear):
         return False
@@ -40,12 +40,13 @@ def is_input_of_linear(program: StepProgram, at: int) -> bool:
 
 
 def _overwrites(op: Operator, slot: Slot) -> bool:
-    """Whether it writes the whole of the slot, and reads nothing of it."""
+    """Returns whether the operator writes the whole slot and does not read it."""
     return isinstance(op, RmsNorm | LayerNorm | GatedActivation) and op.out == slot and op.slots().count(slot) == 1
 
 
 def _between(before: Operator, op: Operator) -> Slot | None:
-    """The slot that the Linear `before` fills with the gate and up of `op`; None where they are something else."""
+    """Returns the slot that the Linear `before` fills with gate and up of the gated activation `op`; None if they are
+    other operators."""
     if not isinstance(op, GatedActivation) or not isinstance(before, Linear):
         return None
     if before.bias is not None or before.activation is not None or before.accumulate:

@@ -5,8 +5,8 @@ from appliance.program.slots import Extent, whole
 
 
 def screened_head(program: StepProgram) -> Linear | None:
-    """The Linear that ends the program and alone makes its logits, with nothing but products: the largest of these can
-    be told before all are computed. None where there is no such."""
+    """Returns the last Linear if its plain products are the logits, without bias, activation or soft cap: a screen can
+    then find the largest ones before all are computed. Returns None otherwise."""
     op = program.operators[-1]
     if not isinstance(op, Linear) or op.out != whole(program.logits) or op.x.slot.extent is not Extent.SAMPLED:
         return None

@@ -1,4 +1,4 @@
-"""The C enumeration of the operators, generated from their records."""
+"""Generates the C enumeration of the operators from their records."""
 
 from appliance.program.operators import OPERATORS
 
@@ -17,7 +17,7 @@ _TAIL = """\
 
 
 def header_text() -> str:
-    """Text of kernels/include/appliance_operators.h, as committed."""
+    """Returns the text of kernels/include/appliance_operators.h, as it is committed."""
     rows = [(f"APPL_OP_{op.label().upper()} = {number},", f"/* {op.doc} */") for number, op in enumerate(OPERATORS)]
     width = max(len(name) for name, _ in rows)
     lines = "".join(f"  {name:<{width}} {comment}\n" for name, comment in rows)

@@ -1,12 +1,12 @@
 """The operators: one frozen record each, which is the typed signature that every kernel set implements.
 
 A model compiles to a StepProgram: a flat tuple of these records over numbered slots (activation buffers) and named
-weights. A kernel set binds the program once and then runs it a step at a time, so a step costs no Python an operator.
+weights. A kernel set binds the program once and then runs a step in one call, so an operator costs no Python.
 
-Extents: T tokens of the step, R rows whose logits are wanted. Widths: D hidden, H query heads, G KV heads, d head size,
+Extents: T tokens of the step, R rows whose logits are needed. Widths: D hidden, H query heads, G KV heads, d head size,
 I intermediate, V vocabulary. Activations are f32.
 
-A record is all that an operator declares: what it is for (`doc`), which fields name weights, whether it touches a
+A record is the whole declaration of an operator: its purpose (`doc`), the fields that name weights, whether it uses a
 cache, and its work. Its number in the ABI is its place in `OPERATORS` (program/header.py writes the enumeration).
 """
 
@@ -27,10 +27,10 @@ ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What all operators declare.
+    """The declarations of all operators.
 
-    matrices: fields that name weights which are kept in their planned layout. vectors: fields that name weights and
-    tables which are f32 always. Such a field may be None.
+    matrices: the fields that name weights in their planned layout. vectors: the fields that name weights and tables
+    that are always f32. Such a field may be None.
     """
 
     doc: ClassVar[str]
@@ -40,20 +40,20 @@ class Record(msgspec.Struct, frozen=True):
 
     @classmethod
     def label(cls) -> str:
-        """The operator's name in snake case: of profiles, and of the ABI."""
+        """Returns the operator's name in snake case, as in profiles and the ABI."""
         return re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     def named(self, names: tuple[str, ...]) -> Iterator[str]:
-        """The weights that the fields of these names hold."""
+        """Returns the weights that the given fields name."""
         return (name for name in (getattr(self, each) for each in names) if name is not None)
 
     def slots(self) -> list[Slot]:
-        """Every slot that the operator reads or writes."""
+        """Returns every slot that the operator reads or writes."""
         always, sometimes = _slot_getters(type(self))
         return [*always(self), *(slot for slot in sometimes(self) if slot is not None)]
 
     def work(self, forms: Forms) -> OperatorWork:
-        """What it has to do at least: nothing that counts, unless a record says otherwise."""
+        """Returns the operator's least work: none that counts, unless a record overrides this."""
         return OperatorWork(self.label())
 
 
@@ -61,7 +61,7 @@ class Record(msgspec.Struct, frozen=True):
 def _slot_getters(
     record: type[Record],
 ) -> tuple[Callable[[Record], Sequence[Slot]], Callable[[Record], Sequence[Slot | None]]]:
-    """How the slots of a record are read: those that it always has, and those that may be None."""
+    """Returns two getters of a record's slots: for those that are always set, and for those that may be None."""
     kinds = typing.get_type_hints(record)
     paths = {Slot: "{}", Span: "{}.slot"}
     always = [paths[kind].format(name) for name, kind in kinds.items() if kind in paths]
@@ -92,8 +92,8 @@ class Embed(Record, frozen=True):
 
 
 class RmsNorm(Record, frozen=True):
-    """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: residual += x first, in place, and
-    the sum is normed."""
+    """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: first residual += x in place, and then the sum is
+    normed."""
 
     doc = "RMS norm, with the residual sum"
     vectors = ("weight",)
@@ -275,8 +275,8 @@ OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their nu
 
 
 class StepProgram(msgspec.Struct, frozen=True):
-    """What a model does in one step. `logits` is the f32 [R, V] slot that the last operators fill; `caches` are what
-    operators name by number."""
+    """The operators of a model's step. `logits` is the f32 [R, V] slot that the last operators fill; operators refer to
+    `caches` by number."""
 
     operators: tuple[Operator, ...]
     slots: tuple[Slot, ...]
@@ -284,9 +284,9 @@ class StepProgram(msgspec.Struct, frozen=True):
     caches: tuple[KvShape, ...] = ()
 
     def matrices(self) -> frozenset[str]:
-        """Weights that are kept in their planned layout."""
+        """Returns the names of the weights that are kept in their planned layout."""
         return frozenset(name for op in self.operators for name in op.named(op.matrices))
 
     def vectors(self) -> frozenset[str]:
-        """Weights and tables that are f32 always."""
+        """Returns the names of the weights and tables that are always f32."""
         return frozenset(name for op in self.operators for name in op.named(op.vectors))

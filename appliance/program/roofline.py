@@ -10,7 +10,7 @@ from appliance.program.work import Forms, OperatorWork
 
 
 class Screen(NamedTuple):
-    """A copy of the output head in fewer bits, and for how many rows of logits at most it is used."""
+    """A copy of the output head in fewer bits, and the largest number of logits rows for which it is used."""
 
     size_bytes: int
     most_rows: int
@@ -18,7 +18,7 @@ class Screen(NamedTuple):
 
 
 def program_work(program: StepProgram, forms: Forms, screen: Screen | None = None) -> tuple[OperatorWork, ...]:
-    """The work of each operator, in order. A screen needs a program with a head that can have one."""
+    """Returns the work of each operator, in order. A screen needs a program whose head can have one (screened_head)."""
     works = [op.work(forms) for op in program.operators]
     if screen is not None:
         head = screened_head(program)

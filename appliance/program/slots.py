@@ -1,4 +1,4 @@
-"""Activation buffers: what operators read and write."""
+"""The activation buffers that operators read and write."""
 
 import enum
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _TYPE_BYTES: Mapping[SlotType, int] = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 class Extent(enum.StrEnum):
-    """How many rows of a slot are live in a step."""
+    """The number of rows of a slot that are live in a step."""
 
     TOKENS = "tokens"
     SAMPLED = "sampled"
@@ -32,7 +32,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Columns [start, start + width) of a slot: how fused projections are read and written in place."""
+    """Columns [start, start + width) of a slot, by which fused projections are read and written in place."""
 
     slot: Slot
     start: int
@@ -40,5 +40,5 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def whole(slot: Slot) -> Span:
-    """All columns of a slot."""
+    """Returns the span of all columns of a slot."""
     return Span(slot, 0, slot.width)

@@ -1,7 +1,7 @@
-"""Taking packed bits apart, fast in numpy: whole arrays of 64-bit words, and short runs of bytes copied as one element.
+"""Unpacks bits fast in numpy: with whole arrays of 64-bit words, and short runs of bytes copied as one element.
 
-numpy handles a short inner dimension (16 or 32 bytes of every block) an element at a time, ten times slower than a
-record of that many bytes. So runs are gathered and placed as records, and arithmetic sees flat arrays only.
+numpy handles a short inner dimension (16 or 32 bytes of every block) element by element, ten times slower than a record
+of that many bytes. So runs are gathered and placed as records, and arithmetic is done only on flat arrays.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def gather(blocks: Array, name: str) -> Array:
-    """The bytes of one field of all blocks, contiguous: uint8 [*blocks.shape, *field shape]."""
+    """Returns the bytes of one field of all blocks, contiguous: uint8 [*blocks.shape, *field shape]."""
     kind, offset = (blocks.dtype.fields or {})[name][:2]
     run: Any = {
         "names": ["run"],
@@ -25,7 +25,7 @@ def gather(blocks: Array, name: str) -> Array:
 
 
 def split(packed: Array, num_bits: int, run: int) -> Array:
-    """Contiguous bytes [..., run] -> values [..., 8 / num_bits, run]: first the lowest bits of all bytes of a run."""
+    """Splits contiguous bytes [..., run] into values [..., 8 / num_bits, run]: first the lowest bits of all bytes."""
     words = packed.reshape(-1).view(np.uint64)
     mask = np.uint64(0x0101010101010101 * ((1 << num_bits) - 1))
     num_parts = 8 // num_bits
@@ -38,6 +38,6 @@ def split(packed: Array, num_bits: int, run: int) -> Array:
 
 
 def shifted(values: Array, num_bits: int) -> Array:
-    """Contiguous bytes, each shifted left. The bits that leave a byte must be zero."""
+    """Shifts each of the contiguous bytes left. The bits that leave a byte must be zero."""
     words = values.reshape(-1).view(np.uint64)
     return (words << np.uint64(num_bits)).view(np.uint8).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""GGUF types of 32 elements a block: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
+"""Reads GGUF types with 32 elements per block: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0.
 
 Block layouts are those of ggml-common.h (block_q4_0 and so on): f16 scale `d`, f16 minimum `m` in the _1 types, the
 fifth bits of all elements `h`, then nibbles: byte j holds element j low and element j + 16 high.
@@ -43,7 +43,7 @@ def read_q8_0(raw: Array) -> Groups:
 
 
 def _groups(blocks: Array, codes: Array, bits: int, zero: int) -> Groups:
-    """blocks [N, K / 32], codes of as many blocks."""
+    """Makes groups of blocks [N, K / 32] and their codes."""
     has_minimum = "m" in (blocks.dtype.names or ())
     return Groups(
         codes=codes.reshape(blocks.shape[0], -1),
@@ -56,10 +56,10 @@ def _groups(blocks: Array, codes: Array, bits: int, zero: int) -> Groups:
 
 
 def _nibbles(blocks: Array) -> Array:
-    """uint8 [N * K]: of each block the low nibbles, then the high ones."""
+    """Returns uint8 [N * K]: for each block the low nibbles, then the high ones."""
     return split(gather(blocks, "q"), 4, 16).reshape(-1)
 
 
 def _fifth_bits(blocks: Array) -> Array:
-    """uint8 [N * K], each 0 or 16."""
+    """Returns the fifth bits, uint8 [N * K], each 0 or 16."""
     return shifted(np.unpackbits(gather(blocks, "h").reshape(-1), bitorder="little"), 4)

@@ -1,6 +1,6 @@
-"""Codes with scales in tensors of their own, as compressed-tensors stores them: int8, or 4 and 8 bits in int32 words.
+"""Reads codes with separate scale tensors, as compressed-tensors stores them: int8, or 4 and 8 bits in int32 words.
 
-A word holds codes lowest bits first, so that in memory they are bytes in order, and of 4 bits the low half first.
+A word holds codes lowest bits first, so that in memory they are bytes in order; of 4-bit codes, the low half is first.
 Packed codes are unsigned, q + 2^(bits - 1). An element is (q - zero point) * scale.
 """
 
@@ -20,13 +20,14 @@ Rows = slice | np.ndarray[Any, np.dtype[np.intp]]  # of the stored matrix
 
 @dataclass(frozen=True, slots=True)
 class CodeTensors:
-    """One matrix as its checkpoint has it: `tensor` and where its parts' bytes are."""
+    """One matrix as stored in its checkpoint: `tensor`, and the bytes of its parts."""
 
     tensor: TensorFacts
     read: Callable[[str], Array]  # the stored bytes of a part, by name
 
     def groups(self, stored: Array, rows: Rows) -> Groups:
-        """`stored`: the bytes [n, row bytes] of these rows. Raises FormatError where a scale is not finite."""
+        """Returns the groups of some rows. `stored`: their bytes [n, row bytes]. Raises FormatError if a scale is not
+        finite."""
         num_columns, bits = self.tensor.shape[1], _bits(self.tensor)
         codes = _unpacked(stored, bits)[:, :num_columns]
         if bits == 8:
@@ -44,7 +45,7 @@ class CodeTensors:
         )
 
     def _scales(self, rows: Rows, num_rows: int) -> Array:
-        """f32 [n, groups]; one scale of a whole matrix is repeated."""
+        """Returns the scales f32 [n, groups]; a single scale of a whole matrix is repeated."""
         scale = self.tensor.scale
         assert scale is not None, "codes are read with their scales"
         raw = self.read(scale.name).view(ELEMENT_TYPES[scale.storage])
@@ -58,7 +59,7 @@ class CodeTensors:
         return scales
 
     def _zero_points(self, rows: Rows, scale: Array) -> Array | None:
-        """f32 [n, groups] of signed zero points. A packed word holds those of several rows, of one group."""
+        """Returns the signed zero points f32 [n, groups]. A packed word holds those of several rows for one group."""
         part, num_rows = self.tensor.zero_point, self.tensor.shape[0]
         if part is None:
             return None
@@ -79,7 +80,7 @@ def _bits(tensor: TensorFacts) -> int:
 
 
 def _unpacked(raw: Array, bits: int) -> Array:
-    """Bytes [n, b] -> unsigned codes [n, b * 8 / bits]."""
+    """Unpacks bytes [n, b] to unsigned codes [n, b * 8 / bits]."""
     if bits == 8:
         return raw
     return np.stack((raw & 15, raw >> 4), axis=-1).reshape(len(raw), -1)

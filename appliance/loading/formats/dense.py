@@ -17,14 +17,14 @@ ELEMENT_TYPES: dict[str, np.dtype[Any]] = {
 
 
 def widen(values: Array, storage: str) -> Array:
-    """f32 of elements as stored (bf16 as uint16)."""
+    """Converts stored elements (bf16 as uint16) to f32."""
     if storage == "bf16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)
 
 
 def narrow(values: Array, layout: str) -> Array:
-    """f32 rounded to nearest even. Raises FormatError when a finite value leaves the range of f16."""
+    """Rounds f32 to nearest even. Raises FormatError if a finite value is out of the range of f16."""
     if layout == "f32":
         return np.ascontiguousarray(values, np.float32)
     if layout == "bf16":
@@ -37,7 +37,7 @@ def narrow(values: Array, layout: str) -> Array:
 
 
 def round_to_bf16(values: Array) -> Array:
-    """The upper halves of f32, as uint16, rounded to nearest even; a NaN stays one."""
+    """Returns the upper halves of f32 as uint16, rounded to nearest even; a NaN stays a NaN."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = bits >> 16
     rounded &= 1
@@ -52,6 +52,6 @@ def round_to_bf16(values: Array) -> Array:
 
 
 def dense_weight(data: Array, layout: str) -> CanonicalWeight:
-    """data [N, K], or a vector, in the layout's element type."""
+    """Makes a canonical weight of data [N, K], or of a vector, in the layout's element type."""
     rows, columns = data.shape if data.ndim == 2 else (1, data.size)
     return CanonicalWeight(Layout(layout), rows, columns, data.reshape(rows, columns))

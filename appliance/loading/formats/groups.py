@@ -1,4 +1,4 @@
-"""Grouped integers: the common ground between stored block types and the canonical integer layouts."""
+"""Grouped integers: the common form between stored block types and the canonical integer layouts."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from appliance.loading.formats.bits import Array
 
 
 class FormatError(ValueError):
-    """A tensor cannot take the form that was planned for it."""
+    """A tensor cannot be converted to its planned form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Groups:
     """Some rows of a matrix, exactly as stored: an element is (code - zero) * scale + offset.
 
     codes: uint8 [N, K], of `bits` bits; or int8 [N, K] with zero 0. scale, offset: f32 [N, K / group_size].
-    sub_scale, sub_offset: int8 [N, K / sub_group_size], which scale and offset are times, where groups have sub-groups;
-        such groups have a zero or offsets, not both.
+    sub_scale, sub_offset: int8 [N, K / sub_group_size], factors of scale and offset if groups have sub-groups; such
+        groups have a zero or offsets, not both.
     """
 
     codes: Array
@@ -33,7 +33,7 @@ class Groups:
     sub_group_size: int | None = None
 
     def dequantize(self) -> Array:
-        """f32 [N, K]."""
+        """Returns the elements, f32 [N, K]."""
         num_rows = self.codes.shape[0]
         values = self.codes.astype(np.float32).reshape(num_rows, -1, self.sub_group_size or self.group_size)
         values -= np.float32(self.zero)
@@ -43,7 +43,7 @@ class Groups:
         return values.reshape(num_rows, -1)
 
     def to_form(self, form: WeightForm) -> CanonicalWeight:
-        """The canonical weight. Raises FormatError when the form cannot hold the codes, or f16 the scales."""
+        """Returns the canonical weight. Raises FormatError if the form cannot hold the codes, or f16 not the scales."""
         if (form.group_size, form.sub_group_size) != (self.group_size, self.sub_group_size):
             own, wanted = _sizes(self.group_size, self.sub_group_size), _sizes(form.group_size, form.sub_group_size)
             raise FormatError(f"groups of {own} do not become {form.layout} in groups of {wanted}")
@@ -59,7 +59,7 @@ class Groups:
         return self._weight(form, data, self.offset)
 
     def _centred(self, form: WeightForm) -> CanonicalWeight:
-        """Signed codes are moved to the layout's centre, where kernels need no offsets."""
+        """Moves signed codes to the layout's centre, so that kernels need no offsets."""
         if self.bits > form.element_bits:
             raise FormatError(f"{self.bits}-bit codes do not fit {form.layout}")
         zero, codes = self.zero, self.codes
@@ -86,7 +86,7 @@ class Groups:
 
 
 def _products(scale: Array, factors: Array | None) -> Array:
-    """f32 [N, groups], or of sub-groups where these have factors."""
+    """Returns f32 [N, groups], or one for each sub-group if there are `factors`."""
     if factors is None:
         return scale
     products: Array = scale[..., None] * factors.reshape(*scale.shape, -1)
@@ -98,7 +98,7 @@ def _sizes(group_size: int | None, sub_group_size: int | None) -> str:
 
 
 def _pairs(codes: Array) -> Array:
-    """Two codes a byte, the first low."""
+    """Packs two 4-bit codes into each byte, the first one low."""
     words = np.ascontiguousarray(codes).view(np.uint16)  # little-endian: the first of two codes is the low byte
     return (words | (words >> 4)).astype(np.uint8)
 
@@ -108,7 +108,7 @@ def _to_f32(values: Array) -> Array:
 
 
 def to_f16(values: Array) -> Array:
-    """Rounded to nearest. Raises FormatError where that is not finite."""
+    """Rounds to nearest. Raises FormatError if the result is not finite."""
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float16)
     if not np.isfinite(rounded).all():

@@ -1,4 +1,4 @@
-"""GGUF k-quants: super-blocks of 256 elements in groups of 16 or 32: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
+"""Reads GGUF k-quants, super-blocks of 256 elements in groups of 16 or 32: Q2_K, Q3_K, Q4_K, Q5_K, Q6_K.
 
 Block layouts are those of ggml-common.h (block_q2_K and so on); the order of elements is that of dequantize_row_q2_K
 and its siblings in ggml-quants.c. The scale of a group of 16 or 32 is the product of the block's f16 and a small
@@ -50,7 +50,8 @@ def read_q6_k(raw: Array) -> Groups:
 
 
 def _groups(blocks: Array, codes: Array, bits: int, zero: int, scales: Array, minima: Array | None) -> Groups:
-    """codes [N, K / 256, ...]; scales and minima integers [N, K / 256, sub-groups]. Minima are subtracted."""
+    """Makes groups of codes [N, K / 256, ...] with integer scales and minima [N, K / 256, sub-groups]; minima are
+    subtracted."""
     num_rows = blocks.shape[0]
     return Groups(
         codes=codes.reshape(num_rows, -1),
@@ -66,7 +67,7 @@ def _groups(blocks: Array, codes: Array, bits: int, zero: int, scales: Array, mi
 
 
 def _six_bit_scales(packed: Array) -> tuple[Array, Array]:
-    """12 bytes -> eight 6-bit scales and eight 6-bit minima (get_scale_min_k4 in ggml-quants.c)."""
+    """Unpacks 12 bytes to eight 6-bit scales and eight 6-bit minima (get_scale_min_k4 in ggml-quants.c)."""
     first, second, third = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
     scales = np.concatenate((first & 63, (third & 15) | ((first >> 6) << 4)), axis=-1)
     minima = np.concatenate((second & 63, (third >> 4) | ((second >> 6) << 4)), axis=-1)
@@ -74,7 +75,7 @@ def _six_bit_scales(packed: Array) -> tuple[Array, Array]:
 
 
 def _q3_scales(packed: Array) -> Array:
-    """12 bytes -> sixteen signed 6-bit scales."""
+    """Unpacks 12 bytes to sixteen signed 6-bit scales."""
     low = np.concatenate((packed[..., :8] & 15, packed[..., :8] >> 4), axis=-1)
     high = np.concatenate([(packed[..., 8:] >> shift) & 3 for shift in (0, 2, 4, 6)], axis=-1)
     signed: Array = (low | (high << 4)).astype(np.int8)

@@ -1,4 +1,4 @@
-"""Quantization of dense weights while loading: int8 without offsets, int4 with them, both round to nearest."""
+"""Quantizes dense weights while loading: int8 without offsets, int4 with them, both rounded to nearest."""
 
 import numpy as np
 
@@ -9,7 +9,10 @@ from appliance.loading.formats.groups import FormatError, Groups, to_f16
 
 
 def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
-    """values f32 [N, K]. Scales are rounded to f16 first, so that codes are the nearest for the scale that is kept."""
+    """Quantizes values f32 [N, K]. Scales are rounded to f16 first, so that codes are nearest for the stored scale.
+
+    Raises FormatError if the columns do not divide into groups, or a value is not finite.
+    """
     group_size = form.group_size or values.shape[1]
     if values.shape[1] % group_size:
         raise FormatError(f"{values.shape[1]} columns do not divide into groups of {group_size}")
@@ -35,10 +38,10 @@ def _to_int4(grouped: Array) -> Groups:
 
 
 def _kept(values: Array) -> Array:
-    """What f16 keeps of the values, as f32."""
+    """Rounds the values to f16, and returns them as f32."""
     return to_f16(values).astype(np.float32)
 
 
 def _inverse(scale: Array) -> Array:
-    """1 / scale, and zero where the scale is zero."""
+    """Returns 1 / scale; zero where the scale is zero."""
     return np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)

@@ -1,4 +1,4 @@
-"""From stored rows to one canonical weight: every format, joins along rows, and bounded memory."""
+"""Translates stored rows to one canonical weight, for every format, with joins along rows and in bounded memory."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -18,8 +18,8 @@ from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow,
 from appliance.loading.formats.groups import FormatError, Groups
 from appliance.loading.formats.rounding import quantize
 
-VERSION = 3  # raised when a canonical weight of the same checkpoint changes: kept packed weights are then made anew
-CHUNK_ELEMENTS = 1 << 18  # translated at a time: temporaries stay near the caches
+VERSION = 3  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
+CHUNK_ELEMENTS = 1 << 18  # translated at a time, so that temporaries fit in the processor's caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
     "q4_0": blocks32.read_q4_0,
@@ -37,10 +37,10 @@ DENSE_LAYOUTS = ("f32", "f16", "bf16")
 
 
 class StoredRows:
-    """One checkpoint tensor as the rows that the decoder wants, after the source's transform and slice.
+    """One checkpoint tensor as the rows that the decoder needs, after the source's transform and slice.
 
     A vector is a column: each element is a row. `read` gives the stored bytes of the tensor and of its parts, by name.
-    Raises FormatError where tensor and source do not go together.
+    Raises FormatError if tensor and source do not match.
     """
 
     def __init__(self, tensor: TensorFacts, source: WeightSource, read: Callable[[str], Array]) -> None:
@@ -62,11 +62,11 @@ class StoredRows:
         return _is_quantized(self._tensor)
 
     def stored(self, start: int, stop: int) -> Array:
-        """Rows as the file has them: bytes of quantized types, else elements."""
+        """Returns rows as stored: bytes of quantized types, else elements."""
         return self._rows[self._places(start, stop)]
 
     def groups(self, start: int, stop: int) -> Groups:
-        """Rows of a quantized type."""
+        """Returns rows of a quantized type."""
         if self._codes is None:
             return BLOCK_READERS[self.storage](self.stored(start, stop))
         return self._codes.groups(self.stored(start, stop), self._places(start, stop))
@@ -76,13 +76,13 @@ class StoredRows:
         return window if self._order is None else self._order[window]
 
     def is_plain(self, layout: str) -> bool:
-        """True when the mapped bytes already are the dense layout."""
+        """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
         unchanged = self._order is None and not self._adds_one
         return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
 
     def values(self, start: int, stop: int) -> Array:
-        """f32 rows. Quantized types are dequantized."""
+        """Returns f32 rows. Quantized types are dequantized."""
         if self.is_quantized:
             return self.groups(start, stop).dequantize()
         values = widen(self.stored(start, stop), self.storage)
@@ -92,7 +92,7 @@ class StoredRows:
 def translate_matrix(
     parts: Sequence[StoredRows], form: WeightForm, num_columns: int, start: int = 0, stop: int | None = None
 ) -> CanonicalWeight:
-    """Rows [start, stop) of the parts under each other, in `form`; a single part that has the form comes as a view."""
+    """Returns rows [start, stop) of the joined parts in `form`; a single part that has the form already is a view."""
     stop = sum(len(part) for part in parts) if stop is None else stop
     if len(parts) == 1 and parts[0].is_plain(form.layout):
         return dense_weight(parts[0].stored(start, stop), form.layout)
@@ -100,7 +100,7 @@ def translate_matrix(
         form = replace(form, group_size=num_columns)
     whole = _empty(form, stop - start, num_columns)
     chunk = max(1, CHUNK_ELEMENTS // num_columns)
-    first = 0  # row of the part that is looked at
+    first = 0  # the first row of the current part
     for part in parts:
         begin, end = max(start - first, 0), min(stop - first, len(part))
         for row in range(begin, end, chunk):
@@ -110,7 +110,7 @@ def translate_matrix(
 
 
 def translate_vector(parts: Sequence[StoredRows]) -> CanonicalWeight:
-    """The parts after each other, as f32 [1, N]."""
+    """Returns the joined parts as f32 [1, N]."""
     values = [part.values(0, len(part)).reshape(-1) for part in parts]
     return dense_weight(values[0] if len(values) == 1 else np.concatenate(values), "f32")
 
@@ -145,7 +145,7 @@ def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> 
 
 
 def _head_order(num_rows: int, num_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Stored row of each row: undoes llama.cpp's permutation (LlamaModel.permute in its converter)."""
+    """Returns the stored row of each row: it reverses llama.cpp's permutation (LlamaModel.permute in its converter)."""
     if num_heads <= 0 or num_rows % (2 * num_heads):
         raise FormatError(f"{num_rows} rows do not divide into {num_heads} heads with paired rows")
     stored = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
