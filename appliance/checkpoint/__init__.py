@@ -1,6 +1,6 @@
-"""What a checkpoint is, where it comes from, and its bytes. No torch, no transformers.
+"""Checkpoints: their facts, their sources, and their bytes. No torch, no transformers.
 
-Reading headers needs no numpy, so that planning starts quickly; `reader`, which does, is imported where it is used.
+Reading headers needs no numpy, so that planning starts quickly; `reader` needs it and is imported where it is used.
 """
 
 from appliance.checkpoint.config import ConfigFacts, LayerFacts, derive_geometry, normalize_config

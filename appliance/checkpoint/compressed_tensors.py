@@ -1,9 +1,9 @@
-"""Checkpoints that the compressed-tensors library wrote: the tensors that make up one matrix become one TensorFacts.
+"""Reads checkpoints of the compressed-tensors library: the tensors that form one matrix become one TensorFacts.
 
 A quantized matrix is stored as `weight` (int8) or `weight_packed` (int32 words of 4- or 8-bit codes, lowest bits first,
-with `weight_shape`), with `weight_scale` and, where zero is no code's middle, `weight_zero_point`. Bits and groups are
-read off the shapes; the config is read for what would change the arithmetic and cannot be seen there. Formats and names
-are those of compressed_tensors.compressors (pack_quantized, naive_quantized), version 0.20.
+with `weight_shape`), with `weight_scale` and, if it is not symmetric, `weight_zero_point`. Bits and groups follow from
+the shapes; the config is read only for options that change the arithmetic and that shapes do not show. Formats and
+names are those of compressed_tensors.compressors (pack_quantized, naive_quantized), version 0.20.
 """
 
 import math
@@ -27,9 +27,10 @@ _CODE_BITS: Final = (4, 8)
 
 
 def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[TensorFacts]) -> tuple[TensorFacts, ...]:
-    """The tensors with every quantized matrix as one, named `<module>.weight`. `config`: its quantization_config.
+    """Returns the tensors with every quantized matrix joined into one, named `<module>.weight`. `config`: the
+    quantization_config.
 
-    Raises CheckpointError naming the field or tensor that is not in this version, or that does not fit its neighbours.
+    Raises CheckpointError naming a field or tensor that this version does not support, or tensors that do not match.
     """
     _check_config(config)
     stored = {tensor.name: tensor for tensor in tensors}
@@ -80,7 +81,7 @@ def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, Tens
 
 
 def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) -> tuple[int, int]:
-    """The two numbers of `weight_shape`: the only tensor whose data is read here."""
+    """Returns the two numbers of `weight_shape`, the only tensor whose data is read here."""
     if shape is None or shape.shape != (2,) or shape.storage not in ("i32", "i64"):
         raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of two integers")
     try:
@@ -105,7 +106,7 @@ def _packed_bits(packed: TensorFacts, rows: int, columns: int) -> int:
 
 
 def _group(scale: TensorFacts, rows: int, columns: int) -> str:
-    """How many columns share a scale, as storages are named: `channel` is all, also where all rows share one."""
+    """Returns how many columns share a scale, as in names of storages: `channel` is all, also if all rows share one."""
     if scale.storage not in _SCALE_TYPES:
         raise CheckpointError(
             scale.file, f"tensor {scale.name!r} is {scale.storage}", f"read: {', '.join(_SCALE_TYPES)}"
@@ -125,7 +126,7 @@ def _group(scale: TensorFacts, rows: int, columns: int) -> str:
 
 
 def _check_zero_point(tensor: TensorFacts, scale: TensorFacts, bits: int, rows: int) -> None:
-    """One int8 beside every scale, or int32 words that hold the codes of several rows, lowest bits first."""
+    """Checks for one int8 for every scale, or int32 words with the codes of several rows, lowest bits first."""
     is_alike = math.prod(tensor.shape) == math.prod(scale.shape) in (1, rows) or tensor.shape == scale.shape
     words = (-(-rows * bits // 32), math.prod(scale.shape) // rows)
     if not (is_alike if tensor.storage == "i8" else tensor.storage == "i32" and tensor.shape == words):

@@ -1,8 +1,8 @@
-"""One typed view of a Hugging Face config, whatever its age.
+"""The typed view of a Hugging Face config of any version.
 
-Transformers 5 writes `rope_parameters` and `layer_types`; older configs say `rope_theta`, `rope_scaling` and one of
+Transformers 5 writes `rope_parameters` and `layer_types`; older configs have `rope_theta`, `rope_scaling` and one of
 several switches for sliding windows; GGUF metadata is translated into the older form. Planning and models read this
-view, so that the ages are told apart in one place. Defaults are those of the transformers configuration classes.
+view, so only this module knows the versions. Defaults are those of the transformers configuration classes.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None  # tokens a query sees, itself included; None is full attention
-    rope: RopeFacts | None  # None where positions are learned
+    rope: RopeFacts | None  # None if positions are learned
 
 
 class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decoder's config says, with every default filled in. None means "the model has none"."""
+    """A decoder's config with every default filled in. None means "the model has none"."""
 
     model_type: str
     num_layers: int
@@ -31,11 +31,11 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     vocab_size: int
-    max_position: int  # scaled by the rotary scaling where that extends the context
+    max_position: int  # scaled by the rotary scaling if that extends the context
     norm_eps: float
     activation: str  # as transformers names it: "silu", "gelu_pytorch_tanh", "gelu_new"
     tie_embeddings: bool
-    attention_bias: bool  # of the query, key and value projections
+    attention_bias: bool  # for the query, key and value projections
     attention_out_bias: bool
     mlp_bias: bool
     query_pre_attn_scalar: float  # attention scores are multiplied by this to the power -1/2
@@ -46,7 +46,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerFacts, ...]
 
 
-# Only what configs on the hub leave out because the transformers class has it as a default.
+# Only values that configs on the hub leave out because they are the defaults of the transformers class.
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "gemma2": {
         "head_dim": 256,
@@ -104,13 +104,13 @@ _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
 
 class _Fields:
-    """Typed look-ups in a config: aliases, then defaults; a wrong type is an error that names the key."""
+    """Typed lookups in a config: aliases, then defaults; a wrong type is an error that names the key."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.values: dict[str, Any] = {"model_type": config.get("model_type")}
         self.model_type = self.text("model_type", "")
         self.values = _DEFAULTS.get(self.model_type, {}) | {k: v for k, v in config.items() if v is not None}
-        # An explicit null is an answer where null means "none" and not "the default".
+        # For these keys an explicit null means "none", not "the default".
         for key in ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping"):
             if key in config and config[key] is None:
                 self.values.pop(key, None)
@@ -122,7 +122,7 @@ class _Fields:
         return None
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`; the default may be less."""
+        """Returns a whole number of at least `least`; the default may be less. Raises CheckpointError."""
         value = self.get(key)
         if value is None and default is not None:
             return default
@@ -133,7 +133,7 @@ class _Fields:
         return value
 
     def positive(self, key: str) -> float | None:
-        """A number above zero; None where there is none."""
+        """Returns a number above zero; None if there is none. Raises CheckpointError."""
         value = self.get(key)
         return None if value is None else positive_of({key: value}, key, 1.0)
 
@@ -151,9 +151,9 @@ class _Fields:
 
 
 def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
-    """The typed view of a config. A multimodal config is read through its `text_config`.
+    """Returns the typed view of a config. A multimodal config is read through its `text_config`.
 
-    Raises CheckpointError naming the key when one is missing, has a wrong type or an unknown value.
+    Raises CheckpointError naming a key that is missing, or has a wrong type or an unknown value.
     """
     fields = _Fields(text_config(config))
     num_heads, hidden_size = fields.count("num_attention_heads"), fields.count("hidden_size")
@@ -200,7 +200,7 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part of a config."""
+    """Returns the language model's part of a config."""
     inner = config.get("text_config")
     if inner is None:
         return config
@@ -208,7 +208,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def derive_geometry(config: ConfigFacts) -> Geometry:
-    """The sizes that planning needs; layers with one window share a group, in the order of their first layer."""
+    """Returns the sizes that planning needs. Layers with equal windows form a group, ordered by their first layer."""
     windows = dict.fromkeys(layer.window for layer in config.layers)
     return Geometry(
         num_layers=config.num_layers,
@@ -235,7 +235,7 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
 
 
 def _has_out_bias(fields: _Fields) -> bool:
-    """Qwen 2 has biases on its query, key and value only; elsewhere `attention_bias` covers the output too."""
+    """Returns whether the output projection has a bias: `attention_bias` covers it too, except for Qwen 2."""
     if fields.get("attention_out_bias") is not None:
         return fields.flag("attention_out_bias")
     return fields.flag("attention_bias") and not fields.model_type.startswith("qwen2")
@@ -257,7 +257,7 @@ def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
 
 
 def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
-    """The context the checkpoint claims: scaled where the config gives the length before scaling (vLLM's rule)."""
+    """Returns the context length: scaled if the config gives the length before scaling (vLLM's rule)."""
     claimed = fields.count("max_position_embeddings")
     rope = ropes.get("full_attention")
     if rope is None or rope.kind not in _EXTENDED_BY_ROPE or fields.model_type.startswith("gemma3"):
@@ -266,7 +266,7 @@ def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
         claimed = int(number_of(rope.parameters, "original_max_position_embeddings", claimed))
     factor = number_of(rope.parameters, "factor", 1.0)
     if factor <= 0:
-        return claimed  # no rotation has such a factor, which the model's family says
+        return claimed  # the model's family refuses such a factor
     scaled = int(claimed * factor)
     if not 0 < scaled < MAX_COUNT:
         raise CheckpointError("config.json", f"the rotary scaling makes a context of {scaled} tokens")

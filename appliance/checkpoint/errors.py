@@ -4,7 +4,7 @@ from appliance.base.errors import ApplianceError
 
 
 class CheckpointError(ApplianceError):
-    """A checkpoint cannot be used: where it is, what is wrong, and what would help."""
+    """A checkpoint cannot be used. The message names the file and the problem; the hint says what would help."""
 
     def __init__(self, where: str, problem: str, hint: str | None = None) -> None:
         super().__init__(f"{where}: {problem}", hint=hint)

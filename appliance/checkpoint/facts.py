@@ -1,4 +1,4 @@
-"""ModelFacts: what a checkpoint is, read from its headers alone. No tensor data is touched to make one."""
+"""ModelFacts: the description of a checkpoint, read only from its headers, without tensor data."""
 
 from typing import Any, Literal
 
@@ -6,8 +6,8 @@ import msgspec
 
 CheckpointFormat = Literal["safetensors", "gguf"]
 
-# How one tensor is stored. Plain types; the GGUF block types under ggml's own names; then codes with their scales in
-# tensors of their own: one for each row (channel) or group of columns, and with zero points (_zp) or symmetric.
+# The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
+# tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric.
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
@@ -19,7 +19,7 @@ Storage = Literal[
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # the Hugging Face name, also for GGUF (translated)
-    stored_name: str  # as the file spells it
+    stored_name: str  # the name in the file
     shape: tuple[int, ...]  # row-major, outermost first: a linear weight is (out_features, in_features)
     storage: Storage
     file: str  # relative to the checkpoint root
@@ -30,22 +30,22 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> "tuple[TensorFacts, ...]":
-        """This tensor, and those it is nothing without."""
+        """This tensor, and its scale and zero point if it has them."""
         return tuple(tensor for tensor in (self, self.scale, self.zero_point) if tensor is not None)
 
     @property
     def is_packed(self) -> bool:
-        """True of codes in int32 words."""
+        """The tensor has codes in int32 words."""
         return self.stored_name.endswith(".weight_packed")
 
     @property
     def stored_bytes(self) -> int:
-        """Of all parts."""
+        """The stored bytes of all parts."""
         return sum(part.size_bytes for part in self.parts)
 
 
 class AttentionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers whose KV cache has one shape and one reach. `window` is in tokens; None is full attention."""
+    """Layers whose KV caches have the same shape and window. `window` is in tokens; None is full attention."""
 
     layers: tuple[int, ...]
     num_kv_heads: int
@@ -54,7 +54,7 @@ class AttentionGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Geometry(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes that planning needs, whatever the family."""
+    """The sizes that planning needs, for every family."""
 
     num_layers: int
     hidden_size: int
@@ -63,7 +63,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True):
     num_kv_heads: int
     head_dim: int
     vocab_size: int
-    max_position: int  # the longest context the checkpoint claims
+    max_position: int  # the longest context, according to the checkpoint
     num_experts: int  # 0 for a dense model
     num_experts_per_token: int
     tie_embeddings: bool
@@ -71,7 +71,7 @@ class Geometry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A value of a checkpoint that cannot be, and is read as if it were not there."""
+    """An impossible value in a checkpoint, which is ignored."""
 
     file: str
     field: str
@@ -92,7 +92,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a file stores weights otherwise than the Hugging Face module computes with them."""
+    """The ways in which a file's weights differ from those of the Hugging Face module."""
 
     interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama")
     norm_includes_one: bool = False  # Gemma norm weights already hold 1 + w (GGUF)
@@ -110,7 +110,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[TensorFacts, ...]
     stored: StoredConventions
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
-    header_sha256: str  # over every header byte that decided the above
+    header_sha256: str  # over every header byte from which the above was read
 
     @property
     def size_bytes(self) -> int:

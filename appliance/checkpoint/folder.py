@@ -1,4 +1,4 @@
-"""ModelFacts of a Hugging Face folder: config, generation config, tokenizer files and safetensors headers."""
+"""Reads ModelFacts of a Hugging Face folder: config, generation config, tokenizer files and safetensors headers."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ _GPT2: Final = "GPT2LMHeadModel"
 
 
 def read_folder_facts(root: Path) -> ModelFacts:
-    """Facts of a folder that holds config.json and safetensors. Raises CheckpointError."""
+    """Reads the facts of a folder that holds config.json and safetensors. Raises CheckpointError."""
     digest = hashlib.sha256()
     config = _json(root, "config.json", digest)
     if config is None:
@@ -56,7 +56,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
 
 
 def _json(root: Path, name: str, digest: "hashlib._Hash") -> dict[str, Any] | None:
-    """The object in root/name, added to the digest; None when there is no such file."""
+    """Reads the object in root/name, and adds its bytes to the digest; None if there is no such file."""
     path = root / name
     if not path.is_file():
         return None
@@ -86,7 +86,7 @@ def _architecture(config: dict[str, Any]) -> str:
 
 
 def _with_gpt2_prefix(tensor: TensorFacts) -> TensorFacts:
-    """The first GPT-2 checkpoints were saved from the inner module: their names lack its prefix."""
+    """Adds the prefix that old GPT-2 checkpoints lack, as they were saved from the inner module."""
     if tensor.name.startswith(("transformer.", "lm_head.")):
         return tensor
     return TensorFacts(
@@ -101,7 +101,7 @@ def _with_gpt2_prefix(tensor: TensorFacts) -> TensorFacts:
 
 
 def _quantization(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The checkpoint's own method and what its config says of it."""
+    """Returns the checkpoint's quantization method, and the config of it."""
     section = config.get("quantization_config") or text_config(config).get("quantization_config")
     if section is None:
         return None, {}
@@ -122,7 +122,7 @@ def _tokenizer(
         kind = "sentencepiece" if (root / "tokenizer.model").is_file() else "none"
     ids, files = TokenIds(vocab_size), {"generation_config.json": generation, "config.json": text_config(config)}
     eos = ids.first_stated("eos_token_id", files)
-    # vLLM ends at the tokenizer's own token too: fine-tunes often bring a new one and an old generation config.
+    # vLLM stops at the tokenizer's own token too: fine-tunes often have a new one beside an old generation config.
     own = id_of(settings.get("eos_token"), settings.get("added_tokens_decoder"))
     eos += [each for each in ids.several("tokenizer_config.json", "eos_token", own) if each not in eos]
     return TokenizerFacts(
@@ -130,14 +130,14 @@ def _tokenizer(
         chat_template=_chat_template(root, settings, digest),
         bos_token_id=next(iter(ids.first_stated("bos_token_id", files)), None),
         eos_token_ids=tuple(eos),
-        # tokenizer.json adds it in its own post-processor; sentencepiece tokenizers add it unless told not to
+        # tokenizer.json adds BOS in its own post-processor; sentencepiece tokenizers add it by default
         add_bos=bool(settings.get("add_bos_token", kind == "sentencepiece")),
         left_out=tuple(ids.left_out),
     )
 
 
 def _chat_template(root: Path, settings: dict[str, Any], digest: "hashlib._Hash") -> str | None:
-    """In transformers' order: chat_template.jinja, chat_template.json, then tokenizer_config.json."""
+    """Reads the template in transformers' order: chat_template.jinja, chat_template.json, tokenizer_config.json."""
     jinja = root / "chat_template.jinja"
     if jinja.is_file():
         raw = jinja.read_bytes()

@@ -1,7 +1,7 @@
-"""Reading GGUF headers (versions 2 and 3), following the format's specification in ggml's docs/gguf.md.
+"""Reads GGUF headers (versions 2 and 3), by the specification in ggml's docs/gguf.md.
 
-Files are hostile until proven otherwise: every length is checked against the file before it is used, and counts are
-bounded, so that a broken file gives a CheckpointError and never a crash or a huge allocation.
+Files are not trusted: every length is checked against the file before it is used, and counts are bounded, so that a
+broken file gives a CheckpointError and never a crash or a huge allocation.
 """
 
 import mmap
@@ -41,7 +41,7 @@ class GgufFile:
     """An open GGUF header. Large arrays in `metadata` are LazyArray views that stay valid until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError when the file is not a GGUF file that this reader understands."""
+        """Reads the header. Raises CheckpointError if this reader does not understand the file."""
         self.path = path
         self._map = _map_file(path)
         try:
@@ -57,11 +57,11 @@ class GgufFile:
 
     @property
     def header(self) -> memoryview:
-        """The bytes that decided everything read here. Release it before `close`."""
+        """Returns all bytes that were read here. Release the view before `close`."""
         return memoryview(self._map)[: self.header_bytes]
 
     def read(self, tensor: GgufTensor) -> bytes:
-        """A copy of one tensor's bytes. Meant for the few small tensors that are really metadata."""
+        """Returns a copy of one tensor's bytes, for the few small tensors that are really metadata."""
         return self._map[tensor.offset_bytes : tensor.offset_bytes + tensor.size_bytes]
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 def _preamble(cursor: Cursor) -> tuple[int, int, int]:
-    """Version, number of tensors, number of metadata entries."""
+    """Reads the version, the number of tensors and the number of metadata entries."""
     if (magic := cursor.take(4)) != MAGIC:
         raise cursor.error(f"not a GGUF file: it starts with {magic!r}, not {MAGIC!r}")
     version = cursor.u32()
@@ -122,7 +122,7 @@ def _alignment(cursor: Cursor, metadata: dict[str, MetadataValue]) -> int:
 
 
 def _tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[GgufTensor, ...], int]:
-    """The tensor directory with absolute offsets, and the header's length."""
+    """Reads the tensor directory with absolute offsets, and returns it and the header's length."""
     relative = [_tensor(cursor) for _ in range(count)]
     start = -(-cursor.position // alignment) * alignment
     tensors, names = [], set()
@@ -145,7 +145,7 @@ def _tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[GgufTens
 
 
 def _tensor(cursor: Cursor) -> GgufTensor:
-    """One directory entry; its offset is still relative to the data section."""
+    """Reads one directory entry; its offset is still relative to the data section."""
     name = cursor.string(MAX_NAME_BYTES)
     num_dimensions = cursor.u32()
     if not 0 < num_dimensions <= MAX_DIMENSIONS:
@@ -183,5 +183,5 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def plain(value: MetadataValue) -> Any:
-    """The value with a lazy array turned into a list."""
+    """Returns the value, with a lazy array turned into a list."""
     return value.tolist() if isinstance(value, LazyArray) else value

@@ -1,7 +1,7 @@
-"""GGUF metadata as a Hugging Face config: one table of keys, and what single families add to it.
+"""Translates GGUF metadata to a Hugging Face config: one table of keys, and additions of single families.
 
-Where GGUF leaves a value to llama.cpp's own constants (Gemma's attention scale and window pattern), the constants of
-llama.cpp's model loader are used, so that a file means here what it means there.
+If GGUF leaves a value to llama.cpp's constants (Gemma's attention scale and window pattern), the constants of
+llama.cpp's model loader are used, so that a file has the same meaning as there.
 """
 
 import struct
@@ -12,7 +12,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import StoredConventions
 from appliance.checkpoint.gguf import GgufFile, GgufTensor, plain
 
-# By stored name: which file of the set holds the tensor, and its directory entry.
+# By stored name: the file of the set that holds the tensor, and its directory entry.
 StoredTensors = dict[str, tuple[GgufFile, GgufTensor]]
 
 ARCHITECTURES: Final = {
@@ -52,14 +52,14 @@ _OTHER_NUMBERS: Final = (
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
 )
-# Present in a file, these change the computation in ways that no family here expresses.
+# If a file has these, the computation differs in ways that no family here can express.
 _REFUSED: Final = ("expert_count", "attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
 _GEMMA2_27B_LAYERS: Final = 46
 _GEMMA3_27B_LAYERS: Final = 62
 
 
 def gguf_architecture(file: GgufFile) -> str:
-    """The file's own architecture name. Raises CheckpointError when it is missing or not in this version."""
+    """Returns the file's architecture name. Raises CheckpointError if it is missing or not supported."""
     name = file.metadata.get("general.architecture")
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
@@ -68,7 +68,7 @@ def gguf_architecture(file: GgufFile) -> str:
 
 
 def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
-    """The Hugging Face config that the metadata stands for. `tensors` are those of all shards."""
+    """Returns the Hugging Face config equivalent to the metadata. `tensors` are those of all shards."""
     architecture = gguf_architecture(file)
     class_name, model_type = ARCHITECTURES[architecture]
     values = _architecture_values(file, architecture)
@@ -90,7 +90,7 @@ def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
 
 
 def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
-    """Metadata of this architecture without its prefix. A per-layer list whose entries agree becomes one value."""
+    """Returns this architecture's metadata without the prefix. A per-layer list of equal entries becomes one value."""
     prefix, values = f"{architecture}.", {}
     for key, value in file.metadata.items():
         if not key.startswith(prefix):
@@ -113,7 +113,7 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
 
 
 def _is_sane_number(value: Any) -> bool:
-    """Zero, or of a size that arithmetic survives."""
+    """Returns whether the value is zero, or a number that neither overflows nor underflows in use."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return value == 0 or 1e-30 < value < 1e30
@@ -127,10 +127,10 @@ def _vocab_size(file: GgufFile, tensors: StoredTensors) -> int:
 
 
 def _rope_scaling(values: dict[str, Any], tensors: StoredTensors) -> dict[str, Any] | None:
-    """`rope_scaling` as transformers knows it.
+    """Returns `rope_scaling` as in transformers.
 
-    Llama 3.x files carry their scaling as one divisor for each frequency. "longrope" with equal short and long factors
-    and attention_factor 1 is the same computation, so no kind of our own is needed.
+    Llama 3.x files have their scaling as one divisor for each frequency. "longrope" with equal short and long factors
+    and attention_factor 1 is the same computation, so no further kind is needed.
     """
     context = values.get("context_length", 0)
     original = values.get("rope.scaling.original_context_length") or context or 1
@@ -145,7 +145,7 @@ def _rope_scaling(values: dict[str, Any], tensors: StoredTensors) -> dict[str, A
         scaling |= {"attention_factor": factor} if factor else {"factor": context / original}
         return scaling | {"original_max_position_embeddings": original}
     kind = values.get("rope.scaling.type", "none")
-    if kind in ("none", "longrope"):  # longrope without its factors is no scaling
+    if kind in ("none", "longrope"):  # longrope without factors does not scale
         return None
     scaling |= {"rope_type": kind, "factor": values.get("rope.scaling.factor", 1.0)}
     if kind == "yarn":
@@ -184,7 +184,7 @@ def _gpt2(config: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 def _qwen2(config: dict[str, Any], values: dict[str, Any]) -> None:
-    config["use_sliding_window"] = False  # llama.cpp gives Qwen full attention whatever the file says
+    config["use_sliding_window"] = False  # llama.cpp always gives Qwen full attention
 
 
 def _no_window(config: dict[str, Any], values: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ def _no_window(config: dict[str, Any], values: dict[str, Any]) -> None:
 
 def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
     scale = values.get("attention.scale")
-    if scale:  # scores are multiplied by it; transformers states the number whose power -1/2 it is
+    if scale:  # it is the factor of the scores; transformers has x where the factor is x ** -1/2
         return float(scale) ** -2
     if config.get("num_hidden_layers") == layers_27b:
         return float(config["hidden_size"] / config["num_attention_heads"])

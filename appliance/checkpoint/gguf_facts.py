@@ -1,4 +1,4 @@
-"""ModelFacts of a GGUF file, alone or the first of a split set."""
+"""Reads ModelFacts of a GGUF file, a single one or the first of a split set."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ from appliance.checkpoint.storage import is_plain_type
 from appliance.checkpoint.token_ids import TokenIds
 
 MAX_SHARDS: Final = 1024
-# Tokens that end a turn, by text: llama.cpp stops at each of them whatever the metadata says, and so do we.
+# Tokens that end a turn, by text: llama.cpp stops at each of them independent of the metadata, and so do we.
 END_TOKENS: Final = (
     "<|im_end|>",
     "<|endoftext|>",
@@ -36,7 +36,7 @@ _SHARD_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\
 
 
 def read_gguf_facts(path: Path) -> ModelFacts:
-    """Facts of one .gguf file, or of the split set whose first file it is. Raises CheckpointError."""
+    """Reads the facts of one .gguf file, or of the split set whose first file it is. Raises CheckpointError."""
     with ExitStack() as stack:
         files = [stack.enter_context(open_gguf(path))]
         files += [stack.enter_context(open_gguf(shard)) for shard in _other_shards(files[0])]
@@ -122,7 +122,7 @@ def _translate(first: GgufFile, architecture: str, stored: StoredTensors) -> tup
 
 
 def _generation_config(file: GgufFile) -> dict[str, MetadataValue]:
-    """Sampling that the file recommends (general.sampling.*), under generation_config's names."""
+    """Returns the sampling parameters that the file recommends (general.sampling.*), by generation_config's names."""
     names = {
         "temp": "temperature",
         "top_k": "top_k",
@@ -149,7 +149,7 @@ def _tokenizer(file: GgufFile, vocab_size: int) -> TokenizerFacts:
 
 
 def _end_tokens(file: GgufFile, of_model: TokenIds) -> tuple[int, ...]:
-    """The stated ids first, then control tokens that end a turn by their text."""
+    """Returns the stated ids, then the control tokens whose text ends a turn."""
     keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     ids = [token_id for key in keys for token_id in of_model.several(file.path.name, key, file.metadata.get(key))]
     tokens, types = file.metadata.get("tokenizer.ggml.tokens"), file.metadata.get("tokenizer.ggml.token_type")
@@ -160,7 +160,7 @@ def _end_tokens(file: GgufFile, of_model: TokenIds) -> tuple[int, ...]:
 
 
 def _adds_bos_by_default(file: GgufFile) -> bool:
-    """llama.cpp's rule: SentencePiece vocabularies, and some byte-pair ones, begin with BOS unless told not to."""
+    """Returns llama.cpp's default: SentencePiece vocabularies, and some byte-pair ones, begin with BOS."""
     if file.metadata.get("tokenizer.ggml.model") == "llama":
         return True
     return file.metadata.get("tokenizer.ggml.pre") in BEGINNING_WITH_BOS

@@ -1,4 +1,4 @@
-"""GGUF tensor names and their Hugging Face names, family by family. `{n}` is the layer number.
+"""The GGUF tensor names and their Hugging Face names, by family. `{n}` is the layer number.
 
 The GGUF side is ggml's tensor table (gguf-py, constants.py); the Hugging Face side is transformers' module names.
 """
@@ -67,14 +67,14 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "phi3": _PHI3,
     "gpt2": _GPT2,
 }
-# Not weights of the model: they become part of its config (gguf_config).
+# These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 _LAYER: Final = re.compile(r"^blk\.(\d{1,4})\.")
 
 
 def hugging_face_name(architecture: str, stored: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor; None where the family has no such tensor."""
+    """Returns the Hugging Face name of a GGUF tensor; None if the family has no such tensor."""
     base, _, suffix = stored.rpartition(".")
     if suffix not in ("weight", "bias"):
         return None

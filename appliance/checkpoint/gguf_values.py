@@ -1,4 +1,4 @@
-"""GGUF metadata values: a bounds-checked cursor over the mapped header, and arrays that are decoded when asked for."""
+"""Reads GGUF metadata values: a bounds-checked cursor over the mapped header, and arrays that are decoded on use."""
 
 import bisect
 import mmap
@@ -44,7 +44,7 @@ class LazyArray(Sequence[Any]):
 
     @cached_property
     def _offsets(self) -> "array[int]":
-        """The file position of each string's bytes, and one more entry past the last (plus its length word)."""
+        """The file position of each string's bytes, and one more entry after the last (plus its length word)."""
         offsets, position = array("q", bytes(8 * (self._count + 1))), self._start
         for index in range(self._count):
             offsets[index] = position + 8
@@ -74,14 +74,14 @@ class LazyArray(Sequence[Any]):
         return iter(self.tolist())
 
     def tolist(self) -> list[Any]:
-        """All elements. Undecodable bytes in strings become U+FFFD."""
+        """Returns all elements. Undecodable bytes in strings become U+FFFD."""
         if self._kind == STRING:
             return [self._bytes(i).decode("utf-8", "replace") for i in range(self._count)]
         scalar = _SCALARS[self._kind]
         return [value for (value,) in scalar.iter_unpack(self._data[self._start : self._end])]
 
     def find(self, text: str) -> int | None:
-        """The index of the first string equal to `text`, found by a byte search; None where there is none."""
+        """Returns the index of the first string equal to `text`, by a byte search; None if there is none."""
         if self._kind != STRING:
             raise TypeError("only an array of strings can be searched")
         wanted = text.encode()
@@ -101,7 +101,7 @@ MetadataValue = Scalar | LazyArray
 
 
 class Cursor:
-    """A reading position that never leaves the file. Every method raises CheckpointError at the file's end."""
+    """A read position that never leaves the file. Every method raises CheckpointError at the file's end."""
 
     def __init__(self, data: mmap.mmap, where: str) -> None:
         self._data = data
@@ -122,7 +122,7 @@ class Cursor:
         return int(_U64.unpack_from(self._data, self._advance(8))[0])
 
     def string(self, limit: int) -> str:
-        """A UTF-8 string of at most `limit` bytes."""
+        """Reads a UTF-8 string of at most `limit` bytes."""
         length = self.u64()
         if length > limit:
             raise self.error(f"a name of {length} bytes at byte {self.position - 8}; at most {limit} are read")
@@ -149,7 +149,7 @@ class Cursor:
         return LazyArray(self._data, kind, count, start, self.position)
 
     def _skip_strings(self, count: int) -> None:
-        """Walk over `count` strings. The loop is all that opening a file with a large vocabulary costs."""
+        """Skips `count` strings. This loop is nearly the whole cost of opening a file with a large vocabulary."""
         if count * 8 > self.size - self.position:
             raise self.error(f"an array of {count} strings at byte {self.position} cannot fit the file")
         data, length_at, position = self._data, _U64.unpack_from, self.position
@@ -168,7 +168,7 @@ class Cursor:
         return _SCALARS[kind]
 
     def _advance(self, count: int) -> int:
-        """Move on by `count` bytes; the position before."""
+        """Moves on by `count` bytes; returns the position before."""
         before = self.position
         if count > self.size - before:
             raise self._truncated(before, count)

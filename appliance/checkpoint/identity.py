@@ -1,4 +1,4 @@
-"""What tells one checkpoint from another without reading it: a digest that was checked, or the files as they stand."""
+"""Identifies a checkpoint without reading it: by a digest that was checked, or by the state of its files."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from appliance.checkpoint.facts import ModelFacts
 
 
 def checkpoint_identity(facts: ModelFacts, sha256: str | None) -> str:
-    """Changes whenever a weight may have changed.
+    """Returns an identity that changes whenever a weight may have changed.
 
-    sha256: the digest of the whole file where it was checked; it decides alone. Else the place, size and time of change
-    of every file, and the headers. Raises CheckpointError when a file is gone.
+    sha256: the checked digest of the whole file, which alone is the identity. If None, the identity is made of the
+    path, size and mtime of every file, and the headers. Raises CheckpointError if a file is gone.
     """
     if sha256 is not None:
         return f"sha256:{sha256}"

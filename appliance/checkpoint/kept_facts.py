@@ -1,4 +1,4 @@
-"""Facts of GGUF files, kept on disk: to walk a header with a large vocabulary takes longer than all of planning."""
+"""Caches the facts of GGUF files on disk: reading a header with a large vocabulary is slower than all of planning."""
 
 import os
 from collections.abc import Callable
@@ -12,20 +12,20 @@ from appliance.base.hashing import sha256_json
 from appliance.checkpoint.facts import ModelFacts
 
 _FOLDER = "facts"
-_SPLIT = "-of-"  # of one file among several, whose other parts could change unseen
+_SPLIT = "-of-"  # in the name of a split file, whose other parts could change unnoticed
 
 
 def kept_facts(path: Path, cache: Path | None, read: Callable[[Path], ModelFacts]) -> ModelFacts:
-    """What `read` gives for the file, from `cache` where the file is the one that was read.
+    """Returns the result of `read` for the file, from `cache` if the file is unchanged.
 
-    A file is known by its place, size, inode and time of change. A cache that cannot be written is done without.
+    A file is identified by its path, size, inode and mtime. A cache that cannot be written is not used.
     """
     if cache is None or _SPLIT in path.name:
         return read(path)
     seen = path.stat()
     identity = [__version__, str(path), seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns]
     place = cache / _FOLDER / f"{sha256_json(identity)}.json"
-    with suppress(OSError, msgspec.DecodeError):  # not kept, or by another version: it is read again
+    with suppress(OSError, msgspec.DecodeError):  # not cached, or by another version: read again
         return msgspec.json.decode(place.read_bytes(), type=ModelFacts)
     facts = read(path)
     with suppress(OSError):

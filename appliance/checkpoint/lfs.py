@@ -1,4 +1,4 @@
-"""Git LFS pointers: the few lines of text that stand in place of a large file where it was not fetched."""
+"""Git LFS pointers: the few lines of text in place of a large file that was not fetched."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _POINTER: Final = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\n(?
 
 
 def refuse_pointer(name: str, head: bytes) -> None:
-    """Raises CheckpointError where the file's first bytes (POINTER_BYTES are enough) are a pointer."""
+    """Raises CheckpointError if the file's first bytes (POINTER_BYTES are enough) are a pointer."""
     found = _POINTER.match(head[:POINTER_BYTES])
     if found is not None:
         raise CheckpointError(
@@ -23,6 +23,6 @@ def refuse_pointer(name: str, head: bytes) -> None:
 
 
 def refuse_pointer_file(path: Path) -> None:
-    """As `refuse_pointer`, of a file that is there."""
+    """Raises CheckpointError if the existing file is a pointer."""
     with path.open("rb") as file:
         refuse_pointer(path.name, file.read(POINTER_BYTES))

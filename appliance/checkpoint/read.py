@@ -1,4 +1,4 @@
-"""ModelFacts from a path: a Hugging Face folder, a folder with one .gguf file, or the file itself."""
+"""Reads ModelFacts from a path: a Hugging Face folder, a folder with one .gguf file, or the file itself."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from appliance.checkpoint.kept_facts import kept_facts
 
 
 def read_model_facts(path: Path, cache: Path | None = None) -> ModelFacts:
-    """What the checkpoint at `path` is, from its headers alone, or as `cache` kept it. Raises CheckpointError."""
+    """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError."""
     if path.is_file():
         if path.suffix == ".gguf":
             return kept_facts(path, cache, read_gguf_facts)

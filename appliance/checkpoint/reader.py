@@ -1,4 +1,4 @@
-"""Tensor bytes straight from the mapped files: nothing is copied, and pages are read when they are touched."""
+"""Reads tensor bytes from mapped files: nothing is copied, and pages are read when they are touched."""
 
 import mmap
 from pathlib import Path
@@ -15,7 +15,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class TensorReader:
-    """The tensors of one checkpoint by name. Views are read-only and keep their mapping alive after `close`."""
+    """Reads the tensors of one checkpoint by name. Views are read-only and keep their mapping alive after `close`."""
 
     def __init__(self, facts: ModelFacts) -> None:
         root = Path(facts.root)
@@ -27,14 +27,14 @@ class TensorReader:
         return name in self._tensors
 
     def facts(self, name: str) -> TensorFacts:
-        """Raises CheckpointError when the checkpoint has no such tensor."""
+        """Returns a tensor's facts. Raises CheckpointError if the checkpoint has no such tensor."""
         tensor = self._tensors.get(name)
         if tensor is None:
             raise CheckpointError(self._folder.name, f"there is no tensor {name!r}")
         return tensor
 
     def read(self, name: str) -> Bytes:
-        """The stored bytes, uint8 [size_bytes]."""
+        """Returns the stored bytes, uint8 [size_bytes]. Raises CheckpointError."""
         tensor = self.facts(name)
         mapping = self._mapping(tensor.file)
         if tensor.offset_bytes + tensor.size_bytes > len(mapping):
@@ -42,9 +42,9 @@ class TensorReader:
         return np.frombuffer(mapping, dtype=np.uint8, count=tensor.size_bytes, offset=tensor.offset_bytes)
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        """A typed view in the tensor's shape; bf16 comes as uint16 and float8 as uint8, bit for bit.
+        """Returns a typed view in the tensor's shape; bf16 as uint16 and float8 as uint8, bit for bit.
 
-        Raises CheckpointError for blocks and codes, which have no element type: `read` those.
+        Raises CheckpointError for blocks and codes, which have no element type: use `read` for those.
         """
         tensor = self.facts(name)
         if not is_plain_type(tensor.storage):
@@ -52,7 +52,7 @@ class TensorReader:
         return self.read(name).view(NUMPY_TYPES[tensor.storage]).reshape(tensor.shape)
 
     def will_need(self, name: str) -> None:
-        """Ask the system to read this tensor ahead."""
+        """Asks the system to read this tensor ahead."""
         tensor = self.facts(name)
         begin = tensor.offset_bytes // mmap.PAGESIZE * mmap.PAGESIZE
         length = tensor.offset_bytes + tensor.size_bytes - begin
@@ -60,7 +60,7 @@ class TensorReader:
             self._mapping(tensor.file).madvise(mmap.MADV_WILLNEED, begin, length)
 
     def release(self, name: str, start: int, stop: int) -> None:
-        """Take whole pages of the bytes [start, stop) of a tensor out of the process; a touch reads them again."""
+        """Drops the whole pages of bytes [start, stop) of a tensor from the process; an access reads them again."""
         tensor = self.facts(name)
         begin = -(-(tensor.offset_bytes + start) // mmap.PAGESIZE) * mmap.PAGESIZE
         length = (tensor.offset_bytes + stop) // mmap.PAGESIZE * mmap.PAGESIZE - begin
@@ -68,13 +68,13 @@ class TensorReader:
             self._mapping(tensor.file).madvise(mmap.MADV_DONTNEED, begin, length)
 
     def close(self) -> None:
-        """Let go of the mappings; one that still has views goes away with the last of them."""
+        """Releases the mappings; one that still has views is unmapped with the last of them."""
         maps, self._maps = self._maps, {}
         for name, mapping in maps.items():
             try:
                 mapping.close()
             except BufferError:
-                del name, mapping  # views are out: the garbage collector unmaps when the last one goes
+                del name, mapping  # it still has views and is unmapped with the last one
 
     def __enter__(self) -> Self:
         return self
@@ -95,5 +95,5 @@ class TensorReader:
 
 
 def open_tensors(facts: ModelFacts) -> TensorReader:
-    """A reader of the checkpoint's tensors; use it as a context manager."""
+    """Returns a reader of the checkpoint's tensors; use it as a context manager."""
     return TensorReader(facts)

@@ -1,4 +1,4 @@
-"""Rotary position parameters of a config, in both forms that transformers has written."""
+"""Reads the rotary parameters of a config, in both forms that transformers has written."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,18 +13,18 @@ _NO_ROPE: Final = ("gpt2", "opt", "gpt_bigcode", "bloom", "mpt")
 
 
 class RopeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary parameters of one kind of layer, under transformers' names."""
+    """The rotary parameters of one kind of layer, by transformers' names."""
 
     theta: float
     kind: str  # one of ROPE_KINDS
-    partial_factor: float  # part of head_dim that is rotated
+    partial_factor: float  # the share of head_dim that is rotated
     parameters: dict[str, Any]  # factor, low_freq_factor, original_max_position_embeddings, long_factor, ...
 
 
 def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
-    """Rotary parameters by layer type ("full_attention", "sliding_attention"); empty where positions are learned.
+    """Returns rotary parameters by layer type ("full_attention", "sliding_attention"); empty if positions are learned.
 
-    config: values that are not None, defaults already filled in. Raises CheckpointError for an unknown kind.
+    config: values that are not None, with defaults filled in. Raises CheckpointError for an unknown kind.
     """
     if model_type in _NO_ROPE:
         return {}
@@ -52,7 +52,7 @@ def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFa
 
 
 def mapping_of(key: str, value: Any) -> Mapping[str, Any]:
-    """The mapping under `key`. Raises CheckpointError for anything else."""
+    """Returns the mapping under `key`. Raises CheckpointError for anything else."""
     if not isinstance(value, Mapping):
         raise CheckpointError("config.json", f"{key} is {value!r}; a mapping is expected")
     return value
@@ -80,7 +80,7 @@ def _rope(config: Mapping[str, Any], model_type: str, values: Mapping[str, Any])
 
 
 def number_of(values: Mapping[str, Any], key: str, default: float) -> float:
-    """The number under `key`. Raises CheckpointError for anything else, and for absurd sizes."""
+    """Returns the number under `key`. Raises CheckpointError for anything else, and for 1e30 or more."""
     value = values.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
         raise CheckpointError("config.json", f"{key} is {value!r}; a number is expected")
@@ -88,7 +88,7 @@ def number_of(values: Mapping[str, Any], key: str, default: float) -> float:
 
 
 def positive_of(values: Mapping[str, Any], key: str, default: float) -> float:
-    """The number above zero under `key`. Raises CheckpointError for anything else."""
+    """Returns the number above zero under `key`. Raises CheckpointError for anything else."""
     if (number := number_of(values, key, default)) <= 0:
         raise CheckpointError("config.json", f"{key} is {values[key]!r}; a number above 0 is expected")
     return number

@@ -1,4 +1,4 @@
-"""Reading safetensors headers: one file, or shards named by an index. The format's own rules are enforced:
+"""Reads safetensors headers: one file, or shards named by an index. It enforces the format's rules:
 
 tensors fill the data section without holes or overlaps, and every size agrees with its dtype and shape.
 """
@@ -27,7 +27,7 @@ class SafetensorsHeader:
 
 
 def read_header(root: Path, name: str) -> SafetensorsHeader:
-    """The header of root/name. Raises CheckpointError where the file breaks the format's rules."""
+    """Reads the header of root/name. Raises CheckpointError if the file breaks the format's rules."""
     raw, data_start, file_size = _header_bytes(root / name, name)
     try:
         entries = json.loads(raw, object_pairs_hook=_unique)
@@ -43,9 +43,9 @@ def read_header(root: Path, name: str) -> SafetensorsHeader:
 
 
 def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
-    """Tensors of all safetensors files of a checkpoint folder, and the raw headers (index first).
+    """Reads the tensors of all safetensors files of a checkpoint folder, and the raw headers (index first).
 
-    Raises CheckpointError when there is none, a shard is missing, or index and shards disagree.
+    Raises CheckpointError if there is none, a shard is missing, or index and shards disagree.
     """
     index = root / INDEX_NAME
     if not index.is_file():
@@ -68,7 +68,7 @@ def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
 
 
 def _header_bytes(path: Path, name: str) -> tuple[bytes, int, int]:
-    """The JSON bytes, where the data section starts, and the file's size."""
+    """Returns the JSON bytes, the start of the data section, and the file's size."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -126,7 +126,7 @@ def _is_size(value: Any) -> bool:
 
 
 def _check_coverage(name: str, tensors: list[TensorFacts], data_start: int, file_size: int) -> None:
-    """No holes, no overlaps, and the last tensor ends with the file."""
+    """Checks that there are no holes and no overlaps, and that the last tensor ends with the file."""
     position = data_start
     for tensor in tensors:
         if tensor.offset_bytes != position:
@@ -139,7 +139,7 @@ def _check_coverage(name: str, tensors: list[TensorFacts], data_start: int, file
 
 
 def _single_file(root: Path) -> str:
-    """The one weight file of a folder without an index."""
+    """Returns the one weight file of a folder without an index. Raises CheckpointError."""
     names = sorted(path.name for path in root.glob("*.safetensors"))
     if "model.safetensors" in names:
         return "model.safetensors"

@@ -1,11 +1,11 @@
-"""How tensors are stored: block sizes, and the numbers and names by which GGUF and safetensors call each storage."""
+"""The storage of tensors: block sizes, and the type numbers and names of GGUF and safetensors."""
 
 import math
 
 from appliance.checkpoint.facts import Storage
 
-# Elements and bytes of one block, of what a file's header names. Plain types have one element a block. Figures as in
-# ggml's type traits.
+# Elements and bytes of one block of each storage that file headers name. Plain types have one element per block. The
+# figures are those of ggml's type traits.
 BLOCKS: dict[Storage, tuple[int, int]] = {
     "f64": (1, 8),
     "f32": (1, 4),
@@ -52,7 +52,7 @@ GGML_TYPES: dict[int, Storage] = {
     30: "bf16",
 }
 
-# Known to ggml, not read here: named so that the error says what the file holds.
+# Types of ggml that are not read here; their names are for the error.
 UNREAD_GGML_TYPES: dict[int, str] = {
     4: "Q4_2",
     5: "Q4_3",
@@ -106,12 +106,12 @@ NUMPY_TYPES: dict[Storage, str] = {
 
 
 def is_plain_type(storage: Storage) -> bool:
-    """False for ggml's blocks and for codes, whose elements are nothing without scales."""
+    """Returns whether elements are plain numbers; False for ggml's blocks and for codes, which need scales."""
     return storage in NUMPY_TYPES
 
 
 def stored_bytes(storage: Storage, shape: tuple[int, ...]) -> int:
-    """Bytes of a tensor. Raises ValueError when a row does not divide into blocks."""
+    """Returns the bytes of a tensor. Raises ValueError if a row does not divide into blocks."""
     elements, size = BLOCKS[storage]
     if elements > 1 and (not shape or shape[-1] % elements):
         raise ValueError(

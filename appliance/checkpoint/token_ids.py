@@ -1,4 +1,4 @@
-"""The token ids that a checkpoint names for the ends of texts, without those that its model cannot give."""
+"""Reads the token ids that a checkpoint names for the ends of texts, without those outside its vocabulary."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from appliance.checkpoint.facts import LeftOut
 
 @dataclass(slots=True)
 class TokenIds:
-    """Reads ids of one checkpoint and writes down what it leaves out."""
+    """Reads the ids of one checkpoint, and records the ids that it leaves out."""
 
     vocab_size: int
     left_out: list[LeftOut] = field(default_factory=list)
 
     def one(self, file: str, name: str, value: Any) -> int | None:
-        """The id under `name`; None where there is none, or none that the model has."""
+        """Returns the id under `name`; None if there is none, or none in the vocabulary."""
         return next(iter(self.several(file, name, value)), None)
 
     def several(self, file: str, name: str, value: Any) -> list[int]:
-        """An id or a list of them, in order, each once."""
+        """Returns an id or a list of ids as a list, in order, each once."""
         stated = value if isinstance(value, list) else [] if value is None else [value]
         wrong = [each for each in stated if not self._has(each)]
         for each in dict.fromkeys(map(repr, wrong)):
@@ -27,7 +27,7 @@ class TokenIds:
         return list(dict.fromkeys(each for each in stated if self._has(each)))
 
     def first_stated(self, name: str, files: Mapping[str, Mapping[str, Any]]) -> list[int]:
-        """What the first file says that names an id of the model; a file that names none is passed over."""
+        """Returns the ids of the first file that names an id in the vocabulary."""
         found = (self.several(file, name, values.get(name)) for file, values in files.items())
         return next(filter(None, found), [])
 
@@ -40,7 +40,7 @@ class TokenIds:
 
 
 def id_of(content: Any, entries: Any) -> int | None:
-    """The id of a token by its text, from tokenizer_config.json's added_tokens_decoder."""
+    """Returns the id of a token by its text, from tokenizer_config.json's added_tokens_decoder; None if not there."""
     text = content.get("content") if isinstance(content, Mapping) else content
     if not isinstance(text, str) or not isinstance(entries, Mapping):
         return None

@@ -1,1 +1,1 @@
-"""Where checkpoints come from: paths, the Hugging Face hub, web servers, and package indexes."""
+"""The sources of checkpoints: paths, the Hugging Face hub, web servers, and package indexes."""

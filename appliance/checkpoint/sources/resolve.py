@@ -1,6 +1,6 @@
-"""From a source and its mirrors to a path on this machine.
+"""Resolves a source and its mirrors to a path on this machine.
 
-The digest decides, not the place: with a sha256 only bytes of that digest are ever returned, whoever sent them.
+The digest decides, not the source: with a sha256, only bytes of that digest are ever returned.
 """
 
 import re
@@ -24,7 +24,7 @@ from appliance.checkpoint.sources.hub_page import hub_page
 from appliance.checkpoint.sources.options import Fetch, FetchOptions, Progress, Silent, UnreachableError
 from appliance.checkpoint.sources.store import CheckpointStore, checked_digest, file_digest
 
-# Named, not imported: each brings a client library that most runs do not need.
+# Modules by name, imported on use: each needs a client library that most runs do not need.
 _FETCHERS: Final[dict[type[Address], str]] = {
     HubAddress: "appliance.checkpoint.sources.hub",
     WebAddress: "appliance.checkpoint.sources.web",
@@ -41,9 +41,9 @@ def resolve_source(
     options: FetchOptions | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """A folder or file holding the checkpoint; fetched, checked and cached where it is not on this machine.
+    """Returns a folder or file with the checkpoint; it is fetched, checked and cached if it is not on this machine.
 
-    Mirrors are tried in order after the source. Raises CheckpointError that tells why each place failed.
+    Mirrors are tried in order after the source. Raises CheckpointError that says why each place failed.
     """
     options, progress = options or FetchOptions(), progress or Silent()
     if sha256 is not None and not _SHA256.fullmatch(sha256):
@@ -107,7 +107,7 @@ def _local(path: Path, sha256: str | None, store: CheckpointStore, progress: Pro
 
 
 def _linked(path: Path, sha256: str, store: CheckpointStore, progress: Progress) -> Path:
-    """A file in the hub's cache, checked and linked into ours so that the next start asks nobody."""
+    """Checks a file in the hub's cache and links it into ours, so that the next start needs no network."""
     _require_file(path)
     digest = checked_digest(store.root, path, progress)
     if digest != sha256:

@@ -1,4 +1,4 @@
-"""The model cache: files under the digest of their bytes, put there only after the digest was checked."""
+"""The model cache: files by the digest of their bytes, stored only after the digest was checked."""
 
 import fcntl
 import hashlib
@@ -25,21 +25,21 @@ class CheckpointStore:
         self.root = root
 
     def lookup(self, sha256: str) -> Path | None:
-        """The checked file of that digest. Its bytes were checked when it was put here."""
+        """Returns the file of that digest, or None. Its bytes were checked when it was stored."""
         folder = self.root / sha256
         if not folder.is_dir():
             return None
         return next((path for path in sorted(folder.iterdir()) if path.is_file()), None)
 
     def put(self, file: Path, sha256: str, name: str) -> Path:
-        """Move a checked file of the work folder to its place, at once or not at all."""
+        """Moves a checked file from the work folder to its place, atomically. Returns the place."""
         target = self.root / sha256 / name
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(file, target)
         return target
 
     def link(self, file: Path, sha256: str, name: str) -> Path:
-        """Point at a checked file that another cache owns."""
+        """Links to a checked file that another cache owns. Returns the link."""
         target = self.root / sha256 / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
@@ -47,12 +47,12 @@ class CheckpointStore:
         return target
 
     def discard(self, work_dir: Path) -> None:
-        """Remove a finished download's leftovers."""
+        """Removes the work folder of a finished download."""
         shutil.rmtree(work_dir, ignore_errors=True)
 
     @contextmanager
     def work(self, key: str) -> Iterator[Path]:
-        """The folder of one download, held by one process at a time. Raises CheckpointError when it is not writable."""
+        """Yields the folder of one download, locked for one process. Raises CheckpointError if it is not writable."""
         folder = self.root / "work" / key
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -68,14 +68,14 @@ class CheckpointStore:
 
 
 class _Stamp(msgspec.Struct):
-    """A file's digest, good for as long as the file's identity stays the same."""
+    """A file's digest, valid while the file's identity stays the same."""
 
     identity: tuple[str, int, int, int]
     sha256: str
 
 
 def checked_digest(root: Path, file: Path, progress: Progress) -> str:
-    """The sha256 of a file outside the store. Remembered by path, size, time and inode, so that starts stay fast."""
+    """Returns the sha256 of a file outside the store. It is kept by path, size, mtime and inode, for fast starts."""
     path = file.resolve()
     status = path.stat()
     identity = (str(path), status.st_size, status.st_mtime_ns, status.st_ino)

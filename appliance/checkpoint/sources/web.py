@@ -1,4 +1,4 @@
-"""One file from a web server, resumed where an earlier try stopped, if it is still the same file."""
+"""Fetches one file from a web server, and resumes an earlier try if it is still the same file."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ _PAGES: Final = ("text/html", "application/xhtml+xml")
 
 
 def fetch(address: WebAddress, job: Fetch) -> Path:
-    """The downloaded file in the work folder. Raises UnreachableError."""
+    """Downloads the file into the work folder. Raises UnreachableError."""
     url = httpx.URL(address.url)
     where = f"{url.scheme}://{url.host}"
     if job.options.offline:
@@ -49,6 +49,6 @@ def _download(url: httpx.URL, target: Path, job: Fetch) -> None:
         job.progress.start(f"fetching {job.name}", resumed + int(length) if length else None, "bytes")
         job.progress.advance(resumed)
         with target.open("ab" if resumed else "wb") as file:
-            for chunk in response.iter_bytes():  # as they arrive: what came before a break is kept
+            for chunk in response.iter_bytes():  # as they arrive: the part before an interruption is kept
                 file.write(chunk)
                 job.progress.advance(len(chunk))
