@@ -62,4 +62,4 @@ _KNOWN = (
     _known("XLMRobertaForSequenceClassification", "classify", "score"),
 )
 
-ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_BUILT, *_KNOWN)}
+ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_BUILT)}
