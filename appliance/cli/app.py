@@ -1,4 +1,4 @@
-"""The `appliance` command. A verb's modules are imported when the verb runs, so `validate` and `plan` stay quick."""
+"""The `appliance` command. A verb's modules are imported when the verb runs, so `validate` and `plan` stay fast."""
 
 import gc
 import sys
@@ -12,7 +12,7 @@ from appliance.cli.pipes import drop_output, open_missing_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and answers its exit code (`appliance.base.errors.ExitCode`).
+    """Runs one command line and returns its exit code (`appliance.base.errors.ExitCode`).
 
     arguments None: those of this process.
     """
@@ -31,12 +31,12 @@ def _run(given: list[str]) -> int:
     if (hint := hint_for(given[0] if given else "")) is not None:
         print(f"error: no command {given[0]!r}\n  hint: {hint}", file=sys.stderr)
         return ExitCode.INVALID
-    gc.set_threshold(50_000, 20, 20)  # a short verb makes many lasting objects; looking through them costs a tenth
-    environ.set_default("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search every installed package for them
+    gc.set_threshold(50_000, 20, 20)  # a short verb makes many lasting objects; scanning them costs a tenth of its time
+    environ.set_default("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would search every installed package for plugins
     from appliance.cli.commands import build
 
     if environ.get(environ.COMPLETION_VARIABLE):
-        from typer.completion import completion_init  # type: ignore[attr-defined]  # offered there, not marked so
+        from typer.completion import completion_init  # type: ignore[attr-defined]  # it is public, but not exported
 
         completion_init()
     try:
@@ -47,7 +47,7 @@ def _run(given: list[str]) -> int:
 
 
 def _flushed(code: int) -> int:
-    """Output that cannot be written, as on a full disk, is a failure even of a verb that did its work."""
+    """Flushes the output. If it cannot be written, as on a full disk, the verb fails even if it did its work."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

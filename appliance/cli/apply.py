@@ -1,4 +1,4 @@
-"""`appliance apply`: makes what runs be what the spec says."""
+"""`appliance apply`: makes the running deployment match the spec."""
 
 import os
 import shlex
@@ -39,7 +39,7 @@ _HOW = {
 
 
 def run(arguments: ApplyArguments) -> int:
-    """Raises ApplyError (4) when it does not become ready, LockError (2) when it is not what was locked."""
+    """Applies a spec. Raises ApplyError (4) if it does not become ready, LockError (2) if it differs from the lock."""
     phases = PhaseClock("resolve")
     printer = Printer(quiet=arguments.as_json)
     printer.phase("resolve")
@@ -64,14 +64,14 @@ def run(arguments: ApplyArguments) -> int:
 
 
 def _require_locked(spec: str, plan: EnginePlan) -> None:
-    from appliance.deploy.pins.collect import collect_lock  # reads the kernels' side, which no other apply needs
+    from appliance.deploy.pins.collect import collect_lock  # it imports kernels, which only this option needs
     from appliance.deploy.pins.lockfile import lock_path, require_same
 
     require_same(lock_path(Path(spec)), collect_lock(plan))
 
 
 def bring_about(wanted: DesiredState, arguments: ApplyArguments, printer: "Printer", phases: PhaseClock) -> int:
-    """Applies a plan that is there, and says how to call what runs. Raises ApplyError."""
+    """Applies a finished plan, and prints how to call the server. Raises ApplyError."""
     printer.counts = wanted.plan.model.show_load_progress
     state = DeploymentState(state_dir(), wanted.plan.name)
     state.create()
@@ -88,7 +88,7 @@ def bring_about(wanted: DesiredState, arguments: ApplyArguments, printer: "Print
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """What asks us to end is Ctrl-C to us: what was begun is undone first."""
+    """Handles SIGTERM and SIGHUP like Ctrl-C, so that a partial apply is undone first."""
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]  # nohup
     for number in numbers:
         signal.signal(number, _interrupt)
@@ -164,18 +164,18 @@ def _command_line() -> str:
 
 
 def _is_terminal() -> bool:
-    """Asked when a printer is made: standard error may be another by then."""
+    """Returns whether stderr is a terminal. Called for each printer, as stderr may have been replaced."""
     return sys.stderr.isatty()
 
 
 @dataclass(slots=True)
 class Printer:
-    """Progress on stderr: one line that changes on a terminal, a line a phase elsewhere."""
+    """Prints progress on stderr: one line that changes on a terminal, else one line per phase."""
 
     quiet: bool
     is_terminal: bool = field(default_factory=_is_terminal)
     name: str = ""
-    counts: bool = True  # whether a phase shows how far it is
+    counts: bool = True  # show the progress within a phase
 
     def action(self, action: Action) -> None:
         if not self.quiet and action.verb is not Verb.KEEP:

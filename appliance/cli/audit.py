@@ -16,7 +16,7 @@ from appliance.plan.types import ServingPlan
 
 
 def run(arguments: AuditArguments) -> int:
-    """0 when nothing fails the policy, 2 when something does."""
+    """Returns 0 if nothing fails the policy, else 2."""
     policy = load_policy(arguments.policy) if arguments.policy else Policy()
     path, overrides = spec_target(arguments.spec, arguments.overrides)
     prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts, to_run=False)

@@ -1,4 +1,4 @@
-"""`appliance batch`: an OpenAI batch file through the planned engine, in this process."""
+"""`appliance batch`: runs an OpenAI batch file on the planned engine, in this process."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ TERMINAL_EVERY_S, LOG_EVERY_S = 0.2, 10.0
 
 
 def run(arguments: BatchArguments) -> int:
-    """0 when every line has its answer, be it an error; what failed is in the files."""
+    """Returns 0 if every line has an answer or an error; the files hold both."""
     spec, overrides = spec_target(arguments.spec, arguments.overrides)
     with ProgressBar() as bar:
         prepared = prepare(spec, overrides, progress=bar)
@@ -74,7 +74,7 @@ def _summary(progress: BatchProgress, files: BatchFiles) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _ProgressLine:
-    """On stderr: one line that changes on a terminal, a line now and then elsewhere."""
+    """Prints progress on stderr: one line that changes on a terminal, else a line at intervals."""
 
     quiet: bool
     is_terminal: bool = field(default_factory=sys.stderr.isatty)

@@ -1,4 +1,4 @@
-"""`appliance bench`: which scenarios, against what, and where the results go."""
+"""`appliance bench`: chooses the scenarios, the target, and the place of the results."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def run_in_process(kind: Kind, arguments: BenchArguments) -> int:
-    """On an engine in this process. Raises SloMissedError with --assert-slo when a target is missed."""
+    """Measures an engine in this process. Raises SloMissedError with --assert-slo if a target is missed."""
     if not arguments.spec:
         raise UsageError("nothing to measure", hint="name a spec or a deployment; bench serve --url takes any server")
     prepared = _prepared(arguments)
@@ -50,7 +50,7 @@ def run_in_process(kind: Kind, arguments: BenchArguments) -> int:
 
 
 def run_serve(arguments: BenchServeArguments) -> int:
-    """Against a running server. Raises SloMissedError with --assert-slo when a target is missed."""
+    """Measures a running server. Raises SloMissedError with --assert-slo if a target is missed."""
     if not arguments.spec and not arguments.url:
         raise UsageError("nothing to measure", hint="name a spec or a deployment, or a server with --url")
     prepared = _prepared(arguments) if arguments.spec else None
@@ -105,7 +105,7 @@ def _prepared(arguments: BenchArguments) -> "Prepared":
 
 
 def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None) -> list[Scenario]:
-    """The named preset or scenario, the spec's scenarios of this kind, or one made of the defaults."""
+    """Returns the named preset or scenario, the spec's scenarios of this kind, or one made of the defaults."""
     if arguments.preset is not None:
         chosen = [_named(PRESETS, arguments.preset, "preset")]
     else:
@@ -145,9 +145,9 @@ def _depth(arguments: BenchArguments) -> Depth:
 
 
 def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
-    """The most that the plan's estimate allows of a scenario's figures; nothing on a machine that was not measured.
+    """Returns the best figures of a scenario that the plan's estimate allows; none on a machine that was not measured.
 
-    What a prefix cache saves is left out of the work. Latencies of one stream are estimated where there is one.
+    Work that a prefix cache saves is not counted. Latencies are estimated only if there is a single stream.
     """
     measured, plan = prepared.inputs.facts.measured, prepared.plan
     if measured is None or scenario.workload == "trace":
@@ -166,7 +166,7 @@ def estimated(scenario: Scenario, prepared: "Prepared") -> dict[str, float]:
 
 
 def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> BenchTarget:
-    """Raises ApplianceError when no server answers there."""
+    """Returns the server to measure. Raises ApplianceError if no server answers there."""
     url = arguments.url or (_deployed_url(plan) if plan is not None else "")
     root = url.rstrip("/").removesuffix("/v1")
     api_key = arguments.api_key or own_api_key()
@@ -183,7 +183,7 @@ def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> BenchTar
 
 
 def _deployed_url(plan: EnginePlan) -> str:
-    """Where the deployment of this name runs; where the plan would have it when it was started by other means."""
+    """Returns the URL of the running deployment; the planned URL if `apply` did not start it."""
     current = DeploymentState(environ.state_dir(), plan.name).current()
     return current.url if current is not None else planned_url(plan.serving)
 
@@ -194,7 +194,7 @@ def _tick(done: int, total: int) -> None:
 
 
 def _output_folder(arguments: BenchArguments, plan: EnginePlan | None) -> Path | None:
-    """The spec's `bench.output_dir`, where the command line names no file."""
+    """Returns the spec's `bench.output_dir`; None if the command line names a file."""
     planned = plan.bench.get("output_dir") if plan is not None else None
     if arguments.output is not None or planned is None:
         return None

@@ -1,4 +1,4 @@
-"""`appliance doctor --bundle`: what explains a deployment to someone else; and `plan --from-bundle`, which reads it."""
+"""`appliance doctor --bundle` writes a support bundle of a deployment; `plan --from-bundle` reads it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from appliance.spec.compose import written_text
 
 
 def run(file: str, target: str, as_json: bool = False) -> int:
-    """Writes the bundle. `target`: a spec, a running deployment, or "" for the only one that runs, if any."""
+    """Writes the bundle. target: a spec, a deployment, or "" for the only running deployment, if there is one."""
     members = collect_bundle(_wanted(target))
     write_archive(Path(file), members)
     manifest = msgspec.json.decode(members[MANIFEST], type=Manifest)
@@ -45,7 +45,7 @@ def _wanted(target: str) -> BundleSource | None:
 
 
 def run_plan(file: str, overrides: Sequence[str], *, as_json: bool = False, explain: bool = False) -> int:
-    """Prints the plan that a bundle makes here, and what differs from its own: 2 when something does."""
+    """Prints the plan that a bundle gives here, and how it differs from its own. Returns 2 if it differs."""
     made = replay(Path(file), overrides)
     print(render_json(made.plan) if as_json else _as_text(made, explain))
     return ExitCode.OK if made.is_same else ExitCode.INVALID

@@ -1,4 +1,4 @@
-"""`appliance completion`: the script by which a shell completes verbs and options."""
+"""`appliance completion`: prints the script by which a shell completes verbs and options."""
 
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # offered there, not marked so
 

@@ -1,4 +1,4 @@
-"""The same request, to type."""
+"""Writes a request as a curl command line."""
 
 import shlex
 from typing import Any
@@ -12,7 +12,7 @@ COMPLETION_PATH = "/v1/completions"
 
 
 def curl_line(url: str, path: str, body: dict[str, Any], *, needs_key: bool) -> str:
-    """`url` is the server's root, or unix:/path. The key itself is never printed."""
+    """Returns the command line. url: the server's root, or unix:/path. The API key itself is never printed."""
     if url.startswith(UNIX):
         url = f"--unix-socket {shlex.quote(url.removeprefix(UNIX))} http://localhost"
     key = " -H 'Authorization: Bearer YOUR_KEY'" if needs_key else ""

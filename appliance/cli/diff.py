@@ -1,4 +1,4 @@
-"""`appliance diff`: what an apply would change, what each change costs, and how it would be carried out."""
+"""`appliance diff`: prints what an apply would change, the cost of each change, and the actions."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ from appliance.plan.render import table
 
 
 def run(arguments: DiffArguments) -> int:
-    """2 when an apply would change something, else 0."""
+    """Returns 2 if an apply would change something, else 0."""
     prepared = prepare(*spec_target(arguments.spec, arguments.overrides))
     state = DeploymentState(state_dir(), prepared.plan.name)
     found = difference(state, observe(state), prepared.plan, prepared.loaded.resolved())

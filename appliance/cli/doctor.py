@@ -1,4 +1,4 @@
-"""`appliance doctor`: what this machine is, which profile fits it, which kernels are built, and how fast it is."""
+"""`appliance doctor`: prints this machine's facts, its profile, the built kernels, and its measured speed."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ class _KernelStatus:
 
 
 def run(*, measured: bool = False, as_json: bool = False) -> int:
-    """Prints facts, profile and kernel sets. 3 when no kernel set of the profile can run here.
+    """Prints facts, profile and kernel sets. Returns 3 if no kernel set of the profile can run here.
 
     measured: measure read bandwidth and arithmetic peaks first (under half a minute) and keep the figures.
     """
@@ -55,7 +55,7 @@ def run(*, measured: bool = False, as_json: bool = False) -> int:
 
 
 def _status(name: str) -> _KernelStatus:
-    """Whether a kernel set is there and runs on this processor, in the words of its loader."""
+    """Returns whether a kernel set is built and runs on this processor, with the message of its loader."""
     known = KERNEL_SETS.get(name)
     if known is None or not known.is_built:
         return _KernelStatus(name, False, "not in this version")
@@ -99,7 +99,7 @@ def _measured_lines(facts: HardwareFacts) -> list[str]:
 
 
 def _measured_line(name: str, unit: str, every: float | None, one: float | None) -> str:
-    """The rate of all cores, and of one."""
+    """Writes the rate of all cores, and of one core."""
     assert every is not None
     of_one = f"; one core {one / 1e9:.1f} {unit}" if one is not None else ""
     return f"{name:<13} {every / 1e9:.1f} {unit}{of_one}"

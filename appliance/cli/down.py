@@ -15,7 +15,7 @@ LOCK_WAIT_S = 600.0
 
 
 def run(name: str = "") -> int:
-    """0 also when nothing runs: what was asked for is so."""
+    """Ends the server. Returns 0 also if nothing runs."""
     state = find_deployment(name)
     state.create()
     command = shlex.join(["appliance", *sys.argv[1:]])
@@ -25,7 +25,7 @@ def run(name: str = "") -> int:
             print(f"{state.name}: nothing runs")
             return ExitCode.OK
         if seen.readiness is Readiness.DEAD:
-            stop(state, seen.current, seen.plan)  # what an apply that was killed had left over
+            stop(state, seen.current, seen.plan)  # removes what a killed apply left over
             print(f"{state.name}: {seen.reason} already")
             return ExitCode.OK
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""`appliance drift`: what has changed under a deployment since it was applied."""
+"""`appliance drift`: prints what has changed under a deployment since it was applied."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from appliance.plan.render import table
 
 
 def run(name: str = "", as_json: bool = False) -> int:
-    """2 when something has changed, else 0. Raises ApplianceError when nothing was applied."""
+    """Returns 2 if something has changed, else 0. Raises ApplianceError if the deployment does not run."""
     state = find_deployment(name)
     seen = observe(state)
     if seen.current is None:

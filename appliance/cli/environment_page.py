@@ -1,10 +1,10 @@
-"""The reference page of the variables that are read of the environment."""
+"""Generates the reference page of environment variables."""
 
 from typing import Final
 
 from appliance.base.settings import described
 
-# Read beside the settings, by us or by a library: variable, and what it does.
+# Variables that are not settings but that we or a library read, and their meaning.
 _OTHERS: Final = (
     ("`APPLIANCE__SECTION__FIELD`", "overrides a field of the spec, as `--set section.field=value` does"),
     ("any that a spec names", "`${env:NAME}` in a value of a spec"),

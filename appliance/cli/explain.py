@@ -1,4 +1,4 @@
-"""`appliance explain`: what a field, a section or a rule means."""
+"""`appliance explain`: prints the meaning of a field, a section or a rule."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from appliance.spec.tree import Field, fields_of, walk
 
 
 def run(path: str = "", as_json: bool = False) -> int:
-    """Prints what is known of a path, of a bare field name (ours or vLLM's), or of a rule id. 2 when unknown."""
+    """Explains a path, a bare field name (ours or vLLM's), or a rule id. Returns 2 if it is unknown."""
     wanted = path.strip().removeprefix("--")
     if not wanted:
         sections = list(fields_of(DeploymentSpec))
@@ -36,7 +36,7 @@ def run(path: str = "", as_json: bool = False) -> int:
 
 
 def _json(fields: list[Field]) -> str:
-    """A list, as a bare name may be that of several fields."""
+    """Writes a list, because several fields may have the same name."""
     return json.dumps([{"path": found.path, "doc": found.doc.doc, **_facts(found)} for found in fields], indent=2)
 
 

@@ -1,4 +1,4 @@
-"""`appliance history`: the generations of a deployment, how each came to serve, and why those that failed did."""
+"""`appliance history`: prints the generations of a deployment, how each began to serve, or why it failed."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from appliance.plan.render import table
 
 
 def run(name: str = "", as_json: bool = False) -> int:
-    """The newest first."""
+    """Prints the generations, the newest first."""
     state = find_deployment(name)
     current = state.current()
     serving = current.generation if current is not None else 0

@@ -1,4 +1,4 @@
-"""`appliance import`: specs from other systems' files and command lines."""
+"""`appliance import`: makes specs from other systems' files and command lines."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ OF_COMMAND_LINES: Final = ("vllm", "llama-server")
 
 
 def run(arguments: ImportArguments) -> int:
-    """Prints the specs, or writes each to a folder. 2 with --strict when something has no equivalent."""
+    """Prints the specs, or writes each to a folder. Returns 2 with --strict if something has no equivalent."""
     reader = READERS.get(arguments.kind)
     if reader is None:
         raise CannotImportError(f"nothing is imported from {arguments.kind!r}", hint=f"known: {', '.join(READERS)}")
@@ -58,14 +58,14 @@ def run(arguments: ImportArguments) -> int:
 
 
 def texts_of(found: ImportedFile) -> list[str]:
-    """A text a spec; what is in none of them stands above the first."""
+    """Returns one text per spec; settings that are in no spec are comments above the first."""
     head = "".join(f"# {line}\n" for line in "\n".join(_lines(found.unplaced)).splitlines())
     first, *others = (text_of(each) for each in found.specs.values())
     return [head + first, *others]
 
 
 def text_of(imported: Imported) -> str:
-    """The spec as YAML, under comments that say what it does not hold."""
+    """Returns the spec as YAML, below comments that list what it does not contain."""
     lines = [f"note: {note}" for note in imported.notes]
     lines += _lines(imported.unplaced)
     document: dict[str, Any] = imported.document
@@ -77,7 +77,7 @@ def _lines(unplaced: Sequence[Unplaced]) -> list[str]:
 
 
 def _text(kind: str, words: Sequence[str]) -> str:
-    """A command line as it stands, or the contents of a file; `-` is standard input."""
+    """Returns a command line, or the contents of a file; `-` is standard input."""
     if tuple(words) == (STDIN,):
         return _lines_of(sys.stdin.buffer.read(), "standard input")
     if kind in OF_COMMAND_LINES:
@@ -95,7 +95,7 @@ def _lines_of(data: bytes, where: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word that the shell has split off, so that it is split the same way again; its variables stay variables."""
+    """Quotes a word of the shell's, so that it is split the same way again; variables in it stay variables."""
     return "'" + word.replace("'", "'\\''") + "'"
 
 

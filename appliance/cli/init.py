@@ -1,4 +1,4 @@
-"""`appliance init`: a commented spec to start from."""
+"""`appliance init`: writes a commented spec to start from."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ from appliance.spec.starter import SOURCE, starter_text
 
 
 def run(arguments: InitArguments) -> int:
-    """Writes a spec, and where asked the JSON Schema beside it, for editors. 2 when the file is there already."""
+    """Writes a spec, and on request the JSON Schema beside it for editors. Returns 2 if the file exists."""
     path, source = arguments.path, arguments.source or SOURCE
     file = Path(path)
     if file.exists() and not arguments.force:
@@ -28,6 +28,6 @@ def run(arguments: InitArguments) -> int:
 
 
 def _name_of(source: str) -> str:
-    """A deployment's name from the last part of a source."""
+    """Makes a deployment's name from the last part of a source."""
     last = source.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf").lower()
     return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:63].strip("-") or "model"

@@ -1,4 +1,4 @@
-"""The server's API over an engine in this process, without sockets: what a batch talks to."""
+"""The server's API on an engine in this process, without sockets, for `batch`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,9 +20,9 @@ from appliance.service.text_side import load_text_side
 
 @asynccontextmanager
 async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) -> AsyncIterator[ASGIApp]:
-    """Loads the planned model and gives the application. It cannot be reached from outside, so API keys do not apply.
+    """Loads the planned model and yields the application. It cannot be reached from outside, so it needs no API keys.
 
-    Raises what loading raises (ApplianceError, ValueError).
+    Raises ApplianceError or ValueError if loading fails.
     """
     serving = msgspec.structs.replace(plan.serving, key_hashes={}, front=FrontPlan(), shed_above_s=None)
     plan = msgspec.structs.replace(plan, serving=serving)

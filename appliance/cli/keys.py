@@ -1,4 +1,4 @@
-"""`appliance keys`: makes an API key and tells its hash; the key itself is shown once and stored nowhere."""
+"""`appliance keys`: makes an API key and prints its hash; the key itself is shown once and stored nowhere."""
 
 import json
 import secrets
@@ -12,11 +12,11 @@ from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.hashing import key_hash
 from appliance.plan.key_file import KeyEntry, read_key_file, write_key_file
 
-_RANDOM_BYTES = 32  # 256 bits: nothing to guess, so the stored digest needs no slow hash
+_RANDOM_BYTES = 32  # 256 bits cannot be guessed, so the stored digest needs no slow hash
 
 
 def run_new(name: str, file: str | None) -> int:
-    """Prints the key alone on stdout, so that it can be piped into a secret store; the rest goes to stderr."""
+    """Prints only the key on stdout, so that it can be piped into a secret store; the rest goes to stderr."""
     key = "sk-" + secrets.token_urlsafe(_RANDOM_BYTES)
     entry = KeyEntry(name=name, hash=key_hash(key))
     if file is not None:
@@ -34,7 +34,7 @@ def run_new(name: str, file: str | None) -> int:
 
 
 def run_revoke(name: str, file: str) -> int:
-    """Servers that read the file refuse the key from their next request on."""
+    """Removes a key from a file. Servers that read the file refuse the key from their next request on."""
     path = Path(file)
     entries = read_key_file(path)
     kept = [entry for entry in entries if entry.name != name]
@@ -53,7 +53,7 @@ def _without_hash(entry: KeyEntry) -> dict[str, Any]:
 
 
 def run_list(file: str, as_json: bool = False) -> int:
-    """Names and rules, no hashes."""
+    """Prints names and rules, without hashes."""
     entries = read_key_file(Path(file))
     if as_json:
         print(json.dumps([_without_hash(entry) for entry in entries], indent=2))

@@ -1,4 +1,4 @@
-"""`appliance lock`: write the lock file, or hold the deployment against it."""
+"""`appliance lock`: writes the lock file, or compares the deployment with it."""
 
 from dataclasses import asdict
 from json import dumps
@@ -13,7 +13,7 @@ from appliance.plan.prepare import prepare
 
 
 def run(arguments: LockArguments) -> int:
-    """0 when written or the same, 2 with `check` when something differs."""
+    """Returns 0 if the file was written or nothing differs; 2 with `check` if something differs."""
     spec, overrides = spec_target(arguments.spec, arguments.overrides)
     path, as_json = arguments.output or lock_path(Path(spec)), arguments.as_json
     found = collect_lock(prepare(spec, overrides).plan)

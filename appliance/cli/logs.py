@@ -1,4 +1,4 @@
-"""`appliance logs`: what the server of a deployment wrote."""
+"""`appliance logs`: prints the log of a deployment's server."""
 
 import sys
 import time
@@ -16,7 +16,7 @@ _POLL_S = 0.1
 
 
 def run(arguments: LogsArguments) -> int:
-    """The last lines, of the newest generation unless one is named; with --follow also what comes, until it ends."""
+    """Prints the last lines of the named or newest generation; with --follow also new lines, until the server ends."""
     state = find_deployment(arguments.name)
     wanted = _with_log(state, arguments.generation)
     if wanted is None or not wanted.log_path.is_file():
@@ -33,7 +33,7 @@ def run(arguments: LogsArguments) -> int:
 
 
 def _with_log(state: DeploymentState, generation: int) -> Generation | None:
-    """The named one, else the newest whose server wrote something: a reload makes a generation without a server."""
+    """Returns the named generation, else the newest with a log: a reload makes a generation without a server."""
     if generation:
         return state.generation(generation)
     written = [each for each in state.generations() if each.log_path.is_file()]

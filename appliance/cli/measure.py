@@ -1,4 +1,4 @@
-"""Figures of this machine by the native library's own probes, of one core and of all."""
+"""Measures this machine, one core and all, with the probes of the native library."""
 
 from appliance.hardware import MeasuredFacts
 from appliance.kernels.measure import PROBE_SECONDS, READ_BUFFER_BYTES

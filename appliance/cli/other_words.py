@@ -1,4 +1,4 @@
-"""Words that people type because another tool has them, and our verb for each."""
+"""Verbs of other tools, and our verb for each."""
 
 _VERBS = {
     "apply": ("serve", "run", "start", "up", "deploy", "launch", "create", "load"),
@@ -26,7 +26,7 @@ _HINTS = {
 
 
 def hint_for(word: str) -> str | None:
-    """What to type in place of `word`, or None for a word that this table does not know."""
+    """Returns what to type in place of `word`; None for a word that is not in this table."""
     if word in _OURS:
         return f"`appliance {_OURS[word]}`"
     return _HINTS.get(word)

@@ -1,4 +1,4 @@
-"""Output whose reader has gone, for instance `| head -1`: verbs that change something go on without it."""
+"""Handles output whose reader has gone (`| head -1`): verbs that change something go on without it."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _Unbroken(io.FileIO):
-    """A file descriptor that takes what is written after its reader has gone, and drops it."""
+    """A file descriptor that drops output after its reader has gone."""
 
     def write(self, data: Any) -> int:
         try:
@@ -22,9 +22,9 @@ class _Unbroken(io.FileIO):
 
 @contextmanager
 def outliving_readers() -> Iterator[None]:
-    """Within it, writing to standard output and standard error never raises BrokenPipeError.
+    """Makes writes to standard output and standard error never raise BrokenPipeError within the context.
 
-    Streams that are not the process's own, as those of a test that captures output, are left as they are.
+    Streams that are not the process's own, such as those of a test that captures output, are not changed.
     """
     kept = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(_unbroken, kept)
@@ -45,23 +45,23 @@ def _unbroken(stream: TextIO) -> TextIO:
 
 
 def open_missing_streams() -> None:
-    """Lets standard descriptors that were closed at the start lead nowhere: no file of ours gets their number."""
+    """Opens /dev/null in place of standard descriptors that were closed, so that no other file gets their number."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest free number
     sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=True)
     sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", write_through=True)
 
 
 def drop_output() -> None:
-    """Lets standard output lead nowhere, so that what is left in its buffer raises nothing at the exit."""
+    """Redirects standard output to /dev/null, so that its remaining buffer raises no error at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_unread() -> bool:
-    """Whether nobody reads standard output any more. Asking costs nothing, so work that waits to print may ask."""
+    """Returns whether the reader of standard output has gone. It is cheap, so it may be called before each print."""
     try:
         number = sys.stdout.fileno()
     except (OSError, ValueError):  # a stream of a test has no descriptor

@@ -1,4 +1,4 @@
-"""`appliance plan`: what a spec becomes on a machine, and why."""
+"""`appliance plan`: prints the plan of a spec on a machine, with reasons."""
 
 import sys
 from pathlib import Path
@@ -23,9 +23,10 @@ from appliance.plan.types import EnginePlan
 
 
 def run(arguments: PlanArguments) -> int:
-    """Prints the plan. 0 when there is one, 2 when the spec is invalid, 3 when it does not fit.
+    """Prints the plan. Returns 0 if there is one, 2 if the spec is invalid, 3 if it does not fit.
 
-    Compared with a boot report: 2 when a measured size is more than a tenth off. Advice as JSON replaces the plan.
+    Compared with a boot report, returns 2 if a measured size is more than a tenth off. Advice as JSON replaces the
+    plan.
     """
     as_json = arguments.as_json
     try:
@@ -44,7 +45,7 @@ def run(arguments: PlanArguments) -> int:
 
 
 def _shown(prepared: Prepared, *, as_json: bool, explain: bool, advise: bool) -> str:
-    """Raises ApplianceError when advice is asked for a machine that was not measured."""
+    """Returns the text to print. Raises ApplianceError for advice on a machine that was not measured."""
     plan, inputs, measured = prepared.plan, prepared.inputs, prepared.inputs.facts.measured
     if as_json and not advise:
         return render_json(plan)
@@ -77,7 +78,7 @@ def _replan(inputs: PlanInputs) -> tuple[EnginePlan, Ledger]:
 
 
 def _verify(prepared: Prepared, place: Path | None) -> int:
-    """place: a boot report, or a folder of state; None is that of the deployment of this name."""
+    """Compares with a boot report. place: the report, or a state folder; None: that of the deployment of this name."""
     report = read_boot_report(place or environ.state_dir() / prepared.plan.name)
     rows = compare_boot(prepared.plan, report)
     print(render_comparison(rows))

@@ -23,7 +23,7 @@ from appliance.hardware import (
 def run_list(*, explain: bool = False, hardware: str | None = None, as_json: bool = False) -> int:
     """Prints every profile, the chosen one marked; `explain` adds each condition and whether it holds.
 
-    hardware: a known machine or a facts file; None is this machine. 3 when no profile, or more than one, is best.
+    hardware: a known machine or a facts file; None is this machine. Returns 3 if no profile, or more than one, is best.
     """
     facts = load_facts(hardware) if hardware else probe_machine()
     matches = match_profiles(facts, load_profiles())
@@ -40,7 +40,7 @@ def run_list(*, explain: bool = False, hardware: str | None = None, as_json: boo
 
 
 def run_show(name: str = "", as_json: bool = False) -> int:
-    """Prints one profile as YAML or JSON; without a name the one of this machine. Raises HardwareError."""
+    """Prints one profile as YAML or JSON; without a name, that of this machine. Raises HardwareError."""
     profiles = load_profiles()
     profile = find_profile(name, profiles) if name else select_profile(probe_machine(), profiles).profile
     data = msgspec.to_builtins(profile)
@@ -49,7 +49,7 @@ def run_show(name: str = "", as_json: bool = False) -> int:
 
 
 def describe(facts: HardwareFacts) -> str:
-    """The machine in one line."""
+    """Returns a description of the machine in one line."""
     devices: dict[str, int] = {}
     for device in facts.accelerators:
         devices[device.name] = devices.get(device.name, 0) + 1

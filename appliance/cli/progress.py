@@ -21,7 +21,7 @@ from rich.text import Text
 
 
 class _Amount(ProgressColumn):
-    """Bytes with a speed, or a count of files."""
+    """Shows bytes with a speed, or a count of files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Amount(ProgressColumn):
 
 
 class ProgressBar:
-    """What `appliance.checkpoint.Progress` asks for, on stderr. Use it as a context manager."""
+    """Implements `appliance.checkpoint.Progress` on stderr. Use it as a context manager."""
 
     def __init__(self) -> None:
         console = Console(file=sys.stderr, highlight=False, markup=False)

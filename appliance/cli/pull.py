@@ -1,4 +1,4 @@
-"""`appliance pull`: fetch, check and cache the checkpoint of a spec, or of a source given by hand."""
+"""`appliance pull`: fetches, checks and caches the checkpoint of a spec, or of a given source."""
 
 import json
 from pathlib import Path
@@ -18,9 +18,9 @@ from appliance.spec.loader import load_spec
 
 
 def run(arguments: PullArguments) -> int:
-    """Prints where the checkpoint is and its digest.
+    """Prints the path of the checkpoint and its digest.
 
-    Mirrors, digest and revision given here come before the spec's. Raises CheckpointError or SpecError.
+    Mirrors, digest and revision given here replace the spec's. Raises CheckpointError or SpecError.
     """
     target, mirrors, sha256 = arguments.target, arguments.mirrors, arguments.sha256
     options = FetchOptions(revision=arguments.revision, offline=arguments.offline)
@@ -38,7 +38,7 @@ def run(arguments: PullArguments) -> int:
 
 
 def _is_deployment(target: str) -> bool:
-    """A spec, or the name of a deployment that was applied here; anything else is a source."""
+    """Returns whether the target is a spec, or the name of an applied deployment; anything else is a source."""
     if target.endswith(SPEC_SUFFIXES):
         return True
     is_name = "/" not in target and ":" not in target and not Path(target).exists()

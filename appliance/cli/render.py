@@ -1,4 +1,4 @@
-"""`appliance render`: files for other supervisors."""
+"""`appliance render`: makes files for other supervisors."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from appliance.plan.prepare import prepare
 
 
 def run(arguments: RenderArguments) -> int:
-    """Prints the files, or writes them into a folder, where none may be there already."""
+    """Prints the files, or writes them into a folder in which none of them exists yet."""
     path, overrides = spec_target(arguments.spec, arguments.overrides)
     prepared = prepare(path, overrides, arguments.hardware, model_facts=arguments.model_facts)
     files = render_target(arguments.target, prepared, overrides, _options(arguments))

@@ -1,4 +1,4 @@
-"""`appliance render --resolved`: the spec as it was understood."""
+"""`appliance render --resolved`: prints the spec with every value."""
 
 import json
 
@@ -10,7 +10,7 @@ from appliance.spec.resolved import render_resolved, resolved_rows
 
 
 def run(arguments: RenderArguments) -> int:
-    """Reads the spec and what it includes; neither the machine nor the model is asked."""
+    """Reads the spec and its includes; it needs neither the machine nor the model."""
     loaded = load_spec(*spec_target(arguments.spec, arguments.overrides))
     if not arguments.as_json:
         print(render_resolved(loaded, explain=arguments.explain), end="")

@@ -1,4 +1,4 @@
-"""`appliance rollback`: an older generation's plan, applied again as a new generation."""
+"""`appliance rollback`: applies an older generation's plan again, as a new generation."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ from appliance.plan.types import EnginePlan
 
 
 def run(arguments: RollbackArguments) -> int:
-    """Raises ApplyError (4) when it does not become ready."""
+    """Applies the older generation. Raises ApplyError (4) if it does not become ready."""
     state = find_deployment(arguments.name)
     generation = _chosen(state, arguments.generation)
     current = state.current()
@@ -32,7 +32,7 @@ def run(arguments: RollbackArguments) -> int:
 
 
 def _chosen(state: DeploymentState, number: int) -> Generation:
-    """0 names the one that served before the one that serves. Raises ApplianceError."""
+    """Returns a generation by number; 0 is the one that served before the current one. Raises ApplianceError."""
     kept = {each.number: each for each in state.generations()}
     served = [each for each in kept.values() if (result := each.result()) is not None and result.outcome == "serving"]
     current = state.current()
@@ -47,7 +47,7 @@ def _chosen(state: DeploymentState, number: int) -> Generation:
 
 
 def _plan(generation: Generation) -> EnginePlan:
-    """Its spec may be applied by any version; its plan only by the one that made it."""
+    """Returns a generation's plan. Raises ApplianceError for another version's plan: only its spec can be applied."""
     hint = f"appliance apply {generation.folder / 'spec.yaml'}"
     try:
         plan = generation.plan()

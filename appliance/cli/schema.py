@@ -1,4 +1,4 @@
-"""`appliance schema`: the JSON Schema of a deployment and the reference pages, printed, written or compared."""
+"""`appliance schema`: prints, writes or compares the JSON Schema of a deployment and the reference pages."""
 
 import sys
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ OPERATORS_PATH = "kernels/include/appliance_operators.h"
 
 
 def run(check: bool = False, write: bool = False, root: str = ".") -> int:
-    """Prints the schema; or writes all generated files below `root`; or answers 2 when one of them is stale."""
+    """Prints the schema; or writes all generated files below `root`; or returns 2 if one of them is stale."""
     if not check and not write:
         print(schema_text(), end="")
         return ExitCode.OK
@@ -35,7 +35,7 @@ def run(check: bool = False, write: bool = False, root: str = ".") -> int:
 
 
 def generated() -> Mapping[str, str]:
-    """Text of each generated file, by its path in the repository."""
+    """Returns the text of each generated file, by its path in the repository."""
     from appliance.cli.environment_page import environment_text  # needs the settings, which `schema` alone does not
 
     return {

@@ -1,4 +1,4 @@
-"""`appliance status`: what runs, since when, and how it is."""
+"""`appliance status`: prints what runs, since when, and its state."""
 
 import time
 from pathlib import Path
@@ -21,7 +21,7 @@ _LIVE = (Readiness.READY, Readiness.NOT_READY, Readiness.FAILED)
 
 
 def run(name: str = "", as_json: bool = False) -> int:
-    """One deployment, or all of this machine. 0 when all that is asked for is ready, else 1."""
+    """Prints one deployment, or all of this machine. Returns 0 if all of them are ready, else 1."""
     root = state_dir()
     states = [find_deployment(name)] if name else [DeploymentState(root, each) for each in deployment_names(root)]
     found = [_status(state) for state in states]
@@ -64,7 +64,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
 
 
 def _weights(folder: Path) -> dict[str, Any] | None:
-    """Where the running engine's weights came from; None while it starts."""
+    """Returns the origin of the running engine's weights; None while it starts."""
     try:
         report = read_boot_report(folder)
     except ApplianceError:

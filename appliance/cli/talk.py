@@ -1,4 +1,4 @@
-"""`appliance chat` and `appliance complete`: ask a server and print the answer as it comes."""
+"""`appliance chat` and `appliance complete`: send a text to a server and print the answer as it comes."""
 
 import sys
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from appliance.deploy.naming import names_deployment, running
 from appliance.deploy.probe import UNIX
 from appliance.deploy.state import deployment_names
 
-_NEAR = 0.7  # how alike a mistyped name is, of 1
+_NEAR = 0.7  # the least similarity (0 to 1) of a mistyped name
 _TIMEOUT = httpx.Timeout(10.0, read=None)  # an answer may take long; connecting may not
 
 
 @dataclass(frozen=True, slots=True)
 class TalkTarget:
-    """`url` is the server's root, without /v1."""
+    """The server to talk to. `url` is its root, without /v1."""
 
     url: str
     model: str
@@ -34,7 +34,7 @@ class TalkTarget:
 
 
 def run_chat(arguments: ChatArguments) -> int:
-    """One question, or a conversation that ends with the input."""
+    """Asks one question, or holds a conversation that ends with the input."""
     target, text = _meant(arguments)
     opening = [{"role": "system", "content": arguments.system_prompt}] if arguments.system_prompt else []
     if text:
@@ -50,7 +50,7 @@ def run_chat(arguments: ChatArguments) -> int:
 
 
 def run_complete(arguments: TalkArguments) -> int:
-    """One text, or one after the other; they know nothing of each other."""
+    """Completes one text, or one text after the other, each on its own."""
     target, text = _meant(arguments)
     if text:
         _answer(target, arguments, COMPLETION_PATH, {"prompt": text})
@@ -62,7 +62,7 @@ def run_complete(arguments: TalkArguments) -> int:
 
 
 def _meant(arguments: TalkArguments) -> tuple[TalkTarget, str]:
-    """Whom to ask, and what. Raises ApplianceError."""
+    """Returns the server to ask, and the text. Raises ApplianceError."""
     name, text = deployment_and_text(arguments)
     if text and arguments.quick:
         raise UsageError("the text was given twice: after the name, and as --quick")
@@ -70,12 +70,12 @@ def _meant(arguments: TalkArguments) -> tuple[TalkTarget, str]:
 
 
 def deployment_and_text(arguments: TalkArguments) -> tuple[str, str]:
-    """Tells a name from a text where one word was given. Raises UsageError for a name with a typo."""
+    """Decides whether a single word is a name or a text. Raises UsageError for a name with a typo."""
     name, text = arguments.name, arguments.text
     if text or not name or " " in name:
         return (name, text) if text else ("", name)
     if arguments.url:
-        return "", name  # a server at a URL has no name of ours
+        return "", name  # a server at a URL has no deployment name
     if names_deployment(name):
         return name, ""
     near = get_close_matches(name, deployment_names(state_dir()), 1, _NEAR)
@@ -85,7 +85,7 @@ def deployment_and_text(arguments: TalkArguments) -> tuple[str, str]:
 
 
 def _find_target(name: str, arguments: TalkArguments) -> TalkTarget:
-    """A deployment by name, or the server at a URL; its first model unless one is named. Raises ApplianceError."""
+    """Finds a deployment by name, or the server at a URL; takes its first model by default. Raises ApplianceError."""
     key = arguments.api_key or own_api_key()
     if arguments.url:
         root = arguments.url.rstrip("/").removesuffix("/v1")
@@ -95,9 +95,9 @@ def _find_target(name: str, arguments: TalkArguments) -> TalkTarget:
 
 
 def _answer(target: TalkTarget, arguments: TalkArguments, path: str, asked: dict[str, Any]) -> str:
-    """Prints the answer as it comes and returns it; what the model thinks before goes to standard error.
+    """Prints the answer as it comes and returns it; reasoning goes to standard error.
 
-    Ctrl-C in a terminal ends the answer and keeps what came.
+    Ctrl-C in a terminal ends the answer and keeps the text so far.
     """
     body = {"model": target.model, **asked, "stream": True}
     body |= {"max_tokens": arguments.max_tokens} if arguments.max_tokens else {}
@@ -109,7 +109,7 @@ def _answer(target: TalkTarget, arguments: TalkArguments, path: str, asked: dict
             print(thought, end="", file=sys.stderr, flush=True)
             print(text, end="", flush=True)
             if is_unread():
-                break  # nobody reads on, so nothing more is computed
+                break  # the reader has gone, so the server need not compute more
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
@@ -120,7 +120,7 @@ def _answer(target: TalkTarget, arguments: TalkArguments, path: str, asked: dict
 
 
 def _stream(target: TalkTarget, path: str, body: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What the model thinks, and what it answers, as they come."""
+    """Yields pieces of the reasoning and of the answer as they come. Raises ApplianceError."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:
         with _client(target.url) as http, http.stream("POST", path, json=body, headers=headers) as response:
@@ -143,7 +143,7 @@ def _client(url: str) -> httpx.Client:
 
 
 def _texts_of(data: str) -> tuple[str, str]:
-    """Reasoning and text of one event, empty where it has none. Raises ApplianceError for an error event."""
+    """Returns reasoning and text of one event, empty if it has none. Raises ApplianceError for an error event."""
     event: dict[str, Any] = msgspec.json.decode(data)
     if error := event.get("error"):
         raise ApplianceError(str(error.get("message", error) if isinstance(error, dict) else error))
@@ -186,7 +186,7 @@ def _greet(target: TalkTarget) -> None:
 
 
 def _inputs() -> Iterator[str]:
-    """Lines of the user that are not blank, until the input ends."""
+    """Yields the user's lines that are not blank, until the input ends."""
     prompt = "> " if sys.stdin.isatty() else ""
     if prompt:
         import readline  # line editing and history for input()

@@ -32,7 +32,7 @@ WORK = Scenario(
 
 
 def run(arguments: TuneArguments) -> int:
-    """Raises ApplianceError when the spec cannot be planned, or is written so that a value has no place."""
+    """Runs the trials. Raises ApplianceError if the spec cannot be planned, or its text has no place for a value."""
     work, spec = _work(arguments), spec_target(arguments.spec, arguments.overrides)
     configure_own_logs()
     vocab_size = min(prepare(*spec).model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
@@ -59,20 +59,20 @@ def run(arguments: TuneArguments) -> int:
 
 
 def measured(plan: EnginePlan, work: Scenario, vocab_size: int) -> RoundFigures:
-    """Of one round on an engine in this process, whose steps are paced as in a server."""
+    """Measures one round on an engine in this process, whose steps are paced as in a server."""
     eos_token_ids = () if work.ignore_eos else load_text_side(plan, cache_dir()).eos_token_ids
     with InprocEngine(boot(plan, lambda phase: None)) as engine:
         return summarize(run_closed(work, engine, eos_token_ids, vocab_size), plan.slo)
 
 
 def changed(found: Tuned) -> dict[str, int]:
-    """What the best setting has other than the spec."""
+    """Returns the values in which the best setting differs from the spec."""
     before = found.trials[0].settings
     return {path: value for path, value in found.best.settings.items() if value != before[path]}
 
 
 def tuned_text(text: str, found: Tuned, work: Scenario) -> str:
-    """The spec with the best values, and below it the evidence as comments. Raises ApplianceError."""
+    """Returns the spec with the best values, and below it the evidence as comments. Raises ApplianceError."""
     try:
         edited = with_values(text, changed(found))
     except EditError as error:
@@ -100,7 +100,7 @@ def _work(arguments: TuneArguments) -> Scenario:
 
 
 def _planned(spec: SpecTarget, settings: Settings) -> EnginePlan | None:
-    """Plans a setting; None when it does not fit. Raises what is wrong with the spec itself."""
+    """Plans a setting; None if it does not fit. Raises ApplianceError if the spec itself is wrong."""
     wanted = [f"{path}={value}" for path, value in settings.items()]
     try:
         return prepare(spec.path, [*spec.overrides, *wanted]).plan

@@ -1,4 +1,4 @@
-"""`appliance validate`: is a spec right, as far as the spec alone can tell."""
+"""`appliance validate`: checks a spec by itself, without a machine or a model."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from appliance.spec.compose import included_files
 from appliance.spec.files import SPEC_SUFFIXES
 from appliance.spec.loader import load_spec
 
-_FOLDER_SUFFIXES = SPEC_SUFFIXES[:2]  # a folder may hold JSON that is no spec
+_FOLDER_SUFFIXES = SPEC_SUFFIXES[:2]  # a folder may contain JSON files that are not specs
 
 
 def run(arguments: ValidateArguments) -> int:
-    """Checks files, and the YAML files below folders. 0, or 2 when one is wrong.
+    """Checks files, and the YAML files below folders. Returns 0, or 2 if one is wrong.
 
-    Of a folder, a file that another includes is checked with that one.
+    In a folder, a file that another one includes is checked together with that one.
     """
     form = DiagnosticsForm.JSON if arguments.as_json else arguments.form
     found: list[Diagnostic] = []

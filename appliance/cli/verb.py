@@ -1,4 +1,4 @@
-"""How a function becomes a verb: exit codes, errors without tracebacks, and an example in its help."""
+"""Makes functions verbs: with exit codes, errors without tracebacks, and an example in the help."""
 
 import functools
 import inspect
@@ -14,18 +14,18 @@ from appliance.base.errors import ApplianceError, ExitCode
 from appliance.cli.arguments.record import VerbArguments, signature_of
 from appliance.cli.pipes import drop_output, is_unread, outliving_readers
 
-INTERRUPTED = 130  # what shells answer for a command that Ctrl-C ended
+INTERRUPTED = 130  # the shells' exit code of a command that Ctrl-C ended
 DEBUG_VARIABLE = "APPLIANCE_DEBUG"
 
 
 class UsageError(ApplianceError):
-    """Options that do not go together."""
+    """The options do not go together."""
 
     exit_code = ExitCode.INVALID
 
 
 def group(name: str, doc: str) -> typer.Typer:
-    """A Typer with the settings of all ours. Plain help text: rich would double the time a command takes to start."""
+    """Returns a Typer with our settings. Its help is plain text: rich would double the start time of a command."""
     return typer.Typer(
         name=name,
         help=doc,
@@ -39,9 +39,9 @@ def group(name: str, doc: str) -> typer.Typer:
 def verb(
     app: typer.Typer, name: str, example: str, *, changes_things: bool = False
 ) -> Callable[[Callable[..., int]], Callable[..., None]]:
-    """Adds a function to `app`. Its docstring is the help, its answer the exit code.
+    """Adds a function to `app`. Its docstring is the help, its result the exit code.
 
-    It takes one record of arguments, or a few arguments of its own. A verb that changes things finishes even when the
+    It takes one record of arguments, or a few arguments of its own. A verb that changes things finishes even if the
     reader of its output has gone; others end with their reader.
     """
 
@@ -69,14 +69,14 @@ def _record_of(function: Callable[..., int]) -> type[VerbArguments] | None:
 
 
 def _called(function: Callable[..., int], record: type[VerbArguments] | None, given: dict[str, Any]) -> int:
-    """What was not given has the record's own default, such as the empty tuple."""
+    """Calls a verb. Arguments that were not given have the record's default, such as the empty tuple."""
     if record is None:
         return function(**given)
     return function(record(**{name: value for name, value in given.items() if value is not None}))
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Runs a verb. Whatever goes wrong is told in words; a traceback is printed only when it was asked for."""
+    """Runs a verb. Errors are printed as messages; a traceback only if it was requested."""
     try:
         return int(work())
     except ApplianceError as error:
@@ -87,15 +87,15 @@ def guarded(work: Callable[[], int]) -> int:
         return INTERRUPTED
     except BrokenPipeError as error:
         if not is_unread():
-            return _told(error)  # of a socket, and no reader of ours
+            return _told(error)  # the broken pipe is a socket, not our output
         drop_output()
         return int(ExitCode.OK)
-    except Exception as error:  # noqa: BLE001 (the last stop before the user, who gets words)
+    except Exception as error:  # noqa: BLE001 (the user gets a message for every error)
         return _told(error)
 
 
 def _told(error: Exception) -> int:
-    from appliance.base.settings import SettingsError, read_settings  # read by verbs that fail alone
+    from appliance.base.settings import SettingsError, read_settings  # only verbs that fail need it
 
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     try:

@@ -1,4 +1,4 @@
-"""`appliance apply --watch`: the spec's files are applied as they change."""
+"""`appliance apply --watch`: applies the spec's files when they change."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from appliance.spec.compose import reachable_files
 
 
 def run(arguments: ApplyArguments, watch: Watch | None = None) -> int:
-    """Applies once, which must succeed; then whatever is saved, until Ctrl-C. What runs then goes on."""
+    """Applies once, which must succeed; then each saved change, until Ctrl-C. The deployment then continues to run."""
     if arguments.foreground:
         raise UsageError("--watch and --foreground exclude each other", hint="a foreground server has no other process")
     spec = Path(spec_target(arguments.spec).path)
@@ -27,7 +27,7 @@ def run(arguments: ApplyArguments, watch: Watch | None = None) -> int:
 
 
 def _apply_or_tell(arguments: ApplyArguments) -> None:
-    """Applies an edit. One that cannot be applied is reported, and what runs is left alone."""
+    """Applies an edit. An edit that cannot be applied is reported and changes nothing."""
     try:
         apply_once(arguments)
     except ApplianceError as error:

@@ -1,1 +1,1 @@
-"""What each verb takes: one record a verb, spelled once, from which its parser is made and which its work gets."""
+"""The arguments of the verbs: one record for each verb, from which its parser is made and which its work gets."""

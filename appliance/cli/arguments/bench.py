@@ -1,4 +1,4 @@
-"""Of the verbs that measure."""
+"""The arguments of the verbs that measure."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ from appliance.cli.arguments.shared import (
 
 
 class BenchArguments(VerbArguments):
-    """Of every kind."""
+    """The arguments of every kind of benchmark."""
 
     spec: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Of the verbs between systems."""
+"""The arguments of the verbs between systems."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Of the verbs about what runs."""
+"""The arguments of the verbs for running deployments."""
 
 from typing import Annotated
 

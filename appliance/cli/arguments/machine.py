@@ -1,4 +1,4 @@
-"""Of the verbs about a plan, a machine and a checkpoint."""
+"""The arguments of the verbs for a plan, a machine and a checkpoint."""
 
 from pathlib import Path
 from typing import Annotated

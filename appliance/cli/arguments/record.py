@@ -1,5 +1,5 @@
-"""Records of a verb's arguments. They are declared like dataclasses; nothing is generated for them, as every start of
-the command makes all of them and uses one."""
+"""Records of a verb's arguments. They are declared like dataclasses, but no methods are generated, because each start
+of the command creates all of these classes and uses only one."""
 
 from collections.abc import Iterator
 from inspect import Parameter, Signature
@@ -8,10 +8,11 @@ from typing import Annotated, Any, dataclass_transform, get_args, get_origin
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class VerbArguments:
-    """Its subclasses' annotated fields are arguments and options; what has no default must be given."""
+    """The base of all records. A subclass's annotated fields are arguments and options; those without a default are
+    required."""
 
     def __init__(self, **given: Any) -> None:
-        """Raises TypeError for a field that is unknown, or missing."""
+        """Sets the fields. Raises TypeError for an unknown or missing field."""
         fields = dict(fields_of(type(self)))
         missing = [name for name in fields if name not in given and not hasattr(type(self), name)]
         unknown = [name for name in given if name not in fields]
@@ -25,13 +26,13 @@ class VerbArguments:
 
 
 def fields_of(record: type[VerbArguments]) -> Iterator[tuple[str, Any]]:
-    """Names and annotations, those of base classes first."""
+    """Yields names and annotations, those of base classes first."""
     for each in reversed(record.__mro__):
         yield from vars(each).get("__annotations__", {}).items()
 
 
 def signature_of(record: type[VerbArguments]) -> Signature:
-    """As a parser of command lines wants it: a keyword each; a tuple is read as a list."""
+    """Returns a signature for typer: each field is a keyword; a tuple is read as a list."""
     return Signature([
         Parameter(name, Parameter.KEYWORD_ONLY, default=_default(record, name), annotation=_parsed(annotation))
         for name, annotation in fields_of(record)
@@ -47,5 +48,5 @@ def _parsed(annotation: Any) -> Any:
     if get_origin(annotation) is Annotated:
         kind, *details = get_args(annotation)
         if get_origin(kind) is tuple:
-            return Annotated[list[get_args(kind)[0]] | None, *details]  # type: ignore[misc]  # a type made at run time
+            return Annotated[list[get_args(kind)[0]] | None, *details]  # type: ignore[misc]  # the type is made at run time
     return annotation

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share."""
+"""The arguments and options that several verbs share."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias

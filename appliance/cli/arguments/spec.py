@@ -1,4 +1,4 @@
-"""Of the verbs about a spec."""
+"""The arguments of the verbs for a spec."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from appliance.cli.arguments.shared import AsJson, Hardware, ModelFactsFile, Ove
 
 
 class DiagnosticsForm(StrEnum):
-    """How diagnostics are printed."""
+    """The form in which diagnostics are printed."""
 
     TEXT = "text"
     JSON = "json"

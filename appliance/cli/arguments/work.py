@@ -1,4 +1,4 @@
-"""Of the verbs that use a model."""
+"""The arguments of the verbs that use a model."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -10,14 +10,14 @@ from appliance.cli.arguments.shared import ApiKey, AsJson, Deployment, ModelName
 
 
 class AnswerOrder(StrEnum):
-    """In which order the answers of a batch are written."""
+    """The order in which the answers of a batch are written."""
 
     INPUT = "input"
     COMPLETION = "completion"
 
 
 class BatchArguments(VerbArguments):
-    """Empty and None: as the spec says."""
+    """The arguments of `batch`. For empty values and None, the spec decides."""
 
     spec: SpecOrName
     input_file: Annotated[str, typer.Option("--input", "-i", metavar="FILE", help="Requests, one a line.")] = ""
@@ -35,7 +35,7 @@ class BatchArguments(VerbArguments):
 
 
 class TalkArguments(VerbArguments):
-    """Of `chat` and `complete`."""
+    """The arguments of `chat` and `complete`."""
 
     name: Deployment = ""
     text: Annotated[

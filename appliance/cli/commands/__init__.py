@@ -1,4 +1,4 @@
-"""The table of verbs: what each takes, and which module does the work."""
+"""The table of verbs: the arguments of each, and the module that does its work."""
 
 from typing import Annotated, TypeAlias
 
@@ -23,7 +23,7 @@ Version: TypeAlias = Annotated[
 
 
 def build() -> typer.Typer:
-    """The whole command line; builds the parsers, imports no verb."""
+    """Builds the parsers of the whole command line, without importing a verb's module."""
     app = group("appliance", SUMMARY)
     app.callback()(_root)
     for part in (spec, machine, keys, lifecycle, exchange, work, bench):
@@ -32,4 +32,4 @@ def build() -> typer.Typer:
 
 
 def _root(version: Version = False) -> None:
-    """Options of the command itself."""
+    """Has the options of the command itself."""

@@ -10,7 +10,7 @@ from appliance.cli.verb import UsageError, verb
 
 
 class Shell(StrEnum):
-    """Whose completion is printed."""
+    """The shell whose completion script is printed."""
 
     BASH = "bash"
     ZSH = "zsh"

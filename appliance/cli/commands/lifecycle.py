@@ -1,4 +1,4 @@
-"""The verbs about what runs: apply, diff, drift, history, rollback, status, logs, down."""
+"""The verbs for running deployments: apply, diff, drift, history, rollback, status, logs, down."""
 
 import typer
 

@@ -48,7 +48,7 @@ def add(app: typer.Typer) -> None:
 
 
 def _add_gates(app: typer.Typer) -> None:
-    """What a pipeline asks before it lets a spec through."""
+    """Adds the verbs by which a pipeline checks a spec."""
 
     @verb(app, "audit", "appliance audit deployment.yaml --policy policy.yaml")
     def audit(arguments: AuditArguments) -> int:
