@@ -1,10 +1,10 @@
-"""The model architectures by Hugging Face class name, with the family module that runs each."""
+"""Model architectures under their Hugging Face class names: which family module runs each."""
 
 import msgspec
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """One architecture. `family`: the dotted path of its module in appliance.models; None: it cannot run yet."""
+    """`family` is the dotted path of the module in appliance.models; None while this version cannot run it."""
 
     name: str
     family: str | None
@@ -22,6 +22,7 @@ def _known(name: str, *tasks: str) -> Architecture:
 _BUILT = (
     _built("LlamaForCausalLM", "llama"),
     _built("MistralForCausalLM", "llama"),
+    _built("MixtralForCausalLM", "mixtral"),
     _built("Qwen2ForCausalLM", "llama"),
     _built("Qwen3ForCausalLM", "qwen3"),
     _built("Gemma2ForCausalLM", "gemma2"),
@@ -30,7 +31,7 @@ _BUILT = (
     _built("GPT2LMHeadModel", "gpt2"),
 )
 
-# These are listed so that the refusal says "not in this version" instead of "unknown".
+# Known by name, so that the refusal says "not in this version" instead of "unknown".
 _KNOWN = (
     _known("BertModel", "embed"),
     _known("BloomForCausalLM"),
@@ -48,7 +49,6 @@ _KNOWN = (
     _known("Llama4ForConditionalGeneration"),
     _known("MPTForCausalLM"),
     _known("MambaForCausalLM"),
-    _known("MixtralForCausalLM"),
     _known("OPTForCausalLM"),
     _known("OlmoForCausalLM"),
     _known("PhiForCausalLM"),
@@ -62,4 +62,4 @@ _KNOWN = (
     _known("XLMRobertaForSequenceClassification", "classify", "score"),
 )
 
-ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_BUILT)}
+ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_BUILT, *_KNOWN)}

@@ -1,4 +1,4 @@
-"""Detects the content format of a chat template without rendering it."""
+"""What can be seen of a chat template without rendering it."""
 
 import re
 from typing import Literal
@@ -10,5 +10,5 @@ _PARTS_LOOP = re.compile(rf"\bfor\s+\w+\s+in\s+{_NAME}")
 
 
 def detect_content_format(source: str) -> ContentFormat:
-    """Returns the form of message content that a template reads: "openai" if it loops over the parts of a content."""
+    """Which form of message content a template reads: "openai" when it walks over the parts of a message's content."""
     return "openai" if _PARTS_LOOP.search(source) else "string"

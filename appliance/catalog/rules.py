@@ -1,10 +1,10 @@
-"""The rules that a diagnostic of the spec may name. Cross-field rules also name their check."""
+"""Every rule that a diagnostic of the spec may name. Cross-field rules say where their check is."""
 
 from typing import NamedTuple
 
 
 class CrossFieldRule(NamedTuple):
-    """One rule; `check` is a function of `appliance.spec.rules.<module>`."""
+    """`check` is a function of `appliance.spec.rules.<module>`."""
 
     id: str
     module: str

@@ -27,6 +27,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: int
     hidden_size: int
     intermediate_size: int
+    moe_intermediate_size: int  # of one expert
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -78,10 +79,10 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     },
     "llama": {"max_position_embeddings": 2048},
     "mistral": {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
-    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
     "phi3": {"rms_norm_eps": 1e-5},
     "qwen2": {"attention_bias": True, "max_window_layers": 28},
-    "qwen2_moe": {"attention_bias": True, "max_window_layers": 28},
+    "qwen2_moe": {"qkv_bias": True, "max_window_layers": 28},
     "qwen3": {"head_dim": 128, "max_window_layers": 28},
 }
 _ALIASES: Final[dict[str, tuple[str, ...]]] = {
@@ -92,7 +93,9 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "intermediate_size": ("n_inner",),
     "rms_norm_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
     "hidden_act": ("hidden_activation", "activation_function"),
-    "num_local_experts": ("num_experts", "n_routed_experts"),
+    "num_local_experts": ("num_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k",),
+    "attention_bias": ("qkv_bias",),
 }
 # Sliding layers alternate with full ones: every n-th layer is full, counted from 1.
 _WINDOW_PATTERNS: Final = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}
@@ -177,6 +180,7 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
         num_layers=num_layers,
         hidden_size=hidden_size,
         intermediate_size=_intermediate_size(fields, hidden_size),
+        moe_intermediate_size=fields.count("moe_intermediate_size", _intermediate_size(fields, hidden_size)),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -213,7 +217,7 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
     return Geometry(
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=config.moe_intermediate_size if config.num_experts else config.intermediate_size,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
@@ -251,8 +255,8 @@ def _norm_eps(fields: _Fields) -> float:
 def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
     if fields.model_type == "gpt2":
         return fields.count("intermediate_size", 4 * hidden_size)
-    if fields.get("num_local_experts") and fields.get("moe_intermediate_size"):
-        return fields.count("moe_intermediate_size")
+    if fields.get("intermediate_size") is None and fields.get("moe_intermediate_size") is not None:
+        return fields.count("moe_intermediate_size")  # every layer has experts
     return fields.count("intermediate_size")
 
 

@@ -8,10 +8,11 @@ are needed are computed: a prefill chunk that samples nothing skips the last fee
 from collections.abc import Hashable, Mapping
 
 from appliance.layers.attention import emit_attention
+from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
-from appliance.layers.spec import DecoderSpec
+from appliance.layers.spec import DecoderSpec, ExpertsSpec
 from appliance.program.operators import Embed, GatherRows, Linear, SoftCap
 from appliance.program.slots import Extent, Slot, Span
 
@@ -51,7 +52,10 @@ def _emit_layer(
         branch = _post_normed(builder, spec, f"{prefix}.post_attention_norm", branch)
     normed = _normed(builder, spec, f"{prefix}.feed_forward_norm", hidden, branch)
     branch = builder.slot("branch", spec.hidden_size, hidden.extent)
-    emit_feed_forward(builder, block.feed_forward, layer, normed, branch)
+    if isinstance(block.feed_forward, ExpertsSpec):
+        emit_experts(builder, block.feed_forward, prefix, normed, branch)
+    else:
+        emit_feed_forward(builder, block.feed_forward, prefix, normed, branch)
     if block.post_feed_forward_norm:
         branch = _post_normed(builder, spec, f"{prefix}.post_feed_forward_norm", branch)
     return hidden, branch

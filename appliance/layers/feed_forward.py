@@ -6,15 +6,18 @@ from appliance.program.operators import GatedActivation
 from appliance.program.slots import Slot
 
 
-def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, layer: int, x: Slot, out: Slot) -> None:
-    """Emits out = down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate; x, out [rows, D]."""
+def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, prefix: str, x: Slot, out: Slot) -> None:
+    """Emits out = down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate; x, out [rows, D].
+
+    The weights are `<prefix>.gate`, `<prefix>.up` and `<prefix>.down`.
+    """
     inner = builder.slot("inner", spec.intermediate_size, x.extent)
-    up = Projection(f"layers.{layer}.up", spec.intermediate_size, spec.bias)
+    up = Projection(f"{prefix}.up", spec.intermediate_size, spec.bias)
     if spec.gated:
-        gate = Projection(f"layers.{layer}.gate", spec.intermediate_size, spec.bias)
+        gate = Projection(f"{prefix}.gate", spec.intermediate_size, spec.bias)
         both = builder.slot("gate_up", 2 * spec.intermediate_size, x.extent)
         gate_span, up_span = builder.project(x, [gate, up], both)
         builder.emit(GatedActivation(gate_span, up_span, inner, spec.activation))
     else:
         builder.project(x, [up], inner, spec.activation)
-    builder.project(inner, [Projection(f"layers.{layer}.down", out.width, spec.bias)], out)
+    builder.project(inner, [Projection(f"{prefix}.down", out.width, spec.bias)], out)

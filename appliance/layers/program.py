@@ -9,8 +9,9 @@ import msgspec
 from appliance.catalog.formats import TensorRole
 from appliance.layers.rope import RopeSpec
 from appliance.program.caches import KvShape
-from appliance.program.operators import ActivationKind, Linear, Operator, StepProgram
-from appliance.program.slots import Extent, Slot, Span
+from appliance.program.operators import Linear, Operator, StepProgram
+from appliance.program.record import ActivationKind
+from appliance.program.slots import Extent, Slot, SlotType, Span
 
 
 class WeightUse(msgspec.Struct, frozen=True):
@@ -62,15 +63,20 @@ class ProgramBuilder:
     caches: list[KvShape] = field(default_factory=list)
     _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
 
-    def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS) -> Slot:
+    def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS, dtype: SlotType = "f32") -> Slot:
         key = (role, width, extent)
-        return self._slots.setdefault(key, Slot(len(self._slots), extent, width))
+        return self._slots.setdefault(key, Slot(len(self._slots), extent, width, dtype))
 
     def emit(self, operator: Operator) -> None:
         self.operators.append(operator)
 
     def weight(self, name: str, *shape: int, role: TensorRole = "other") -> str:
         self.weights[name] = WeightUse((name,), (shape,), role)
+        return name
+
+    def join(self, name: str, parts: Sequence[str], *shape: int, role: TensorRole = "other") -> str:
+        """Declares a weight of parts of one shape, joined along rows; returns its name. They must be stored alike."""
+        self.weights[name] = WeightUse(tuple(parts), (shape,) * len(parts), role)
         return name
 
     def cache(self, shape: KvShape) -> int:

@@ -40,4 +40,15 @@ def take_inventory(described: Described, facts: ModelFacts, precision: Precision
         if form is None:
             raise WeightError(f"the plan has no form for {role} weights stored as {tensor.storage} ({tensor.name})")
         found[name] = InventoryItem(tensor, source, form)
+    _check_joined(described, found)
     return found
+
+
+def _check_joined(described: Described, found: Mapping[str, InventoryItem]) -> None:
+    """Raises WeightError if the parts of one weight are stored unlike: the experts of a layer are joined anyway."""
+    joined = described.stored_as({name: item.form for name, item in found.items()}).compiled
+    for name, use in joined.weights.items():
+        forms = {found[part].form: found[part].tensor.name for part in use.parts}
+        if len(forms) > 1:
+            stored = ", ".join(f"{tensor} becomes {form.layout}" for form, tensor in forms.items())
+            raise WeightError(f"{name} is one weight, and its parts are stored unlike each other: {stored}")

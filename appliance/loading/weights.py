@@ -1,8 +1,9 @@
 """The weights of a compiled decoder, translated one at a time when a kernel set reads them."""
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
@@ -40,6 +41,7 @@ class DecoderWeights(WeightPieces):
         self._loaded_bytes = 0.0
         self._counting = threading.Lock()  # several threads may read weights
         self._following = dict(pairwise(compiled.weights))
+        self._starts = {name: self._part_starts(use) for name, use in compiled.weights.items()}
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
     def __len__(self) -> int:
@@ -69,17 +71,28 @@ class DecoderWeights(WeightPieces):
         return sha256_json({"version": VERSION, "weights": weights, "ropes": ropes})
 
     def shape(self, name: str) -> tuple[int, int]:
-        use = self._compiled.weights[name]
-        return sum(self._num_rows(part) for part in use.parts), use.shapes[0][1]
+        return self._starts[name][-1], self._compiled.weights[name].shapes[0][1]
 
     def piece(self, name: str, start: int, stop: int) -> CanonicalWeight:
         use = self._compiled.weights[name]
         if start == 0:
             self._read_ahead(name)
-        weight = self._translate(use, start, stop)
+        touched = self._touched(name, start, stop)
+        first = self._starts[name][touched.start]
+        some = WeightUse(use.parts[touched], use.shapes[touched], use.role)
+        weight = self._translate(some, start - first, stop - first)
         self._count(use, (stop - start) / self.shape(name)[0])
-        self._release(use, start, stop)
+        self._release(some, start - first, stop - first)
         return weight
+
+    def _touched(self, name: str, start: int, stop: int) -> slice:
+        """Which parts rows [start, stop) are of: a weight of experts has hundreds."""
+        starts = self._starts[name]
+        return slice(bisect_right(starts, start) - 1, bisect_left(starts, stop))
+
+    def _part_starts(self, use: WeightUse) -> list[int]:
+        """Rows before each part, and of all."""
+        return [0, *accumulate(self._num_rows(part) for part in use.parts)]
 
     def _count(self, use: WeightUse, share: float) -> None:
         with self._counting:
@@ -94,8 +107,8 @@ class DecoderWeights(WeightPieces):
             item, num_rows = self._inventory[part], self._num_rows(part)
             begin, end = max(start - first, 0), min(stop - first, num_rows)
             first += num_rows
-            if begin < end and item.source.transform not in _REORDERING:
-                at, row_bytes = item.source.rows[0] if item.source.rows else 0, _part_bytes(item) // num_rows
+            if begin < end and item.source.transform not in _REORDERING and not _takes_turns(item):
+                at, row_bytes = _first_row(item, num_rows), _part_bytes(item) // num_rows
                 self._reader.release(item.tensor.name, (at + begin) * row_bytes, (at + end) * row_bytes)
 
     def _num_rows(self, part: str) -> int:
@@ -105,8 +118,9 @@ class DecoderWeights(WeightPieces):
     def _read_ahead(self, name: str) -> None:
         """Starts to read the next weight from disk while this one is translated and packed."""
         following = self._compiled.weights.get(self._following.get(name, ""))
-        for part in following.parts if following is not None else ():
-            self._reader.will_need(self._inventory[part].tensor.name)
+        parts = following.parts if following is not None else ()
+        for tensor in dict.fromkeys(self._inventory[part].tensor.name for part in parts):
+            self._reader.will_need(tensor)
 
     def _translate(self, use: WeightUse, start: int = 0, stop: int | None = None) -> CanonicalWeight:
         parts = [self._stored_rows(part) for part in use.parts]
@@ -130,13 +144,26 @@ class DecoderWeights(WeightPieces):
 
 
 def _part_bytes(item: InventoryItem) -> int:
-    """Returns the bytes that one logical weight reads: its share of a fused tensor."""
-    if item.source.rows is None:
-        return item.tensor.size_bytes
-    start, stop = item.source.rows
-    shape = item.tensor.shape
-    num_rows = shape[-1] if item.source.transform == "transpose" else shape[0]
-    return item.tensor.size_bytes * (stop - start) // num_rows
+    """Returns the bytes that one logical weight reads: its share of a fused or stacked tensor."""
+    source, shape = item.source, item.tensor.shape
+    size = item.tensor.size_bytes
+    if source.index is not None:
+        size, shape = size // shape[0], shape[1:]
+    if source.rows is None:
+        return size
+    num_rows = shape[-1] if source.transform == "transpose" else shape[0]
+    return size * len(range(*source.rows)) // num_rows
+
+
+def _first_row(item: InventoryItem, num_rows: int) -> int:
+    """Returns the row of the file with which a weight begins that is not transposed."""
+    source, shape = item.source, item.tensor.shape
+    before = source.rows[0] if source.rows else 0
+    return before if source.index is None else before + source.index * (shape[1] if len(shape) > 1 else num_rows)
+
+
+def _takes_turns(item: InventoryItem) -> bool:
+    return item.source.rows is not None and len(item.source.rows) > 2
 
 
 def _described(item: InventoryItem) -> list[str]:

@@ -1,6 +1,6 @@
 """The common parts of families: a model's facts in one record, block specs from them, and weight maps from tables."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.checkpoint.rope import RopeFacts
+from appliance.checkpoint.rope import RopeFacts, positive_of
 from appliance.layers.rope import RopeSpec
 from appliance.layers.spec import AttentionSpec, FeedForwardSpec, NormSpec, Transform, WeightSource
 from appliance.models.errors import ModelError, Problem
 from appliance.models.rotary import rope_spec
-from appliance.program.operators import ActivationKind
+from appliance.program.record import ActivationKind
 
 ACTIVATIONS: Final[dict[str, ActivationKind]] = {
     "silu": "silu",
@@ -37,10 +37,13 @@ class Part(msgspec.Struct, frozen=True):
     bias: bool = False
     transform: Transform = "none"
     num_heads: int = 0
-    rows: tuple[int, int] | None = None
+    rows: tuple[int, int] | tuple[int, int, int] | None = None
+    index: int | None = None  # of a stack of matrices
+    suffix: str = ".weight"
 
     def sources(self, logical_prefix: str, module_prefix: str) -> Iterable[tuple[str, WeightSource]]:
-        source = WeightSource(f"{module_prefix}{self.module}.weight", self.transform, self.num_heads, self.rows)
+        tensor = f"{module_prefix}{self.module}{self.suffix}"
+        source = WeightSource(tensor, self.transform, self.num_heads, self.rows, self.index)
         yield f"{logical_prefix}{self.name}", source
         if self.bias:
             tensor = f"{module_prefix}{self.module}.bias"
@@ -92,6 +95,21 @@ class Model(msgspec.Struct, frozen=True):
             head_norm=head_norm,
         )
 
+    def count(self, key: str, default: int) -> int:
+        """Returns a count of the config that only some families have. Raises CheckpointError for any other value."""
+        value = text_config(self.facts.config).get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise CheckpointError("config.json", f"{key} is {value!r}; a whole number is expected")
+        return default if value is None else value
+
+    def number(self, key: str, default: float) -> float:
+        """Returns a number of the config above zero. Raises CheckpointError for any other value."""
+        return positive_of(text_config(self.facts.config), key, default)
+
+    def has_tensor(self, ending: str) -> bool:
+        """Returns whether the name of some tensor ends so."""
+        return any(tensor.name.endswith(ending) for tensor in self.facts.tensors)
+
     def rope(self, layer: LayerFacts) -> RopeSpec | None:
         return next((spec for facts, spec in self.ropes if facts == layer.rope), None)
 
@@ -100,17 +118,24 @@ class Model(msgspec.Struct, frozen=True):
         return FeedForwardSpec(self.config.intermediate_size, kind, gated=gated, bias=self.config.mlp_bias)
 
     def weights(
-        self, top: Iterable[Part], layer: Iterable[Part], root: str = "model.", layers: str = "layers."
+        self,
+        top: Iterable[Part],
+        layer: Iterable[Part] | Callable[[int], Iterable[Part]],
+        root: str = "model.",
+        layers: str = "layers.",
     ) -> dict[str, WeightSource]:
-        """Returns the map from logical names to sources. `root` is left out if no checkpoint tensor begins with it."""
+        """Returns the map from logical names to sources. `root` is left out if no checkpoint tensor begins with it.
+
+        layer: the parts of every layer, or a function from a layer's number to its parts.
+        """
         if not any(tensor.name.startswith(root) for tensor in self.facts.tensors):
             root = ""
         found: dict[str, WeightSource] = {}
         for part in top:
             found.update(part.sources("", "" if part.name == "head" else root))
-        parts = tuple(layer)
+        alike = None if callable(layer) else tuple(layer)
         for index in range(self.config.num_layers):
-            for part in parts:
+            for part in layer(index) if callable(layer) else alike or ():
                 found.update(part.sources(f"layers.{index}.", f"{root}{layers}{index}."))
         return found
 

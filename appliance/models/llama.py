@@ -5,6 +5,7 @@ Biases, windows and rotary scaling come from the config; a GGUF file stores quer
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec, Transform
+from appliance.models.experts import Mixture, dense_parts
 from appliance.models.family import Model, Part
 
 
@@ -12,16 +13,22 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     return llama_decoder(Model.of(facts, max_model_len))
 
 
-def llama_decoder(model: Model, head_norms: bool = False) -> DecoderSpec:
+def llama_decoder(model: Model, head_norms: bool = False, mixture: Mixture | None = None) -> DecoderSpec:
+    """mixture: which layers have experts in place of the one feed-forward."""
     config = model.config
     norm = NormSpec("rms", config.norm_eps)
     head_norm = norm if head_norms else None
     return DecoderSpec(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        layers=tuple(LayerSpec(model.attention(layer, head_norm), model.feed_forward()) for layer in config.layers),
+        layers=tuple(
+            LayerSpec(
+                model.attention(layer, head_norm), mixture.feed_forward(index) if mixture else model.feed_forward()
+            )
+            for index, layer in enumerate(config.layers)
+        ),
         norm=norm,
-        weights=model.weights(_top_parts(model), _layer_parts(model, head_norms)),
+        weights=model.weights(_top_parts(model), lambda index: _layer_parts(model, head_norms, mixture, index)),
         tie_embeddings=config.tie_embeddings,
         ignored_tensors=model.ignored(),
     )
@@ -32,7 +39,7 @@ def _top_parts(model: Model) -> list[Part]:
     return parts if model.config.tie_embeddings else [*parts, Part("head", "lm_head")]
 
 
-def _layer_parts(model: Model, head_norms: bool) -> list[Part]:
+def _layer_parts(model: Model, head_norms: bool, mixture: Mixture | None, index: int) -> list[Part]:
     config = model.config
     order: Transform = "unpermute_heads" if model.facts.stored.interleaved_heads else "none"
     parts = [
@@ -42,9 +49,7 @@ def _layer_parts(model: Model, head_norms: bool) -> list[Part]:
         Part("v", "self_attn.v_proj", config.attention_bias),
         Part("o", "self_attn.o_proj", config.attention_out_bias),
         Part("feed_forward_norm", "post_attention_layernorm"),
-        Part("gate", "mlp.gate_proj", config.mlp_bias),
-        Part("up", "mlp.up_proj", config.mlp_bias),
-        Part("down", "mlp.down_proj", config.mlp_bias),
+        *(mixture.parts(index) if mixture else dense_parts("", "mlp", config.mlp_bias)),
     ]
     if head_norms:
         parts += [Part("q_norm", "self_attn.q_norm"), Part("k_norm", "self_attn.k_norm")]

@@ -11,7 +11,7 @@ from appliance.models.describe import Described
 
 
 def outline(facts: ModelFacts) -> Described:
-    """Returns a gated decoder with the checkpoint's sizes and windows. It names no tensors and serves estimates."""
+    """Returns a gated decoder with the checkpoint's sizes and windows. It names no tensors, and serves estimates."""
     sizes = facts.geometry
     windows = {layer: group.window for group in sizes.groups for layer in group.layers}
     ropes = _ropes(facts)

@@ -16,11 +16,9 @@ def tensor_problems(described: Described, facts: ModelFacts) -> Iterator[Problem
     spec, stored = described.spec, {tensor.name: tensor for tensor in facts.tensors}
     wanted = dict.fromkeys(source.tensor for source in spec.weights.values())
     missing = [name for name in wanted if name not in stored]
+    yield from _problem("the checkpoint lacks", missing, "is the download complete?")
     unread = [name for name in stored if name not in wanted and not is_ignored(name, spec)]
-    mismatch = "does the architecture in config.json match the weights?"
-    incomplete = f"other tensors are in their place: {mismatch}" if unread else "is the download complete?"
-    yield from _problem("the checkpoint lacks", missing, incomplete)
-    yield from _problem("no part of the model reads", unread, mismatch)
+    yield from _problem("no part of the model reads", unread, "does the architecture in config.json match the weights?")
     if not missing:
         yield from _misshapen(described, stored)
 
@@ -32,8 +30,9 @@ def is_ignored(name: str, spec: DecoderSpec) -> bool:
 
 def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
     """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector."""
-    shape = tensor.shape[::-1] if source.transform == "transpose" else tensor.shape
-    return shape if source.rows is None else (source.rows[1] - source.rows[0], *shape[1:])
+    shape = tensor.shape if source.index is None else tensor.shape[1:]
+    shape = shape[::-1] if source.transform == "transpose" else shape
+    return shape if source.rows is None else (len(range(*source.rows)), *shape[1:])
 
 
 def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator[Problem]:
@@ -48,5 +47,4 @@ def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator
 def _problem(what: str, names: Sequence[str], hint: str) -> Iterator[Problem]:
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        noun = "tensor" if len(names) == 1 else "tensors"
-        yield Problem(f"{what} {len(names)} {noun}: {', '.join(names[:_SHOWN])}{more}", hint=hint)
+        yield Problem(f"{what} {len(names)} tensors: {', '.join(names[:_SHOWN])}{more}", hint=hint)

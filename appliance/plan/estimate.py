@@ -135,7 +135,7 @@ def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *
     by_bound: dict[str, float] = {}
     for each, times in works.items():
         work = counts.work_of(each)
-        has_many_rows = is_prompt if work.visit_operations else counts.rows_of(work) >= _MANY_ROWS
+        has_many_rows = is_prompt if work.visit_operations else counts.rows_of_weights(work) >= _MANY_ROWS
         kernel = work.kernel if has_many_rows else ""
         seconds, bound = machine.seconds(counts.bytes_of(work), counts.operations_of(work), work.unit, kernel)
         by_bound[bound] = by_bound.get(bound, 0.0) + times * seconds

@@ -7,6 +7,7 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import Step, padded
 from appliance.program.operators import PagedAttention
+from appliance.program.routing import Experts
 from appliance.program.slots import Extent
 
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
@@ -15,6 +16,7 @@ LINE_FLOATS = 16  # of a line of the caches
 ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
 PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments, each of as many rows
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
+LEAST_PAIRS = 256  # kernels/cpu/experts.h: of a row and an expert, worked on at a time
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -45,7 +47,10 @@ def workspace_bytes(program: PlannedProgram, step: Step, *, quantize_activations
     scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
     carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
-    return inputs + max(step.num_threads * (scratch + partials) + carried, step.num_threads * GATED_SUMS_BYTES)
+    mixtures = (op for op in program.operators.get(Experts, ()) if isinstance(op, Experts))
+    experts = (_experts_bytes(op, program, step, quantize_activations=quantize_activations) for op in mixtures)
+    attending = step.num_threads * (scratch + partials) + carried
+    return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts)
 
 
 def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
@@ -63,6 +68,24 @@ def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
     sums = form.group_size // form.sub_group_size if form.group_size and form.sub_group_size else 0
     stride = rows if rows <= LINE_FLOATS else (-(-rows // LINE_FLOATS) | 1) * LINE_FLOATS
     return rows * blocks * ROW_BYTES + stride * groups * (12 + 2 * sums)
+
+
+def _experts_bytes(op: Experts, program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+    """Returns the bytes of prepared rows, of pairs of a row and an expert, and of their results (cpu/experts.cpp)."""
+    kernels = program.kernels
+    rows = step.num_tokens if op.x.extent is Extent.TOKENS else step.num_sampled
+    pairs = max(rows, min(rows * op.num_chosen, LEAST_PAIRS))
+
+    def prepared(name: str, columns: int, count: int) -> int:
+        form = _input_form(program.form(program.weights[name]), columns, kernels, quantize_activations)
+        return padded(prepared_bytes(columns, form, count), LINE_FLOATS * 4)
+
+    names = [op.up] if op.gate is None else [op.up, op.gate]
+    inputs = sum(prepared(name, op.x.width, rows) + prepared(name, op.x.width, pairs) for name in names)
+    made = 4 * pairs * (op.width * (2 if op.is_gated else 1) + op.out.width)
+    numbers = 4 * (op.num_experts + 2 * rows * op.num_chosen)
+    threads = 4 * step.num_threads * max(op.x.width, op.width)
+    return inputs + prepared(op.down, op.width, pairs) + made + numbers + threads
 
 
 def _inputs_bytes(program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:

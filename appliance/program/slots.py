@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-SlotType = Literal["f32", "bf16", "f16"]
+SlotType = Literal["f32", "bf16", "f16", "int32"]
 
-_TYPE_BYTES: Mapping[SlotType, int] = {"f32": 4, "bf16": 2, "f16": 2}
+_TYPE_BYTES: Mapping[SlotType, int] = {"f32": 4, "bf16": 2, "f16": 2, "int32": 4}
 
 
 class Extent(enum.StrEnum):

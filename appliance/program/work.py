@@ -46,13 +46,14 @@ class OperatorWork(msgspec.Struct, frozen=True):
     label: str  # the same for equal operators of all layers: "linear o", "rms_norm"
     unit: Unit = "f32"
     kernel: str = ""  # the name of the measured rate that bounds it on many rows
-    weight_bytes: int = 0  # per step
+    weight_bytes: int = 0  # per step, or the share of them that the step's rows choose
     row_bytes: int = 0  # per token: the embedding's row
     key_bytes: int = 0  # per cached token that a sequence's queries see
     row_operations: int = 0  # per row of `extent`
     visit_operations: int = 0  # per pair of a query and a key that it sees
     extent: Extent = Extent.TOKENS
     window: int | None = None
+    chosen_share: float = 1.0  # the share of the weights, in experts, that one row chooses
     screened: "OperatorWork | None" = None  # the work with a screen, in steps that need few of the logits
     screened_rows: int = 0  # the most logits rows of a step that uses the screen
 
@@ -79,9 +80,20 @@ class StepCounts(msgspec.Struct, frozen=True):
     def rows_of(self, work: OperatorWork) -> int:
         return self.tokens if work.extent is Extent.TOKENS else self.sampled
 
+    def rows_of_weights(self, work: OperatorWork) -> float:
+        """Returns the rows that each weight of the operator meets: on average a part of all, if rows choose experts."""
+        return self.rows_of(work) * work.chosen_share
+
     def bytes_of(self, work: OperatorWork) -> int:
         keys = work.key_bytes * self.keys[work.window] if work.key_bytes else 0
-        return work.weight_bytes + work.row_bytes * self.tokens + keys
+        weights = round(work.weight_bytes * self._read_share(work))
+        return weights + work.row_bytes * self.tokens + keys
+
+    def _read_share(self, work: OperatorWork) -> float:
+        """Returns the expected share of the weights that is read if rows choose at random; it is exact for one row."""
+        if work.chosen_share == 1.0:
+            return 1.0
+        return 1.0 - (1.0 - work.chosen_share) ** self.rows_of(work)
 
     def operations_of(self, work: OperatorWork) -> int:
         visits = work.visit_operations * self.visits[work.window] if work.visit_operations else 0

@@ -1,4 +1,4 @@
-"""Recognizes the command-line arguments that are spec files."""
+"""Which texts of a command line are files of specs."""
 
 import os
 from pathlib import Path
@@ -8,5 +8,5 @@ SPEC_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 def names_file(text: str) -> bool:
-    """Returns whether a text means a file, which need not exist, rather than the name of a deployment."""
+    """Whether a text means a file rather than the name of a deployment, be the file there or not."""
     return text.endswith(SPEC_SUFFIXES) or os.sep in text or Path(text).is_file()

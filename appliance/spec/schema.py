@@ -1,4 +1,4 @@
-"""The JSON Schema of a deployment, for editors and for check-jsonschema, written to schemas/deployment.v1.json."""
+"""JSON Schema of a deployment, for editors and for check-jsonschema. Written to schemas/deployment.v1.json."""
 
 import json
 from typing import Any
@@ -21,8 +21,7 @@ _REFERENCE_DEF = {
 
 
 def deployment_schema() -> dict[str, Any]:
-    """Returns a draft 7 schema. Unknown keys are errors, `x-` keys are free; fields have x-apply, x-auto, x-since and
-    x-vllm."""
+    """Draft 7. Unknown keys are errors, `x-` keys are free; fields carry x-apply, x-auto, x-since, x-vllm."""
     generated = DeploymentSpec.model_json_schema(mode="validation")
     sections = {section.__name__: section for section in _sections()}
     definitions = {
@@ -36,15 +35,14 @@ def deployment_schema() -> dict[str, Any]:
         "$id": FILE_NAME,
         "title": "appliance deployment",
         **root,
-        "if": {"required": ["include"]},  # required fields may then be in an included file
+        "if": {"required": ["include"]},  # what is required may then stand in an included file
         "else": whole,
         "definitions": {**definitions, "Reference": _REFERENCE_DEF},
     }
 
 
 def _required_below(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Moves the `required` lists of the root's sections out of their definitions. List items keep theirs, as an item is
-    never merged from several files."""
+    """What the sections of the root require, taken out of their definitions. Items of lists keep it: they are whole."""
     found: dict[str, Any] = {}
     for each in fields_of(DeploymentSpec):
         if each.child is not None and not each.is_list and "required" in definitions[each.child.__name__]:
@@ -53,7 +51,7 @@ def _required_below(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Returns the schema's text, as it is committed."""
+    """As committed."""
     return json.dumps(deployment_schema(), indent=2) + "\n"
 
 
@@ -76,11 +74,11 @@ def _section_schema(section: type[Section], generated: dict[str, Any]) -> dict[s
 
 
 def _property(found: Field, generated: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a field: its type, with references allowed for scalars, and its documentation."""
+    """The type, with references allowed for scalars, and what is known of the field."""
     kind = {key: value for key, value in generated.items() if key not in ("title", "description", "default")}
     schema = _with_references(_plain(kind))
     text = found.doc.doc if found.doc.built else f"{found.doc.doc} Not in this version."
-    if "$ref" in schema:  # draft 7 ignores all keywords beside a $ref
+    if "$ref" in schema:  # draft 7 ignores what stands beside a $ref
         schema = {"allOf": [schema]}
     schema["description"] = text
     if found.doc.default is not PydanticUndefined and found.child is None:
@@ -103,7 +101,7 @@ def _is_text(found: Field) -> bool:
 
 
 def _plain(node: Any) -> Any:
-    """Copies a schema without titles, and with references to `definitions`."""
+    """Without titles, and with references to `definitions`."""
     if isinstance(node, dict):
         return {
             key: value.replace("#/$defs/", "#/definitions/") if key == "$ref" else _plain(value)
@@ -114,7 +112,7 @@ def _plain(node: Any) -> Any:
 
 
 def _with_references(node: dict[str, Any]) -> dict[str, Any]:
-    """Allows `${...}` for every scalar type that is not free text, also inside lists and mappings."""
+    """Adds `${...}` beside every scalar that is not any string, also inside lists and mappings."""
     node = dict(node)
     if "anyOf" in node:
         branches = [_with_inner_references(branch) for branch in node["anyOf"]]

@@ -141,6 +141,14 @@ void run_add(appl_pool& pool, const appl_move& op, int rows) {
   });
 }
 
+void run_gated_add(appl_pool& pool, const appl_gated_add& op, int rows) {
+  for_rows(pool, rows, op.out.width, [&](int64_t row) {
+    float* out = row_of(op.out, row);
+    const float factor = vsigmoid(splat(*row_of(op.gate, row)))[0];
+    map(out, op.out.width, [factor](Floats a, Floats b) { return a + factor * b; }, out, row_of(op.x, row));
+  });
+}
+
 void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step) {
   for_rows(pool, step.num_sampled, op.x.width, [&](int64_t row) {
     std::memcpy(row_of(op.out, row), row_of(op.x, step.sampled_rows[row]), size_t(op.x.width) * sizeof(float));

@@ -369,7 +369,7 @@ class Run {
     t.num_more = (t.columns - 1) / most;
     t.last_columns = t.columns - t.num_more * most;
     t.columns = std::min(t.columns, most);
-    t.input_jump = size_t(call_.input.rows - 1) * kRowBytes;
+    t.input_jump = size_t(call_.input.block_rows - 1) * kRowBytes;
   }
 
   const uint8_t* input(int row, int column) const {
@@ -457,6 +457,29 @@ void run_linear(appl_pool& pool, const LinearCall& call) {
   const int64_t work = int64_t(division.rows()) * call.weight->columns * call.weight->rows;
   parallel_shares(pool, division.num_items(), work / division.num_items(),
                   [&](int64_t index, int thread, bool goes_on) { run.item(index, thread, goes_on); });
+}
+
+void run_linears(appl_pool& pool, const std::vector<LinearCall>& calls) {
+  const size_t count = calls.size();
+  std::vector<Division> divisions;
+  std::vector<Run> runs;
+  std::vector<int64_t> ends;  // of their items
+  divisions.reserve(count);
+  runs.reserve(count);
+  ends.reserve(count);
+  int64_t items = 0, work = 0;
+  for (const LinearCall& call : calls) {
+    const Division& division = divisions.emplace_back(call, pool.num_threads());
+    runs.emplace_back(call, division);
+    ends.push_back(items += division.num_items());
+    work += int64_t(division.rows()) * call.weight->columns * call.weight->rows;
+  }
+  if (items == 0) return;
+  parallel_shares(pool, items, work / items, [&](int64_t index, int thread, bool goes_on) {
+    const size_t at = size_t(std::upper_bound(ends.begin(), ends.end(), index) - ends.begin());
+    const int64_t first = at == 0 ? 0 : ends[at - 1];
+    runs[at].item(index - first, thread, goes_on && index + 1 < ends[at]);
+  });
 }
 
 void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums) {

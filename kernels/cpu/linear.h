@@ -1,6 +1,8 @@
 // out = x @ weight.T, blocked for the caches and shared among the threads.
 #pragma once
 
+#include <vector>
+
 #include "appliance_abi.h"
 #include "pool.h"
 #include "prepared.h"
@@ -44,6 +46,9 @@ int min_rows_for_next(const appl_weight& weight, const PreparedShape& input, con
 bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);
 
 void run_linear(appl_pool& pool, const LinearCall& call);
+
+// Several, each of at least a row that is not `direct`, in one run of the threads, which share all of them out.
+void run_linears(appl_pool& pool, const std::vector<LinearCall>& calls);
 
 // The same of few rows, kMaxPanelRows at most, and one panel, on the calling thread: sums [rows][kPanel]. `next`: the panel that
 // is read behind it.

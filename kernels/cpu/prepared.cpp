@@ -196,7 +196,7 @@ void quantize_columns(const Prepared& p, const float* x, int row, int first, int
 Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory) {
   Prepared p;
   p.shape = shape;
-  p.rows = rows;
+  p.rows = p.block_rows = rows;
   p.data = memory;
   p.side_stride = PreparedShape::side_stride(rows);
   const size_t side = size_t(shape.num_groups()) * p.side_stride;
@@ -208,10 +208,22 @@ Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory) {
   return p;
 }
 
+Prepared rows_of(const Prepared& prepared, int first, int count) {
+  Prepared some = prepared;
+  some.rows = count;
+  some.data += size_t(first) * kRowBytes;
+  some.scale += first;
+  some.sum += first;
+  some.scaled_sum += first;
+  some.neighbours += first;
+  some.sub_sum += size_t(first) * size_t(prepared.shape.num_sub_groups());
+  return some;
+}
+
 void prepare_columns(const Prepared& p, const float* x, int row, int first, int count) {
   const Form form = p.shape.form;
   const int per_block = block_columns(form), begin = first % per_block * column_bytes(form);
-  uint8_t* const block = p.data + (size_t(first / per_block) * size_t(p.rows) + size_t(row)) * kRowBytes;
+  uint8_t* const block = p.data + (size_t(first / per_block) * size_t(p.block_rows) + size_t(row)) * kRowBytes;
   uint8_t* const to = block + begin;
   if (form == Form::kInt8) return quantize_columns(p, x, row, first, count, reinterpret_cast<int8_t*>(to));
   if (form == Form::kInt16) return quantize_columns(p, x, row, first, count, reinterpret_cast<int16_t*>(to));
@@ -232,7 +244,7 @@ RowNorms row_norms(const PreparedShape& shape, Form form, const float* x) {
 void copy_row(const Prepared& from, int row, const Prepared& to, int to_row) {
   const PreparedShape& shape = from.shape;
   for (int block = 0; block < shape.num_blocks(); ++block) {
-    const size_t at = size_t(block) * size_t(to.rows) + size_t(to_row);
+    const size_t at = size_t(block) * size_t(to.block_rows) + size_t(to_row);
     std::memcpy(to.data + at * kRowBytes, from.block(block) + size_t(row) * kRowBytes, kRowBytes);
   }
   const size_t parts = size_t(shape.num_sub_groups());

@@ -55,6 +55,7 @@ struct PreparedShape {
 struct Prepared {
   PreparedShape shape;
   int rows = 0;
+  int block_rows = 0;       // of a block: more than there are where these are some of a block's
   uint8_t* data = nullptr;  // [block][row][kRowBytes]; columns past the end are zero
   size_t side_stride = 0;   // of what follows, from group to group
   float* scale = nullptr;   // [group][row]: largest magnitude / 127; not a number where the input has one
@@ -67,11 +68,14 @@ struct Prepared {
   int32_t* neighbours = nullptr;
   int16_t* sub_sum = nullptr;  // [group][row][sub-group]
 
-  const uint8_t* block(int index) const { return data + size_t(index) * size_t(rows) * kRowBytes; }
+  const uint8_t* block(int index) const { return data + size_t(index) * size_t(block_rows) * kRowBytes; }
 };
 
 // Room for so many rows in `memory`, which has shape.bytes(rows) bytes.
 Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory);
+
+// Some neighbours of its rows.
+Prepared rows_of(const Prepared& prepared, int first, int count);
 
 // Converts a row of shape.columns floats.
 void prepare_row(const Prepared& prepared, const float* x, int row);

@@ -46,7 +46,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   next_bytes_ = appl::round_up(next_bytes_, 4096);
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
-  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_}));  // never two at a time
+  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // never two at a time
 }
 
 int appl_program::max_rows(const appl_span& span) const { return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled; }
@@ -68,6 +68,10 @@ void appl_program::bind(const appl_operator& op) {
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
   if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
   if (op.kind == APPL_OP_GATED_ACTIVATION && op.as.gated.from_linear != 0) bind_gated(bound);
+  if (op.kind == APPL_OP_EXPERTS) {
+    bound.experts = appl::experts_shape(op.as.experts, limits_.quantize_activations != 0, max_rows(op.as.experts.x), pool_.num_threads());
+    experts_bytes_ = std::max(experts_bytes_, bound.experts.bytes());
+  }
   forget_overwritten(op);
   operators_.push_back(bound);
 }
@@ -320,6 +324,9 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.cache)], step, cascade_, scratch<uint8_t>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
+    case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
+    case APPL_OP_EXPERTS: return appl::run_experts(pool_, as.experts, bound.experts, rows(as.experts.x), scratch<uint8_t>());
+    case APPL_OP_GATED_ADD: return appl::run_gated_add(pool_, as.gated_add, rows(as.gated_add.x));
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
     default: return;
   }

@@ -8,6 +8,7 @@
 
 #include "appliance_abi.h"
 #include "cascade.h"
+#include "experts.h"
 #include "kv_cache.h"
 #include "linear.h"
 #include "memory.h"
@@ -50,6 +51,7 @@ struct appl_program {
     int min_rows_for_next = INT_MAX;
     bool is_next = false;  // the Linear behind: its input has memory of its own, and comes so from so many rows on
     int min_rows_prepared = INT_MAX;
+    appl::ExpertsShape experts{};   // of experts
     appl::PreparedShape rounded{};  // where it has a screen: the form in which that reads the input
   };
 
@@ -88,7 +90,8 @@ struct appl_program {
   appl::Memory workspace_;
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;  // of a row
-  size_t screen_bytes_ = 0;  // of scratch
+  size_t screen_bytes_ = 0;   // of scratch
+  size_t experts_bytes_ = 0;  // the same
   appl::ScreenPauses pauses_;
   appl::Cascade cascade_;  // of the step that runs
   int max_heads_ = 0;      // of attention

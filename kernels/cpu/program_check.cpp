@@ -81,6 +81,39 @@ void check_attention(const appl_attention& op, const std::vector<KvLayer>& layer
   require(op.window >= 0 && op.soft_cap >= 0, "attention: negative window or soft_cap");
 }
 
+void check_route(const appl_route& op) {
+  check_same_rows(op.logits, op.experts);
+  check_same_shape(op.experts, op.factors);
+  check_same_rows(op.logits, op.factors);
+  const int experts = op.logits.width, groups = op.num_groups;
+  require(experts <= kMaxExperts, "route: more experts than can be chosen from");
+  require(op.scoring >= APPL_SCORING_SOFTMAX && op.scoring <= APPL_SCORING_SOFTMAX_OF_CHOSEN, "route: unknown scoring");
+  require(groups > 0 && experts % groups == 0 && op.num_chosen_groups > 0 && op.num_chosen_groups <= groups, "route: bad groups");
+  require(op.experts.width <= op.num_chosen_groups * (experts / groups), "route: fewer experts than are to be chosen");
+}
+
+// Experts are views of their weights: they begin with a panel.
+void check_expert_rows(const appl_weight* weight, int num_experts, int rows, int columns) {
+  require(weight != nullptr, "experts: a weight is missing");
+  require(int64_t{num_experts} * rows == weight->rows, "experts: a weight has other rows than its experts");
+  require(rows % kPanel == 0, "experts: the rows of an expert are no multiple of 16");
+  require(weight->columns == columns, "experts: a weight has other columns than its input");
+}
+
+void check_experts(const appl_experts& op) {
+  check_same_rows(op.x, op.out);
+  check_same_rows(op.x, op.experts);
+  check_same_shape(op.experts, op.factors);
+  require(op.num_experts > 0 && op.width > 0 && op.experts.width <= op.num_experts, "experts: none, or fewer than are chosen");
+  require(op.is_gated != 0 || op.gate == nullptr, "experts: a gate is given, and there is none");
+  const bool is_joined = op.is_gated != 0 && op.gate == nullptr;
+  check_expert_rows(op.up, op.num_experts, is_joined ? 2 * op.width : op.width, op.x.width);
+  if (op.gate != nullptr) check_expert_rows(op.gate, op.num_experts, op.width, op.x.width);
+  check_expert_rows(op.down, op.num_experts, op.out.width, op.width);
+  check_activation(op.activation);
+  require(op.limit >= 0 && (op.alpha == 1.0f || op.activation == APPL_ACTIVATION_SILU), "experts: bad limit or alpha");
+}
+
 }  // namespace
 
 void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits) {
@@ -109,6 +142,12 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
       return require(
           op.as.move.x.width == op.as.move.out.width && op.as.move.x.extent == APPL_TOKENS && op.as.move.out.extent == APPL_SAMPLED,
           "gather_rows: takes token rows to sampled rows of the same width");
+    case APPL_OP_CHOOSE_EXPERTS: return check_route(op.as.route);
+    case APPL_OP_EXPERTS: return check_experts(op.as.experts);
+    case APPL_OP_GATED_ADD:
+      check_same_shape(op.as.gated_add.x, op.as.gated_add.out);
+      check_same_rows(op.as.gated_add.x, op.as.gated_add.gate);
+      return require(op.as.gated_add.gate.width == 1, "gated_add: a gate is one number a row");
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
@@ -127,6 +166,9 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_PAGED_ATTENTION: return {{op.as.attention.out, {}}, 1};
     case APPL_OP_ADD:
     case APPL_OP_GATHER_ROWS: return {{op.as.move.out, {}}, 1};
+    case APPL_OP_CHOOSE_EXPERTS: return {{op.as.route.experts, op.as.route.factors}, 2};
+    case APPL_OP_EXPERTS: return {{op.as.experts.out, {}}, 1};
+    case APPL_OP_GATED_ADD: return {{op.as.gated_add.out, {}}, 1};
     case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
     default: return {{}, 0};
   }

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
-#define APPL_ABI_VERSION 9
+#define APPL_ABI_VERSION 10
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -47,6 +47,8 @@ typedef enum {
   APPL_ACTIVATION_RELU = 4,
   APPL_ACTIVATION_RELU2 = 5,
 } appl_activation;
+
+typedef enum { APPL_SCORING_SOFTMAX = 0, APPL_SCORING_SIGMOID = 1, APPL_SCORING_SOFTMAX_OF_CHOSEN = 2 } appl_scoring;
 
 typedef struct appl_pool appl_pool;
 typedef struct appl_weight appl_weight;
@@ -169,6 +171,31 @@ typedef struct {
   int32_t reserved;
 } appl_soft_cap;
 
+/* Spans of experts hold int32 numbers in place of floats. */
+typedef struct {
+  appl_span logits, experts, factors;
+  const float* correction; /* one an expert; NULL for none */
+  int32_t scoring;         /* appl_scoring */
+  int32_t renormalize;
+  int32_t num_groups, num_chosen_groups;
+  int32_t adds_two; /* a group's score is the sum of its two largest, else the largest */
+  float scale;
+} appl_route;
+
+typedef struct {
+  appl_span x, experts, factors, out;
+  const appl_weight* gate; /* NULL: `up` has each expert's rows of it before those of up; or there are no gates */
+  const appl_weight *up, *down;
+  const float *gate_bias, *up_bias, *down_bias;
+  int32_t num_experts, width, activation, is_gated, weigh_input;
+  float limit; /* 0 for none */
+  float alpha, up_offset;
+} appl_experts;
+
+typedef struct {
+  appl_span x, gate, out;
+} appl_gated_add;
+
 typedef struct {
   int32_t kind; /* appl_operator_kind */
   int32_t reserved;
@@ -184,6 +211,9 @@ typedef struct {
     appl_attention attention;
     appl_move move;
     appl_soft_cap soft_cap;
+    appl_route route;
+    appl_experts experts;
+    appl_gated_add gated_add;
   } as;
 } appl_operator;
 

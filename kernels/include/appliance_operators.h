@@ -16,7 +16,10 @@ typedef enum {
   APPL_OP_ADD = 10,             /* sum of two activations */
   APPL_OP_GATHER_ROWS = 11,     /* pick the rows whose logits are wanted */
   APPL_OP_SOFT_CAP = 12,        /* tanh cap of logits */
-  APPL_OP_COUNT = 13,
+  APPL_OP_CHOOSE_EXPERTS = 13,  /* choose the experts of each token */
+  APPL_OP_EXPERTS = 14,         /* the chosen experts of each token, and their weighted sum */
+  APPL_OP_GATED_ADD = 15,       /* sum with another activation that a gate of each row weighs */
+  APPL_OP_COUNT = 16,
 } appl_operator_kind;
 
 #endif

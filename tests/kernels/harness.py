@@ -10,7 +10,7 @@ from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Operator, StepProgram
-from appliance.program.slots import Extent, Slot, Span
+from appliance.program.slots import Extent, Slot, SlotType, Span
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
 BITS = {Layout.INT8: 8, Layout.INT4: 4, Layout.INT5: 5, Layout.INT6: 6}
@@ -116,8 +116,8 @@ class Graph:
     slots: list[Slot] = field(default_factory=list)
     weights: dict[str, CanonicalWeight] = field(default_factory=dict)
 
-    def slot(self, width: int, extent: Extent = Extent.TOKENS) -> Slot:
-        slot = Slot(len(self.slots), extent, width)
+    def slot(self, width: int, extent: Extent = Extent.TOKENS, dtype: SlotType = "f32") -> Slot:
+        slot = Slot(len(self.slots), extent, width, dtype)
         self.slots.append(slot)
         return slot
 

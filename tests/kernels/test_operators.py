@@ -8,6 +8,7 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.interface import KernelSet
 from appliance.program import operators as ops
+from appliance.program.record import ActivationKind
 from appliance.program.slots import Slot, Span
 from tests.kernels.harness import Graph, dense, execution_of, logits_of, plain_step, run_once, whole
 
@@ -87,7 +88,7 @@ def test_operator(native: CpuKernelSet, reference: KernelSet, build: Callable[[G
 
 
 @pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
-def test_activation(native: CpuKernelSet, reference: KernelSet, kind: ops.ActivationKind) -> None:
+def test_activation(native: CpuKernelSet, reference: KernelSet, kind: ActivationKind) -> None:
     x = np.linspace(-20, 20, 7 * 301, dtype=np.float32).reshape(7, 301)
     x[0, :4] = (-100, 100, 0, -0.0)
 

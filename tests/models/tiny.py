@@ -70,6 +70,7 @@ FAMILIES: dict[str, Tiny] = {
         "GPT2Config",
         sizes={"vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128},
     ),
+    "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
 }
 VARIANTS: dict[str, Tiny] = {
     "llama-biases": Tiny("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
@@ -113,7 +114,9 @@ def make_tiny(name: str, folder: Path, change: Callable[[torch.nn.Module], None]
 def randomize(model: torch.nn.Module) -> None:
     """Weights large enough that every part of the model shows in its logits, biases and norms included."""
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim == 3:  # experts: matrices of (out, in)
+            parameter.normal_(0.0, 1.5 * parameter.shape[2] ** -0.5)
+        elif parameter.ndim == 2:
             fan_in = parameter.shape[0] if "gpt2" in type(model).__name__.lower() else parameter.shape[1]
             parameter.normal_(0.0, 1.0 if "embed" in name or "wte" in name else 1.5 * fan_in**-0.5)
         else:

@@ -6,12 +6,13 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 EXTENTS = {"tokens": 0, "sampled": 1}
 ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_of_chosen": 2}
 
 
 class Matrix(Structure):
@@ -119,6 +120,28 @@ class SoftCap(Structure):
     _fields_ = [("x", Span), ("cap", c_float), ("reserved", c_int32)]
 
 
+class Route(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("logits", "experts", "factors")),
+        ("correction", c_void_p),
+        *((n, c_int32) for n in ("scoring", "renormalize", "num_groups", "num_chosen_groups", "adds_two")),
+        ("scale", c_float),
+    ]
+
+
+class Experts(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "experts", "factors", "out")),
+        *((name, c_void_p) for name in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias")),
+        *((name, c_int32) for name in ("num_experts", "width", "activation", "is_gated", "weigh_input")),
+        *((name, c_float) for name in ("limit", "alpha", "up_offset")),
+    ]
+
+
+class GatedAdd(Structure):
+    _fields_ = [(name, Span) for name in ("x", "gate", "out")]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -132,6 +155,9 @@ class _Arguments(Union):
         ("attention", Attention),
         ("move", Move),
         ("soft_cap", SoftCap),
+        ("route", Route),
+        ("experts", Experts),
+        ("gated_add", GatedAdd),
     ]
 
 

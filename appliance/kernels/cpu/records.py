@@ -10,6 +10,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.program import operators as ops
+from appliance.program.routing import Experts, GatedAdd, ChooseExperts
 from appliance.program.slots import Slot, Span
 
 
@@ -122,6 +123,50 @@ def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
     return abi.SoftCap(_span(op.x, at), op.cap)
 
 
+def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
+    return abi.Route(
+        logits=_span(op.logits, at),
+        experts=_span(op.experts, at),
+        factors=_span(op.factors, at),
+        correction=None if op.correction is None else at.vector(op.correction, op.logits.width),
+        scoring=abi.SCORINGS[op.scoring],
+        renormalize=op.renormalize,
+        num_groups=op.num_groups,
+        num_chosen_groups=op.num_chosen_groups,
+        adds_two=op.group_scoring == "top2",
+        scale=op.scale,
+    )
+
+
+def _experts(op: Experts, at: Addresses) -> abi.Experts:
+    joined = 2 if op.is_gated and op.gate is None else 1
+    rows = op.num_experts * op.width
+    return abi.Experts(
+        x=_span(op.x, at),
+        experts=_span(op.experts, at),
+        factors=_span(op.factors, at),
+        out=_span(op.out, at),
+        gate=None if op.gate is None else at.matrix(op.gate),
+        up=at.matrix(op.up),
+        down=at.matrix(op.down),
+        gate_bias=None if op.gate_bias is None else at.vector(op.gate_bias, rows),
+        up_bias=None if op.up_bias is None else at.vector(op.up_bias, joined * rows),
+        down_bias=None if op.down_bias is None else at.vector(op.down_bias, op.num_experts * op.out.width),
+        num_experts=op.num_experts,
+        width=op.width,
+        activation=abi.ACTIVATIONS[op.kind],
+        is_gated=op.is_gated,
+        weigh_input=op.weigh_input,
+        limit=op.limit or 0.0,
+        alpha=op.alpha,
+        up_offset=op.up_offset,
+    )
+
+
+def _gated_add(op: GatedAdd, at: Addresses) -> abi.GatedAdd:
+    return abi.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -137,6 +182,9 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Add: ("move", _move),
     ops.GatherRows: ("move", _move),
     ops.SoftCap: ("soft_cap", _soft_cap),
+    ChooseExperts: ("route", _route),
+    Experts: ("experts", _experts),
+    GatedAdd: ("gated_add", _gated_add),
 }
 
 

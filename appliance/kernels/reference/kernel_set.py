@@ -23,6 +23,7 @@ from appliance.program.roofline import program_work
 from appliance.program.slots import Extent, Slot, Span
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
+_SLOT_DTYPES = {"f32": torch.float32, "bf16": torch.float32, "f16": torch.float32, "int32": torch.int32}
 KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -46,7 +47,10 @@ class ReferenceExecutable:
             if numerics.quantize_activations and weight.layout in INTEGER_LAYOUTS:
                 self._activation_groups[name] = weight.group_size or weight.in_features
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
-        self._buffers = {slot.index: torch.zeros(rows[slot.extent], slot.width) for slot in program.slots}
+        self._buffers = {
+            slot.index: torch.zeros(rows[slot.extent], slot.width, dtype=_SLOT_DTYPES[slot.dtype])
+            for slot in program.slots
+        }
         dtype = KV_DTYPES[numerics.kv_dtype]
         shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in program.caches]
         self._caches = [LayerCache(torch.zeros(s, dtype=dtype), torch.zeros(s, dtype=dtype)) for s in shapes]

@@ -6,9 +6,12 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
+from appliance.kernels.reference import routing
+from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
+from appliance.program.routing import Experts, GatedAdd, ChooseExperts
 from appliance.program.slots import Slot, Span
 
 
@@ -29,20 +32,6 @@ class Step(Protocol):
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
     def span(self, span: Span) -> torch.Tensor: ...
-
-
-def activate(x: torch.Tensor, kind: ops.ActivationKind) -> torch.Tensor:
-    match kind:
-        case "silu":
-            return functional.silu(x)
-        case "gelu":
-            return functional.gelu(x)
-        case "gelu_tanh":
-            return functional.gelu(x, approximate="tanh")
-        case "relu":
-            return functional.relu(x)
-        case "relu2":
-            return functional.relu(x).square()
 
 
 def embed(op: ops.Embed, step: Step) -> None:
@@ -142,6 +131,22 @@ def soft_cap(op: ops.SoftCap, step: Step) -> None:
     x.copy_(op.cap * torch.tanh(x / op.cap))
 
 
+def route(op: ChooseExperts, step: Step) -> None:
+    correction = None if op.correction is None else step.weights[op.correction].flatten()
+    experts, factors = routing.choose(op, step.slot(op.logits), op.experts.width, correction)
+    step.slot(op.experts).copy_(experts)
+    step.slot(op.factors).copy_(factors)
+
+
+def experts(op: Experts, step: Step) -> None:
+    x, chosen, factors = (step.slot(slot) for slot in (op.x, op.experts, op.factors))
+    step.slot(op.out).copy_(routing.mixture(op, x, chosen, factors, step.weights, step.activation_groups))
+
+
+def gated_add(op: GatedAdd, step: Step) -> None:
+    step.slot(op.out).add_(torch.sigmoid(step.slot(op.gate)) * step.slot(op.x))
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -156,4 +161,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Add: add,
     ops.GatherRows: gather_rows,
     ops.SoftCap: soft_cap,
+    ChooseExperts: route,
+    Experts: experts,
+    GatedAdd: gated_add,
 }

@@ -50,12 +50,12 @@ class StoredRows:
         self._adds_one = source.transform == "add_one"
         self._rows = _transformed_rows(tensor, source, read(tensor.name))
         self._order = _head_order(len(self._rows), source.num_heads) if source.transform == "unpermute_heads" else None
-        self._start, self._stop = source.rows or (0, len(self._rows))
-        if not 0 <= self._start < self._stop <= len(self._rows):
-            raise FormatError(f"rows {self._start} to {self._stop} are asked of {len(self._rows)}")
+        self._range = range(*(source.rows or (0, len(self._rows))))
+        if not 0 <= self._range.start < self._range.stop <= len(self._rows):
+            raise FormatError(f"rows {self._range.start} to {self._range.stop} are asked of {len(self._rows)}")
 
     def __len__(self) -> int:
-        return self._stop - self._start
+        return len(self._range)
 
     @property
     def is_quantized(self) -> bool:
@@ -72,13 +72,14 @@ class StoredRows:
         return self._codes.groups(self.stored(start, stop), self._places(start, stop))
 
     def _places(self, start: int, stop: int) -> Rows:
-        window = slice(self._start + start, self._start + stop)
+        asked = self._range[start:stop]
+        window = slice(asked.start, asked.stop, asked.step)
         return window if self._order is None else self._order[window]
 
     def is_plain(self, layout: str) -> bool:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
-        unchanged = self._order is None and not self._adds_one
+        unchanged = self._order is None and not self._adds_one and self._range.step == 1
         return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
 
     def values(self, start: int, stop: int) -> Array:
@@ -131,6 +132,8 @@ def _is_quantized(tensor: TensorFacts) -> bool:
 
 def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
     shape, is_quantized = tensor.shape, _is_quantized(tensor)
+    if source.index is not None:
+        shape, raw = shape[1:], _of_stack(tensor, source.index, raw)
     if is_quantized:
         rows = raw.reshape(prod(shape[:-1]), -1)
     elif tensor.storage in ELEMENT_TYPES:
@@ -142,6 +145,16 @@ def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> 
             raise FormatError(f"{tensor.storage} rows cannot be transposed")
         return rows.T
     return rows
+
+
+def _of_stack(tensor: TensorFacts, index: int, raw: Array) -> Array:
+    """The bytes of one matrix of a stack."""
+    if tensor.scale is not None:
+        raise FormatError(f"{tensor.storage} tensors of three dimensions are not in this version")
+    if len(tensor.shape) < 2 or not 0 <= index < tensor.shape[0]:
+        raise FormatError(f"matrix {index} is asked of a tensor of the shape {tensor.shape}")
+    size = raw.size // tensor.shape[0]
+    return raw.reshape(-1)[index * size : (index + 1) * size]
 
 
 def _head_order(num_rows: int, num_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:

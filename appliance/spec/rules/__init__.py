@@ -12,9 +12,10 @@ from appliance.spec.rules.tracked import Tracked, touches
 
 
 def check_rules(spec: DeploymentSpec, guessed: Collection[str] = ()) -> list[Diagnostic]:
-    """Runs every cross-field rule; the findings have no places yet.
+    """What every cross-field rule finds; places are still missing.
 
-    `guessed` are paths whose written values were wrong and were replaced: a rule that reads one of them finds nothing.
+    `guessed` are paths whose written values were wrong and now have other values: a rule that reads one of them
+    says nothing.
     """
     found: list[Diagnostic] = []
     for rule in CROSS_FIELD:

@@ -30,8 +30,7 @@ def _has_keys(auth: AuthSection) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether the host is a loopback address. Names other than localhost count as public, as they may resolve
-    to any address."""
+    """Names other than localhost count as public: what they resolve to can change."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""The result of a rule."""
+"""What a rule answers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from appliance.base.diagnostics import Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A fault that a rule found. `path` is the field to blame; `hint` says what to write instead."""
+    """`path` is the field to blame; `hint` is what to write instead."""
 
     path: str
     message: str
@@ -23,7 +23,7 @@ Findings = Iterator[Finding]
 
 
 def repeated(values: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields the index and value of each repeated value."""
+    """Index and value of everything that came before."""
     seen: set[str] = set()
     for index, value in enumerate(values):
         if value in seen:

@@ -1,4 +1,4 @@
-"""`cache` and `scheduler`: the KV cache and the order of requests."""
+"""`cache` and `scheduler`: the KV cache and who runs next."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`endpoints`: the listener, the API keys, and the limits of a call."""
+"""`endpoints`: what listens, who may call, and how much a call may ask."""
 
 from typing import ClassVar, Literal
 

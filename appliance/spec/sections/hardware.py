@@ -1,4 +1,4 @@
-"""`hardware` and `parallelism`: the machine, and how the model is spread over devices."""
+"""`hardware` and `parallelism`: what it runs on, and how it is spread."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`lora` and `speculative`: adapters, and speculative decoding."""
+"""`lora` and `speculative`: adapters, and proposing tokens ahead."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`observability`, `slo`, `restart` and `shutdown`: logs and metrics, promised latencies, restarts, and the end."""
+"""`observability`, `slo`, `restart` and `shutdown`: seeing it, judging it, keeping it up."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,0 +1,20 @@
+"""The activation functions on torch tensors."""
+
+import torch
+from torch.nn import functional
+
+from appliance.program.record import ActivationKind
+
+
+def activate(x: torch.Tensor, kind: ActivationKind) -> torch.Tensor:
+    match kind:
+        case "silu":
+            return functional.silu(x)
+        case "gelu":
+            return functional.gelu(x)
+        case "gelu_tanh":
+            return functional.gelu(x, approximate="tanh")
+        case "relu":
+            return functional.relu(x)
+        case "relu2":
+            return functional.relu(x).square()

@@ -1,0 +1,102 @@
+"""Mixture of experts, spelled out: scores, groups, the largest ones, and each expert over the rows that chose it."""
+
+from collections.abc import Mapping
+
+import torch
+
+from appliance.kernels.reference.activations import activate
+from appliance.kernels.reference.weights import quantize_activations
+from appliance.program.routing import Experts, ChooseExperts
+
+Weights = Mapping[str, torch.Tensor]
+
+
+def choose(
+    op: ChooseExperts, logits: torch.Tensor, num_chosen: int, correction: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits f32 [T, E] -> experts int64 [T, k], ascending, and their factors f32 [T, k]."""
+    scores = _scores(op, logits)
+    ranked = scores if correction is None else scores + correction
+    ranked = _in_chosen_groups(op, ranked)
+    order = torch.sort(ranked, dim=-1, descending=True, stable=True).indices  # stable: ties to the lower index
+    experts = order[:, :num_chosen].sort(dim=-1).values
+    factors = scores.gather(-1, experts)
+    if op.scoring == "softmax_of_chosen":
+        factors = torch.softmax(factors, dim=-1)
+    if op.renormalize:
+        factors = factors / factors.sum(-1, keepdim=True)
+    return experts, factors * op.scale
+
+
+def _scores(op: ChooseExperts, logits: torch.Tensor) -> torch.Tensor:
+    match op.scoring:
+        case "softmax":
+            return torch.softmax(logits, dim=-1)
+        case "sigmoid":
+            return torch.sigmoid(logits)
+        case "softmax_of_chosen":
+            return logits
+
+
+def _in_chosen_groups(op: ChooseExperts, ranked: torch.Tensor) -> torch.Tensor:
+    """Minus infinity for the experts of other groups."""
+    if op.num_groups == 1:
+        return ranked
+    groups = ranked.reshape(len(ranked), op.num_groups, -1)
+    best = groups.topk(1 if op.group_scoring == "max" else min(2, groups.shape[-1]), dim=-1).values.sum(-1)
+    order = torch.sort(best, dim=-1, descending=True, stable=True).indices[:, : op.num_chosen_groups]
+    is_chosen = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, order, value=True)
+    return groups.masked_fill(~is_chosen[..., None], float("-inf")).flatten(1)
+
+
+def mixture(
+    op: Experts,
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    factors: torch.Tensor,
+    weights: Weights,
+    activation_groups: Mapping[str, int],
+) -> torch.Tensor:
+    """x f32 [T, D] -> f32 [T, D], summed in the order of experts."""
+    out = torch.zeros(len(x), op.out.width)
+    for expert in range(op.num_experts):
+        rows, place = torch.nonzero(chosen == expert, as_tuple=True)
+        if len(rows) == 0:
+            continue
+        factor = factors[rows, place][:, None]
+        inputs = x[rows] * factor if op.weigh_input else x[rows]
+        inner = _inner(op, expert, inputs, weights, activation_groups)
+        result = _linear(inner, expert, op.num_experts, op.down, op.down_bias, weights, activation_groups)
+        out[rows] += result if op.weigh_input else factor * result
+    return out
+
+
+def _inner(
+    op: Experts, expert: int, x: torch.Tensor, weights: Weights, activation_groups: Mapping[str, int]
+) -> torch.Tensor:
+    up = _linear(x, expert, op.num_experts, op.up, op.up_bias, weights, activation_groups)
+    if not op.is_gated:
+        return activate(up, op.kind)
+    if op.gate is None:
+        gate, up = up.chunk(2, dim=-1)
+    else:
+        gate = _linear(x, expert, op.num_experts, op.gate, op.gate_bias, weights, activation_groups)
+    if op.limit is not None:
+        gate, up = gate.clamp(max=op.limit), up.clamp(-op.limit, op.limit)
+    activated = gate * torch.sigmoid(op.alpha * gate) if op.kind == "silu" else activate(gate, op.kind)
+    return activated * (up + op.up_offset)
+
+
+def _linear(
+    x: torch.Tensor,
+    expert: int,
+    num_experts: int,
+    name: str,
+    bias: str | None,
+    weights: Weights,
+    activation_groups: Mapping[str, int],
+) -> torch.Tensor:
+    if name in activation_groups:
+        x = quantize_activations(x, activation_groups[name])
+    y = x @ weights[name].reshape(num_experts, -1, x.shape[-1])[expert].T
+    return y if bias is None else y + weights[bias].reshape(num_experts, -1)[expert]

@@ -1,0 +1,85 @@
+"""The common parts of families with experts: which layers have them, and where a checkpoint keeps their tensors.
+
+A checkpoint has a tensor for each expert (`experts.<e>.up_proj.weight`), or stacks of all (`experts.up_proj.weight`, as
+GGUF files have them).
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from appliance.layers.spec import ExpertsSpec, FeedForwardSpec
+from appliance.models.family import Model, Part
+
+
+class ExpertModules(msgspec.Struct, frozen=True):
+    """Module names below a layer. correction: the tensor itself, which is no module's weight."""
+
+    block: str = "mlp"
+    router: str = "mlp.gate"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    shared: str = "mlp.shared_experts"
+    shared_gate: str = "mlp.shared_expert_gate"
+
+
+MIXTRAL_MODULES = ExpertModules(
+    "block_sparse_moe", "block_sparse_moe.gate", "w1", "w3", "w2", "block_sparse_moe.e_score_correction_bias"
+)
+
+
+class Mixture(msgspec.Struct, frozen=True):
+    """The feed-forwards of a family with experts. is_sparse: by layer, whether it has experts, or the dense one."""
+
+    spec: ExpertsSpec
+    dense: FeedForwardSpec
+    is_sparse: tuple[bool, ...]
+    modules: ExpertModules
+    is_stacked: bool
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        spec: ExpertsSpec,
+        modules: ExpertModules | None = None,
+        is_sparse: tuple[bool, ...] | None = None,
+    ) -> "Mixture":
+        """Returns a mixture in which every layer has experts unless `is_sparse` says otherwise."""
+        modules = modules or ExpertModules()
+        every = (True,) * model.config.num_layers
+        is_stacked = model.has_tensor(f".{modules.block}.experts.{modules.down}.weight")
+        return cls(spec, model.feed_forward(), is_sparse or every, modules, is_stacked)
+
+    def feed_forward(self, layer: int) -> ExpertsSpec | FeedForwardSpec:
+        return self.spec if self.is_sparse[layer] else self.dense
+
+    def parts(self, layer: int) -> Iterator[Part]:
+        """Returns the weights of a layer's feed-forward."""
+        spec, names = self.spec, self.modules
+        if not self.is_sparse[layer]:
+            yield from dense_parts("", "mlp", self.dense.bias)
+            return
+        yield Part("router", names.router, spec.routing.bias)
+        if spec.routing.correction:
+            yield Part("router.correction", names.correction, suffix="")
+        for expert in range(spec.num_experts):
+            yield from self._expert(expert)
+        if spec.shared is not None:
+            yield from dense_parts("shared.", names.shared, spec.shared.bias)
+        if spec.shared_gate:
+            yield Part("shared_gate", names.shared_gate)
+
+    def _expert(self, expert: int) -> Iterator[Part]:
+        names = self.modules
+        modules = {"gate": names.gate, "up": names.up, "down": names.down}
+        for name, module in modules.items():
+            where = f"{names.block}.experts." + (module if self.is_stacked else f"{expert}.{module}")
+            yield Part(f"experts.{expert}.{name}", where, self.spec.bias, index=expert if self.is_stacked else None)
+
+
+def dense_parts(prefix: str, module: str, bias: bool) -> list[Part]:
+    """Returns the weights of one gated feed-forward."""
+    return [Part(f"{prefix}{name}", f"{module}.{name}_proj", bias) for name in ("gate", "up", "down")]

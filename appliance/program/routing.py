@@ -1,0 +1,104 @@
+"""Mixture of experts: who computes a token, and what they make of it.
+
+Widths beside those of program/operators.py: E experts, k of them chosen for a token, I the width of one expert.
+"""
+
+from typing import Literal
+
+from appliance.program.record import ActivationKind, Record
+from appliance.program.slots import Slot
+from appliance.program.work import Forms, OperatorWork
+
+Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+GroupScoring = Literal["max", "top2"]
+
+
+class ChooseExperts(Record, frozen=True):
+    """experts[t] = the num_chosen experts of largest score, in ascending order; factors[t] = their scores.
+
+    Scores are softmax(logits[t]) or sigmoid(logits[t]); with "softmax_of_chosen" experts are chosen by their logits,
+    and the factors are the softmax of the chosen ones' logits. `correction` [E] is added to scores for choosing only.
+    Of equal scores the lower index is chosen. With more than one group, E / num_groups neighbours each, only experts of
+    the num_chosen_groups groups of largest score are chosen: the largest score in a group, or the sum of its two
+    largest. renormalize: factors are divided by their sum. At last they are multiplied by `scale`.
+
+    logits: f32 [rows, E]. experts: int32 [rows, k]. factors: f32 [rows, k].
+    """
+
+    doc = "choose the experts of each token"
+    vectors = ("correction",)
+
+    logits: Slot
+    experts: Slot
+    factors: Slot
+    scoring: Scoring
+    correction: str | None = None
+    renormalize: bool = False
+    scale: float = 1.0
+    num_groups: int = 1
+    num_chosen_groups: int = 1
+    group_scoring: GroupScoring = "top2"
+
+
+class Experts(Record, frozen=True):
+    """out[t] = sum over e in experts[t], in order, of factor * (down_e(act(gate_e(x[t])) * up_e(x[t]))).
+
+    act(g) * u is kind(g) * u; with `limit` after g = min(g, limit) and u = clamp(u, -limit, limit); with a silu it is
+    g * sigmoid(alpha * g) * (u + up_offset). Without gates it is kind(u). weigh_input: experts get factor * x[t], and
+    their outputs are added as they are.
+
+    up: for each expert its rows of the gate, I, and then its rows of up, I; or up alone, where `gate` has the former
+    [E * I] or there are no gates (`is_gated` False). down: for each expert D rows. Biases are vectors of as many
+    numbers, in the order of the rows. A row rounds alike in every batch, as a Linear's.
+    """
+
+    doc = "the chosen experts of each token, and their weighted sum"
+    matrices = ("gate", "up", "down")
+    vectors = ("gate_bias", "up_bias", "down_bias")
+
+    x: Slot
+    experts: Slot
+    factors: Slot
+    up: str
+    down: str
+    out: Slot
+    num_experts: int
+    width: int
+    kind: ActivationKind
+    is_gated: bool = True
+    gate: str | None = None
+    gate_bias: str | None = None
+    up_bias: str | None = None
+    down_bias: str | None = None
+    limit: float | None = None
+    alpha: float = 1.0
+    up_offset: float = 0.0
+    weigh_input: bool = False
+
+    @property
+    def num_chosen(self) -> int:
+        return self.experts.width
+
+    def work(self, forms: Forms) -> OperatorWork:
+        sizes = [forms.weight(name) for name in self.named(self.matrices)]
+        layout = forms.weight(self.up).layout
+        products = self.x.width * self.width * (2 if self.is_gated else 1) + self.width * self.out.width
+        return OperatorWork(
+            label="experts",
+            unit=forms.unit(layout),
+            kernel=forms.kernel(layout),
+            weight_bytes=sum(size.size_bytes for size in sizes),
+            row_operations=2 * products * self.num_chosen,
+            extent=self.x.extent,
+            chosen_share=self.num_chosen / self.num_experts,
+        )
+
+
+class GatedAdd(Record, frozen=True):
+    """out[t] += sigmoid(gate[t]) * x[t], gate [rows, 1]."""
+
+    doc = "sum with another activation that a gate of each row weighs"
+
+    x: Slot
+    gate: Slot
+    out: Slot

@@ -1,0 +1,242 @@
+#include "experts.h"
+
+#include <limits>
+#include <vector>
+
+#include "activation.h"
+#include "linear.h"
+#include "memory.h"
+#include "status.h"
+#include "weight.h"
+
+namespace appl {
+namespace {
+
+float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
+
+// Where the parts of scratch memory begin, each with a line of its own.
+struct Places {
+  int32_t* numbers;
+  uint8_t *tokens_gate, *tokens_up;  // the rows, prepared
+  uint8_t *pairs_gate, *pairs_up;    // the same for each pair
+  uint8_t* inner;
+  float *sums, *outputs, *threads;
+  size_t end;
+
+  Places(const ExpertsShape& s, uint8_t* base) {
+    size_t at = 0;
+    const auto take = [&](size_t bytes) {
+      uint8_t* const place = base + at;
+      at += round_up(bytes, 64);
+      return place;
+    };
+    const auto floats = [&](size_t count) { return reinterpret_cast<float*>(take(count * sizeof(float))); };
+    numbers = reinterpret_cast<int32_t*>(take(s.number_bytes()));
+    tokens_up = take(s.up.bytes(s.max_rows));
+    pairs_up = take(s.up.bytes(s.max_pairs));
+    tokens_gate = s.has_gate ? take(s.gate.bytes(s.max_rows)) : tokens_up;
+    pairs_gate = s.has_gate ? take(s.gate.bytes(s.max_pairs)) : pairs_up;
+    inner = take(s.inner.bytes(s.max_pairs));
+    sums = floats(size_t(s.max_pairs) * size_t(s.sums));
+    outputs = floats(size_t(s.max_pairs) * size_t(s.outputs));
+    threads = floats(size_t(s.num_threads) * size_t(s.thread_floats));
+    end = at;
+  }
+};
+
+// Rows that chose an expert stand beside each other, by number of expert and then of row: a pair's place is where it stands.
+class Mixture {
+ public:
+  Mixture(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch)
+      : pool_(pool), op_(op), s_(shape), at_(shape, scratch), rows_(rows), chosen_(op.experts.width),
+        starts_(at_.numbers), pairs_(starts_ + op.num_experts + 1), places_(pairs_ + int64_t{rows} * chosen_) {}
+
+  void run() {
+    order_pairs();
+    prepare_tokens();
+    for (int expert = 0; expert < op_.num_experts;) {
+      const int end = group_end(expert);
+      run_group(expert, end);
+      expert = end;
+    }
+  }
+
+ private:
+  int num_places(int expert, int end) const { return starts_[end] - starts_[expert]; }
+  int row_at(int place) const { return pairs_[place] / chosen_; }
+  float factor_at(int place) const { return row_of(op_.factors, row_at(place))[pairs_[place] % chosen_]; }
+  const int32_t* experts_of(int row) const { return reinterpret_cast<const int32_t*>(row_of(op_.experts, row)); }
+
+  void order_pairs() {
+    std::fill_n(starts_, op_.num_experts + 1, 0);
+    for (int row = 0; row < rows_; ++row) {
+      for (int i = 0; i < chosen_; ++i) {
+        const int expert = experts_of(row)[i];
+        require(expert >= 0 && expert < op_.num_experts, "experts: a row chose one that is not there");
+        require(i == 0 || expert > experts_of(row)[i - 1], "experts: those of a row are not in ascending order");
+        ++starts_[expert + 1];
+      }
+    }
+    for (int expert = 0; expert < op_.num_experts; ++expert) starts_[expert + 1] += starts_[expert];
+    for (int row = 0, pair = 0; row < rows_; ++row) {
+      for (int i = 0; i < chosen_; ++i, ++pair) place(pair, experts_of(row)[i]);
+    }
+    for (int expert = op_.num_experts; expert > 0; --expert) starts_[expert] = starts_[expert - 1];
+    starts_[0] = 0;
+  }
+  // A start moves on with each pair that is placed, and becomes the next expert's.
+  void place(int pair, int expert) {
+    const int at = starts_[expert]++;
+    pairs_[at] = pair;
+    places_[pair] = at;
+  }
+
+  // Rows are prepared once, and copied for each expert that reads them; with weighed inputs each is another.
+  void prepare_tokens() {
+    if (op_.weigh_input != 0) return;
+    const auto row = [&](int64_t r, int) { return row_of(op_.x, r); };
+    up_tokens_ = prepare(pool_, s_.up, rows_, at_.tokens_up, row);
+    gate_tokens_ = s_.has_gate ? prepare(pool_, s_.gate, rows_, at_.tokens_gate, row) : up_tokens_;
+  }
+
+  int group_end(int expert) const {
+    int end = expert + 1;
+    while (end < op_.num_experts && num_places(expert, end + 1) <= s_.max_pairs) ++end;
+    return end;
+  }
+
+  void run_group(int expert, int end) {
+    first_ = starts_[expert];
+    count_ = num_places(expert, end);
+    if (count_ == 0) return;
+    weights_.clear();
+    weights_.reserve(size_t(end - expert) * 2);
+    calls_.clear();
+    const Prepared up = inputs(s_.up, up_tokens_, at_.pairs_up);
+    const Prepared gate = s_.has_gate ? inputs(s_.gate, gate_tokens_, at_.pairs_gate) : up;
+    for (int e = expert; e < end; ++e) {
+      if (s_.has_gate) add_call(*op_.gate, e, gate, op_.gate_bias, at_.sums, s_.sums);
+      add_call(*op_.up, e, up, op_.up_bias, at_.sums + (s_.has_gate ? op_.width : 0), s_.sums);
+    }
+    run_linears(pool_, calls_);
+    weights_.clear();
+    calls_.clear();
+    const Prepared inner = prepare(pool_, s_.inner, count_, at_.inner, [&](int64_t pair, int thread) { return activated(pair, thread); });
+    for (int e = expert; e < end; ++e) add_call(*op_.down, e, inner, op_.down_bias, at_.outputs, s_.outputs);
+    run_linears(pool_, calls_);
+    add_up();
+  }
+
+  // The inputs of the group's pairs. One row serves all of its experts.
+  Prepared inputs(const PreparedShape& shape, const Prepared& tokens, uint8_t* memory) const {
+    if (op_.weigh_input != 0) return prepare(pool_, shape, count_, memory, [&](int64_t pair, int thread) { return weighed(pair, thread); });
+    if (rows_ == 1) return tokens;
+    const Prepared pairs = prepared_at(shape, count_, memory);
+    parallel_for(pool_, count_, shape.columns, [&](int64_t begin, int64_t end) {
+      for (int64_t pair = begin; pair < end; ++pair) copy_row(tokens, row_at(first_ + int(pair)), pairs, int(pair));
+    });
+    return pairs;
+  }
+
+  void add_call(const appl_weight& weight, int expert, const Prepared& input, const float* bias, float* out, int stride) {
+    const int count = num_places(expert, expert + 1), place = starts_[expert] - first_;
+    if (count == 0) return;
+    appl_weight& own = weights_.emplace_back(weight);
+    own.rows = weight.rows / op_.num_experts;
+    own.num_panels = own.rows / kPanel;
+    own.data += size_t(expert) * size_t(own.num_panels) * own.panel_bytes;
+    const Prepared rows = input.rows == 1 ? input : rows_of(input, place, count);
+    const float* const own_bias = bias == nullptr ? nullptr : bias + size_t(expert) * size_t(own.rows);
+    calls_.push_back({&own, rows, nullptr, out + size_t(place) * size_t(stride), stride, own_bias, APPL_ACTIVATION_NONE, false});
+  }
+
+  float* thread_row(int thread) const { return at_.threads + size_t(thread) * size_t(s_.thread_floats); }
+
+  const float* weighed(int64_t pair, int thread) const {
+    float* const out = thread_row(thread);
+    const float factor = factor_at(first_ + int(pair));
+    map(out, op_.x.width, [factor](Floats x) { return factor * x; }, row_of(op_.x, row_at(first_ + int(pair))));
+    return out;
+  }
+
+  const float* activated(int64_t pair, int thread) const {
+    float* const out = thread_row(thread);
+    const float* const gate = at_.sums + size_t(pair) * size_t(s_.sums);
+    const float* const up = gate + (op_.is_gated != 0 ? op_.width : 0);
+    if (op_.is_gated != 0 && op_.activation == APPL_ACTIVATION_SILU && op_.alpha != 1.0f) {
+      const float alpha = op_.alpha;
+      activate([alpha](Floats x) { return x * vsigmoid(alpha * x); }, gate, up, out);
+      return out;
+    }
+    with_activation(op_.activation, [&](auto f) { activate(f, gate, up, out); });
+    return out;
+  }
+
+  template <class F>
+  void activate(F&& f, const float* gate, const float* up, float* out) const {
+    if (op_.is_gated == 0) return map(out, op_.width, f, up);
+    if (op_.limit == 0 && op_.up_offset == 0) return map(out, op_.width, [&](Floats g, Floats u) { return f(g) * u; }, gate, up);
+    const float limit = op_.limit > 0 ? op_.limit : std::numeric_limits<float>::infinity(), offset = op_.up_offset;
+    const Floats most = splat(limit), least = splat(-limit);  // given first: what is no number stays none
+    map(
+        out, op_.width, [&](Floats g, Floats u) { return f(vmin(most, g)) * (vmin(most, vmax(least, u)) + offset); }, gate, up);
+  }
+
+  // A row's sum begins with the first expert that it chose.
+  void add_up() const {
+    parallel_for(pool_, rows_, int64_t{chosen_} * op_.out.width, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for (int i = 0; i < chosen_; ++i) {
+          const int place = places_[row * chosen_ + i] - first_;
+          if (place >= 0 && place < count_) add(int(row), i, at_.outputs + size_t(place) * size_t(s_.outputs));
+        }
+      }
+    });
+  }
+  void add(int row, int choice, const float* result) const {
+    float* const out = row_of(op_.out, row);
+    const float factor = op_.weigh_input != 0 ? 1.0f : row_of(op_.factors, row)[choice];
+    if (choice == 0) map(out, op_.out.width, [factor](Floats y) { return factor * y; }, result);
+    else map(out, op_.out.width, [factor](Floats sum, Floats y) { return sum + factor * y; }, out, result);
+  }
+
+  appl_pool& pool_;
+  const appl_experts& op_;
+  const ExpertsShape& s_;
+  const Places at_;
+  const int rows_, chosen_;
+  int32_t* const starts_;  // the place of each expert's first pair, and behind them how many there are
+  int32_t* const pairs_;   // by place: row * chosen + which of its choices
+  int32_t* const places_;  // by pair
+  Prepared gate_tokens_, up_tokens_;
+  int first_ = 0, count_ = 0;  // places of the group
+  std::vector<appl_weight> weights_;
+  std::vector<LinearCall> calls_;
+};
+
+}  // namespace
+
+size_t ExpertsShape::bytes() const { return Places(*this, nullptr).end; }
+
+ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads) {
+  ExpertsShape s;
+  s.up = input_shape(*op.up, quantize_activations);
+  s.inner = input_shape(*op.down, quantize_activations);
+  s.has_gate = op.gate != nullptr;
+  if (s.has_gate) s.gate = input_shape(*op.gate, quantize_activations);
+  s.max_rows = max_rows;
+  s.num_chosen = op.experts.width;
+  s.max_pairs = std::max(max_rows, std::min(max_rows * s.num_chosen, kLeastPairs));
+  s.num_experts = op.num_experts;
+  s.num_threads = num_threads;
+  s.sums = op.is_gated != 0 ? 2 * op.width : op.width;
+  s.outputs = op.out.width;
+  s.thread_floats = std::max(op.x.width, op.width);
+  return s;
+}
+
+void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch) {
+  if (rows > 0) Mixture(pool, op, shape, rows, scratch).run();
+}
+
+}  // namespace appl
