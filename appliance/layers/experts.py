@@ -6,7 +6,7 @@ from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import ExpertsSpec
 from appliance.program.operators import Add
-from appliance.program.routing import Experts, GatedAdd, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from appliance.program.caches import KvShape
 from appliance.program.record import ActivationKind, Record
-from appliance.program.routing import Experts, GatedAdd, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
 

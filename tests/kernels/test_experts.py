@@ -11,7 +11,7 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import CanonicalWeight, Layout
-from appliance.program.routing import Experts, GatedAdd, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot
 from tests.kernels.harness import (
     BITS,

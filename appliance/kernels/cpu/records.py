@@ -10,7 +10,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.program import operators as ops
-from appliance.program.routing import Experts, GatedAdd, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 
 

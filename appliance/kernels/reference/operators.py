@@ -11,7 +11,7 @@ from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
-from appliance.program.routing import Experts, GatedAdd, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 
 

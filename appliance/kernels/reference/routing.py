@@ -6,7 +6,7 @@ import torch
 
 from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.weights import quantize_activations
-from appliance.program.routing import Experts, ChooseExperts
+from appliance.program.routing import ChooseExperts, Experts
 
 Weights = Mapping[str, torch.Tensor]
 
