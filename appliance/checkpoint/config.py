@@ -69,6 +69,9 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
     },
+    "dots1": {"sliding_window": 4096, "max_window_layers": 62, "max_position_embeddings": 2048},
+    "ernie4_5_moe": {"rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": True},
+    "glm4_moe": {"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
     "gpt2": {
         "activation_function": "gelu_new",
         "n_positions": 1024,
@@ -99,7 +102,7 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 # Sliding layers alternate with full ones: every n-th layer is full, counted from 1.
 _WINDOW_PATTERNS: Final = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}
-_GATED_WINDOWS: Final = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+_GATED_WINDOWS: Final = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "dots1")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 MAX_COUNT: Final = 1 << 31
 MAX_LAYERS: Final = 4096
@@ -242,7 +245,7 @@ def _has_out_bias(fields: _Fields) -> bool:
     """Returns whether the output projection has a bias: `attention_bias` covers it too, except for Qwen 2."""
     if fields.get("attention_out_bias") is not None:
         return fields.flag("attention_out_bias")
-    return fields.flag("attention_bias") and not fields.model_type.startswith("qwen2")
+    return fields.flag("attention_bias") and not fields.model_type.startswith(("qwen2", "glm4_moe"))
 
 
 def _norm_eps(fields: _Fields) -> float:
@@ -284,15 +287,24 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
     if not fields.count("sliding_window", 0, least=0):
         return ["full_attention"] * num_layers
     if fields.model_type in _GATED_WINDOWS:
-        first = (
-            fields.count("max_window_layers", num_layers, least=0) if fields.flag("use_sliding_window") else num_layers
-        )
-        return [_LAYER_TYPES[index >= first] for index in range(num_layers)]
+        return _gated_kinds(fields, num_layers)
     usual = fields.count("_sliding_window_pattern", _WINDOW_PATTERNS.get(fields.model_type, 0))
     pattern = fields.count("sliding_window_pattern", usual)
     if not pattern:
         return ["sliding_attention"] * num_layers
     return [_LAYER_TYPES[(index + 1) % pattern != 0] for index in range(num_layers)]
+
+
+def _gated_kinds(fields: _Fields, num_layers: int) -> list[str]:
+    """Returns the layer types of families whose windows begin at a layer, or have a switch (_GATED_WINDOWS)."""
+    first = fields.count("max_window_layers", num_layers, least=0)
+    if fields.model_type != "dots1" and not fields.flag("use_sliding_window"):
+        first = num_layers
+    elif fields.model_type == "qwen3_moe":
+        first = 0
+    elif fields.model_type == "qwen2_moe":
+        return [_LAYER_TYPES[index % 2 == 0 and index < first] for index in range(num_layers)]
+    return [_LAYER_TYPES[index >= first] for index in range(num_layers)]
 
 
 def _stated_kinds(stated: Any, num_layers: int) -> list[str]:

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import msgspec
 
 from appliance.layers.spec import ExpertsSpec, FeedForwardSpec
+from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part
 
 
 class ExpertModules(msgspec.Struct, frozen=True):
-    """Module names below a layer. correction: the tensor itself, which is no module's weight."""
+    """Module names below a layer. correction: the tensor itself, which is no module's weight; correction_is_row: it is
+    [1, num_experts]."""
 
     block: str = "mlp"
     router: str = "mlp.gate"
@@ -21,12 +23,18 @@ class ExpertModules(msgspec.Struct, frozen=True):
     up: str = "up_proj"
     down: str = "down_proj"
     correction: str = "mlp.gate.e_score_correction_bias"
+    correction_is_row: bool = False
     shared: str = "mlp.shared_experts"
     shared_gate: str = "mlp.shared_expert_gate"
 
 
 MIXTRAL_MODULES = ExpertModules(
-    "block_sparse_moe", "block_sparse_moe.gate", "w1", "w3", "w2", "block_sparse_moe.e_score_correction_bias"
+    block="block_sparse_moe",
+    router="block_sparse_moe.gate",
+    gate="w1",
+    up="w3",
+    down="w2",
+    correction="block_sparse_moe.e_score_correction_bias",
 )
 
 
@@ -47,7 +55,12 @@ class Mixture(msgspec.Struct, frozen=True):
         modules: ExpertModules | None = None,
         is_sparse: tuple[bool, ...] | None = None,
     ) -> "Mixture":
-        """Returns a mixture in which every layer has experts unless `is_sparse` says otherwise."""
+        """Returns a mixture in which every layer has experts unless `is_sparse` says otherwise.
+
+        Raises ModelError with all counts of the config that do not go together.
+        """
+        if problems := tuple(_problems(spec)):
+            raise ModelError(*problems)
         modules = modules or ExpertModules()
         every = (True,) * model.config.num_layers
         is_stacked = model.has_tensor(f".{modules.block}.experts.{modules.down}.weight")
@@ -64,7 +77,7 @@ class Mixture(msgspec.Struct, frozen=True):
             return
         yield Part("router", names.router, spec.routing.bias)
         if spec.routing.correction:
-            yield Part("router.correction", names.correction, suffix="")
+            yield Part("router.correction", names.correction, suffix="", index=0 if names.correction_is_row else None)
         for expert in range(spec.num_experts):
             yield from self._expert(expert)
         if spec.shared is not None:
@@ -78,6 +91,17 @@ class Mixture(msgspec.Struct, frozen=True):
         for name, module in modules.items():
             where = f"{names.block}.experts." + (module if self.is_stacked else f"{expert}.{module}")
             yield Part(f"experts.{expert}.{name}", where, self.spec.bias, index=expert if self.is_stacked else None)
+
+
+def _problems(spec: ExpertsSpec) -> Iterator[Problem]:
+    experts, routing = spec.num_experts, spec.routing
+    if not 1 <= spec.num_chosen <= experts:
+        yield Problem(f"{spec.num_chosen} experts are to be chosen for a token of {experts}", allowed=f"1 to {experts}")
+    groups, chosen = routing.num_groups, routing.num_chosen_groups
+    if not 1 <= chosen <= groups or experts % groups:
+        yield Problem(f"{experts} experts do not form {groups} groups of which {chosen} are chosen")
+    elif chosen * (experts // groups) < spec.num_chosen:
+        yield Problem(f"{chosen} of {groups} groups have fewer than the {spec.num_chosen} experts to be chosen")
 
 
 def dense_parts(prefix: str, module: str, bias: bool) -> list[Part]:

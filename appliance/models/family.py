@@ -102,6 +102,13 @@ class Model(msgspec.Struct, frozen=True):
             raise CheckpointError("config.json", f"{key} is {value!r}; a whole number is expected")
         return default if value is None else value
 
+    def counts(self, key: str) -> tuple[int, ...]:
+        """Returns a list of counts of the config, empty by default. Raises CheckpointError for any other value."""
+        values = text_config(self.facts.config).get(key) or []
+        if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+            raise CheckpointError("config.json", f"{key} is {values!r}; a list of whole numbers is expected")
+        return tuple(values)
+
     def number(self, key: str, default: float) -> float:
         """Returns a number of the config above zero. Raises CheckpointError for any other value."""
         return positive_of(text_config(self.facts.config), key, default)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from appliance.checkpoint.facts import Geometry, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
-from appliance.layers.spec import DecoderSpec
+from appliance.layers.spec import DecoderSpec, ExpertsSpec
 from appliance.models.describe import build_decoder
 from appliance.models.errors import ModelError
 from tests.models.tiny import FAMILIES, VARIANTS
@@ -154,3 +154,34 @@ def test_everything_that_a_family_cannot_express_is_told_at_once() -> None:
     with pytest.raises(ModelError) as caught:
         decoder("gemma3", values)
     assert [problem.concerns for problem in caught.value.problems] == ["checkpoint", "checkpoint", "rotary"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("mixtral", {"num_experts_per_tok": 7}, "7 experts are to be chosen for a token of 6"),
+        ("glm4_moe", {"n_group": 3}, "8 experts do not form 3 groups"),
+        ("dots1", {"topk_group": 1, "num_experts_per_tok": 3}, "1 of 4 groups have fewer than the 3"),
+        ("ernie4_5_moe", {"use_bias": True}, "use_bias in the checkpoint's config is not in this version"),
+    ],
+)
+def test_routing_that_cannot_be_is_refused_by_name(name: str, changes: Json, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        decoder(name, config(name) | changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "sparse"),
+    [
+        ("qwen2_moe-sparse", [False, True, False, False]),  # every second layer, but not the last
+        ("dots1", [False, True, True]),
+        ("ernie4_5_moe", [False, True]),
+        ("mixtral", [True, True]),
+    ],
+)
+def test_layers_with_experts_are_those_that_the_config_names(name: str, sparse: list[bool]) -> None:
+    assert [isinstance(layer.feed_forward, ExpertsSpec) for layer in decoder(name).layers] == sparse
+
+
+def test_layers_that_draft_are_left_out() -> None:
+    assert "*layers.2.*" in decoder("glm4_moe").ignored_tensors

@@ -39,6 +39,18 @@ _PHI_ROPE: dict[str, Any] = {
     "long_factor": [1.5, 2.0, 3.0, 4.0],
     "original_max_position_embeddings": 64,
 }
+_MOE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+_DEEPSEEK: dict[str, Any] = {
+    **_MOE,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "head_dim": 16,
+    "norm_topk_prob": True,
+}
 
 
 @dataclass(frozen=True)
@@ -71,8 +83,30 @@ FAMILIES: dict[str, Tiny] = {
         sizes={"vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128},
     ),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
+    "qwen3_moe": Tiny("Qwen3MoeConfig", {**_MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
+    "dots1": Tiny("Dots1Config", {**_DEEPSEEK, "num_hidden_layers": 3, "sliding_window": 8, "max_window_layers": 2}),
+    "glm4_moe": Tiny("Glm4MoeConfig", {**_DEEPSEEK, "use_qk_norm": True, "attention_bias": True}),
+    "ernie4_5_moe": Tiny(
+        "Ernie4_5_MoeConfig", {**_MOE, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1, "head_dim": 16}
+    ),
 }
 VARIANTS: dict[str, Tiny] = {
+    "qwen2_moe-sparse": Tiny(
+        "Qwen2MoeConfig",
+        {
+            **_MOE,
+            "num_experts": 6,
+            "num_hidden_layers": 4,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+        },
+    ),
+    "glm4_moe-plain": Tiny("Glm4MoeConfig", {**_DEEPSEEK, "n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     "llama-biases": Tiny("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
     "llama-linear": Tiny("LlamaConfig", _rope(rope_type="linear", factor=2.0)),
     "llama-llama3": Tiny(
@@ -121,3 +155,6 @@ def randomize(model: torch.nn.Module) -> None:
             parameter.normal_(0.0, 1.0 if "embed" in name or "wte" in name else 1.5 * fan_in**-0.5)
         else:
             parameter.add_(torch.randn_like(parameter) * 0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.add_(torch.randn_like(buffer) * 0.2)
