@@ -20,6 +20,7 @@ from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.deploy.execute import Applier, ApplyResult, DesiredState
 from appliance.deploy.launch import server_command
+from appliance.deploy.listeners import require_free
 from appliance.deploy.lock import changing
 from appliance.deploy.observe import observe
 from appliance.deploy.phases import PhaseClock, table
@@ -111,6 +112,7 @@ def _become_the_server(state: DeploymentState, wanted: DesiredState) -> None:
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
         )
+    require_free(wanted.plan.serving)
     generation = state.new_generation(
         wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
     )

@@ -12,6 +12,7 @@ from appliance import __version__
 from appliance.base.errors import ApplyError
 from appliance.deploy.follow import EventReader, log_tail
 from appliance.deploy.launch import Command, launch, reap, server_command
+from appliance.deploy.listeners import require_free
 from appliance.deploy.phases import PhaseClock
 from appliance.deploy.probe import ask_ready, planned_url
 from appliance.deploy.process import ProcessId, is_running, terminate
@@ -57,8 +58,13 @@ class Starter:
     clock: Callable[[], float] = time.monotonic
 
     def launch(self, start: ServerStart, record: Callable[[CurrentState], None]) -> CurrentState:
-        """`record` writes the new process down before it begins. Raises ApplyError."""
+        """`record` writes the new process down before it begins. Raises ApplyError.
+
+        An address that it has to bind itself is tried first: the weights would be loaded for nothing.
+        """
         self.begin("spawn")
+        if start.listener is None:
+            require_free(start.plan.serving)
         (start.generation.folder / STATUS_FILE).unlink(missing_ok=True)
         found: list[CurrentState] = []
 

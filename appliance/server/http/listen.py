@@ -12,21 +12,39 @@ from appliance.plan.types import ServingPlan
 _BACKLOG = 2048
 _SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
 _SOCKET_MODE = 0o660
+_OF_HOST = (0, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class AddressError(ApplianceError):
+    """The address cannot be had. `number` is the system's own, 0 where the host has no address."""
+
+    def __init__(self, where: str, number: int, reason: str, hint: str) -> None:
+        super().__init__(f"cannot listen on {where}: {reason}", hint=hint)
+        self.number = number
 
 
 def bind(serving: ServingPlan) -> socket.socket:
-    """Raises ApplianceError when the address cannot be had."""
+    """Raises AddressError."""
     uds = serving.front.uds
     where = uds if uds is not None else f"{serving.host}:{serving.port}"
     try:
         listener = _bind_unix(Path(uds)) if uds is not None else _bind_tcp(serving.host, serving.port)
     except OSError as error:
-        field = "uds" if uds is not None else "port"
-        raise ApplianceError(
-            f"cannot listen on {where}: {error.strerror or error}", hint=f"choose another endpoints.http.{field}"
-        ) from error
+        raise _refused(where, serving, error) from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     return listener
+
+
+def _refused(where: str, serving: ServingPlan, error: OSError) -> AddressError:
+    """In the system's words: socket.create_server adds the address to them once more."""
+    number = 0 if isinstance(error, socket.gaierror) else error.errno or 0
+    is_own = serving.front.uds is not None or not number  # then the words are more exact than the number
+    reason = (error.strerror or str(error)) if is_own else os.strerror(number)
+    field = "uds" if serving.front.uds is not None else "host" if number in _OF_HOST else "port"
+    hint = f"choose another endpoints.http.{field}"
+    if number == errno.EACCES and field == "port":
+        hint = "ports below 1024 need a privilege (CAP_NET_BIND_SERVICE); " + hint
+    return AddressError(where, number, reason, hint)
 
 
 def adopt(descriptor: int) -> socket.socket:
