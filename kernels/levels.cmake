@@ -1,7 +1,7 @@
-# The processor levels: what the compiler is told for each, which of them a processor has, and which are to be built.
+# The processor levels: the compiler flags of each, which levels a processor has, and which are built.
 #
-# What a processor needs for a level, and which it does best with, is also in appliance/catalog/kernel_sets.py and profiles/; a test
-# compares them for every machine of profiles/hardware. Run as a script this file prints the levels that would be built:
+# The required processor flags of a level, and the preferred levels, are also in appliance/catalog/kernel_sets.py and profiles/; a test
+# compares them for every machine of profiles/hardware. Run as a script, this file prints the levels that would be built:
 #   cmake [-DAPPLIANCE_LEVELS=...] [-DAPPLIANCE_CPU_INFO=/proc/cpuinfo] -P kernels/levels.cmake
 cmake_minimum_required(VERSION 3.24)
 
@@ -10,14 +10,14 @@ set(APPLIANCE_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(APPLIANCE_FLAGS_avx512 ${APPLIANCE_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(APPLIANCE_FLAGS_avx512_vnni ${APPLIANCE_FLAGS_avx512} -mavx512vnni)
 set(APPLIANCE_FLAGS_avx512_bf16 ${APPLIANCE_FLAGS_avx512_vnni} -mavx512bf16)
-# Beside the matrix unit, its processors multiply f32 faster than bf16.
+# On processors with AMX, vectors multiply f32 faster than bf16.
 set(APPLIANCE_FLAGS_amx ${APPLIANCE_FLAGS_avx512_vnni} -mamx-tile -mamx-bf16 -mamx-int8)
-# The AVX-512 and AMX sources on emulated instructions, for tests on any machine with AVX2. The unit is the same beside any vectors.
-# Vectors that no register holds compile three times as long with -O3, of which -O1 takes the place, and run hardly faster.
+# The AVX-512 and AMX sources on emulated instructions, for tests on any machine with AVX2. -O1 replaces -O3: vectors wider than
+# a register would compile three times as long and hardly run faster.
 set(APPLIANCE_FLAGS_emulated ${APPLIANCE_FLAGS_avx2} -DAPPL_EMULATE_AVX512 -O1)
 set(APPLIANCE_FLAGS_emulated_amx ${APPLIANCE_FLAGS_avx2} -DAPPL_EMULATE_AMX)
 
-# Names and flags as /proc/cpuinfo has them. The best level first.
+# Names and flags as in /proc/cpuinfo. The best level is first.
 set(APPLIANCE_CPU_avx2 avx2 f16c fma)
 set(APPLIANCE_CPU_avx512 ${APPLIANCE_CPU_avx2} avx512bw avx512dq avx512f avx512vl)
 set(APPLIANCE_CPU_avx512_vnni ${APPLIANCE_CPU_avx512} avx512_vnni)
@@ -28,7 +28,7 @@ set(APPLIANCE_TEST_LEVELS emulated emulated_amx)
 
 set(APPLIANCE_CPU_INFO /proc/cpuinfo CACHE FILEPATH "Where the processor says what it has")
 
-# The level that plans choose on this processor. A generic build runs on any, so that what is unknown here is an error, not that.
+# The level that plans choose on this processor. An unknown processor is an error and does not silently get the generic level.
 function(appliance_best_level result)
   set(lines "")
   if(NOT CMAKE_CROSSCOMPILING AND EXISTS ${APPLIANCE_CPU_INFO})
@@ -50,7 +50,7 @@ function(appliance_best_level result)
   endforeach()
 endfunction()
 
-# APPLIANCE_LEVELS as a list of levels; raises an error for names that are none.
+# APPLIANCE_LEVELS as a list of levels; an unknown name is an error.
 function(appliance_levels result)
   set(all generic)
   if(APPLIANCE_ARCHITECTURE MATCHES "x86_64|AMD64")

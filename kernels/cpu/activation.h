@@ -1,4 +1,4 @@
-// The activation functions on vectors, chosen once a row.
+// The activation functions on vectors, chosen once per row.
 #pragma once
 
 #include "appliance_abi.h"
@@ -28,7 +28,7 @@ inline void with_activation(int32_t kind, Body&& body) {
 inline void put(float* out, Floats v) { store(out, v); }
 inline void put(uint16_t* out, Floats v) { store(out, floats_to_bf16(v)); }
 
-// Applies f(vector...) to `count` floats; the last ones go through padded vectors. What comes out is f32, or as words bf16.
+// Applies f(vector...) to `count` floats; the last ones go through padded vectors. The result is f32, or bf16 as words.
 template <class To, class F, class... Inputs>
 inline void map(To* out, int count, F&& f, const Inputs*... inputs) {
   int i = 0;

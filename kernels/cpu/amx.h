@@ -47,13 +47,13 @@ inline void store(void* to, size_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(T) : "memory");
 }
 
-// C += A * B on pairs of bf16: A has a row's pairs side by side, B a pair's columns.
+// C += A * B on pairs of bf16: in A the pairs of a row are adjacent, in B the columns of a pair.
 template <int C, int A, int B>
 inline void multiply_bf16() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 
-// The same on fours of bytes, signed in A and unsigned in B, added in 32 bits.
+// C += A * B on groups of four bytes, signed in A and unsigned in B, added in 32 bits.
 template <int C, int A, int B>
 inline void multiply_bytes() {
   asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));

@@ -15,14 +15,14 @@
 namespace appl {
 namespace {
 
-// A part goes over the keys in chunks, keeping each row's maximum, sum and weighted values (online softmax), and begins anew with each
-// segment of chunks; the segments' results are folded in order. Chunks and segments lie where the sequence has them, whatever else
-// runs, however its prompt was cut and whoever reads with it, so a row gets the same bits with any neighbours.
+// A part goes over the keys in chunks, keeping each row's maximum, sum and weighted values (online softmax), and starts again with each
+// segment of chunks; the segments' results are folded in order. The bounds of chunks and segments depend only on positions in the
+// sequence, not on the batch, the chunks of its prompt or shared reading, so a row gets the same bits in every batch.
 constexpr int kRows = kAttentionRows;
-constexpr int kLeastAhead = 4;  // blocks that have been asked for when the first ones are read
-constexpr int kManyRows = 16;   // take longer to compute than to read, and their queries and output are not in the caches
+constexpr int kLeastAhead = 4;  // blocks that are prefetched before the first ones are read
+constexpr int kManyRows = 16;   // from so many rows on a part is compute-bound, and its queries and output are not in the caches
 
-// What a row hands on from one reading to the next: values, maximum and sum.
+// The floats that a row carries from one reading to the next: values, maximum and sum.
 size_t carried_floats(int width) { return size_t(width) + kPanel; }
 
 class Attention {
@@ -39,7 +39,7 @@ class Attention {
                                        : kBf16DotTiles),
         scale_(op.soft_cap > 0 ? op.scale : op.scale * kLog2E), softmax_(op, g_, form_) {}
 
-  // The item's results. Returns claim(), called in time to ask for the next turn's keys.
+  // Computes an item's results. Returns claim(), which it calls early enough to prefetch the next turn's keys.
   template <class Claim>
   Turn run(const Turn& now, Scratch& scratch, Claim&& claim) const {
     const Part& whole = now.part;
@@ -63,7 +63,7 @@ class Attention {
     return next;
   }
 
-  // One segment's, which `join` folds in the same order. A segment without keys leaves the maximum at minus infinity.
+  // Computes one segment's results, which `join` folds in order. A segment without keys leaves the maximum at minus infinity.
   template <class Claim>
   Turn run_segment(const Turn& now, Scratch& scratch, float* partials, Claim&& claim) const {
     const Part& part = now.part;
@@ -80,7 +80,7 @@ class Attention {
     return next;
   }
 
-  // Of one of an item's heads.
+  // Folds the segments of one of an item's heads.
   void join(int64_t index, int head, float* partials, const State& total, Cursor& at) const {
     Part part = parts_.item(index, at);
     if (head >= part.heads) return;
@@ -108,7 +108,7 @@ class Attention {
   bool is_segment_start(int block) const { return block == parts_.segment_start(block); }
   bool goes_on_behind_segment(const Part& whole) const { return goes_on(whole) && is_segment_start(whole.first_block); }
 
-  // What is known of the part's rows before its first key; nothing leaves the values unset. Returns whether something is.
+  // Loads the state of the part's rows before its first key, or leaves the values unset if there is none. Returns whether there is one.
   bool begin(const Part& part, const State& state) const {
     const bool is_known = goes_on(part) && !is_segment_start(part.first_block);
     if (is_known) load_carried(part, state);
@@ -121,7 +121,7 @@ class Attention {
     std::fill_n(state.sum, rows, 0.0f);
   }
 
-  // Of a row of the part: for as long as its sequence's readings last.
+  // The carried floats of a row of the part; they are kept while its sequence's readings last.
   float* carried_row(const Part& part, int head, int row) const {
     const int sequence = part.reading->sequences[(part.first_row + row) / group_];
     const int of = (part.kv_head + head) * group_ + (part.first_row + row) % group_;
@@ -148,9 +148,9 @@ class Attention {
 
   using Blocks = AttentionParts::Blocks;
 
-  // All chunks of `part`. While it adds a chunk's values it asks for the keys that are read next: those of the next chunk, or of the
-  // first of following(), which is called at the last. Then a part of many rows also asks for the queries of that, and for the rows of
-  // output that are written before.
+  // Computes all chunks of `part`. While it adds a chunk's values, it prefetches the keys that are read next: those of the next chunk, or
+  // the first of following(), which is called at the last chunk. Then a part of many rows also prefetches the queries of that part, and
+  // the rows of output that are written before it.
   template <class Following>
   void compute(const Part& part, Scratch& scratch, const State& state, Following&& following, bool is_written_next) const {
     bool adds = begin(part, state);
@@ -165,7 +165,7 @@ class Attention {
       const bool is_last = after.count() == 0, asks = is_last && part.rows >= kManyRows;
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
-      RowSoftmax::Seen seen[kRows];  // of all rows first: a row's largest score is known late, and nothing of it can begin before
+      RowSoftmax::Seen seen[kRows];  // for all rows first: normalizing a row must wait for its largest score
       for_rows(part, [&](int index, int, int row) {
         seen[index] = softmax_.mask(index, parts_.position(part, row), first, count, scratch, state);
       });
@@ -195,7 +195,7 @@ class Attention {
     else write(part, state);
   }
 
-  // Divided by the sums.
+  // Writes the values, divided by the sums.
   void write(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
       const float* values = state.values + size_t(index) * size_t(g_.width);
@@ -204,7 +204,7 @@ class Attention {
     });
   }
 
-  // Calls body(index, head, row): the part's rows lie KV head by KV head, and `row` counts those of one.
+  // Calls body(index, head, row): the part's rows are ordered by KV head, and `row` counts within one.
   template <class Body>
   static void for_rows(const Part& part, Body&& body) {
     for (int head = 0, index = 0; head < part.heads; ++head) {
@@ -258,7 +258,7 @@ class Attention {
     for (int i = 0; i < tiles; ++i) body(rows * i / tiles, rows * (i + 1) / tiles - rows * i / tiles);
   }
 
-  // The first blocks of keys; blocks lie anywhere, so that the processor cannot foresee them.
+  // Prefetches the first blocks of keys; blocks may be anywhere, so the hardware prefetcher cannot predict them.
   void ask_for(const Part& part, int block, int head, int heads) const {
     const uint8_t* at = head_of(layer_.keys, part, block, head);
     const bool of_second_level = asks_second_level();
@@ -267,7 +267,7 @@ class Attention {
 
   static bool streams(const Part& part) { return part.rows < kManyRows; }
 
-  // Of a KV head's keys, wherever their blocks lie, and as many that are asked for meanwhile.
+  // The panels of a KV head's keys, wherever their blocks are, and as many panels to prefetch meanwhile.
   struct Panels {
     int count = 0;
     const uint8_t *keys[kChunk / kPanel], *asked[kChunk / kPanel];
@@ -286,25 +286,25 @@ class Attention {
     }
   };
 
-  // The first `skip` blocks are before every window, and may be another sequence's by now.
+  // Computes scores. The first `skip` blocks are before every window, and may belong to another sequence by now.
   void score(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     if (streams(part)) stream_scores(part, first_block, skip, count, scratch);
     else tile_scores(part, first_block, skip, count, scratch);
   }
 
-  // What tiles compute of a block's keys or values: of so many panels a head, at most so many a tile.
+  // The work of tiles on a block's keys or values: the panels of a head, and at most how many of them one tile takes.
   struct Stream {
     int panels, most;
     const uint8_t* input;  // of all rows
     float* sums;
   };
 
-  // Few rows take longer to read than to compute, and memory gives most where it is read in the order of addresses, and asked for in
-  // that order: so block by block, and of each as much in one call as is alike. It asks for as much from `asked` on.
+  // Few rows are memory-bound, and memory is fastest when it is read and prefetched in the order of addresses: so this goes block by
+  // block, with as large a part of a block in one call as possible. It prefetches as many bytes from `asked` on.
   void stream_block(TileArgs& t, const Part& part, const Stream& stream, const uint8_t* block, const uint8_t* asked) const {
     for_tiles(part.rows, [&](int row, int rows) {
       const int most = std::min(stream.most, widest(rows, stream.panels));
-      const bool is_head = most == stream.panels;  // that a tile takes, and a call all heads; or else some panels, and those of one
+      const bool is_head = most == stream.panels;  // a tile takes a whole head, and a call all heads; else only some panels of one head
       t.asked = row == 0 ? asked : block;
       t.set_bytes = is_head ? g_.head_bytes() : size_t(most) * t.panel_bytes;
       t.set_input = is_head ? size_t(part.rows) * kRowBytes : 0;
@@ -324,7 +324,7 @@ class Attention {
     });
   }
 
-  // Asks for keys some blocks ahead, and behind the last keys for the values that are added first.
+  // Prefetches keys some blocks ahead, and after the last keys the values that are added first.
   void stream_scores(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     const int columns = block_columns(form_), ahead = scratch.asked;
     TileArgs t = tile_args();
@@ -344,7 +344,7 @@ class Attention {
     }
   }
 
-  // Asks for values some blocks ahead, and behind the last ones for the keys that come next. Returns how many blocks of these.
+  // Prefetches values some blocks ahead, and after the last ones the keys that come next. Returns how many blocks of these.
   int stream_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
                     const State& state, bool adds) const {
     const int ahead = std::min(kLeastAhead, count - skip);
@@ -367,7 +367,7 @@ class Attention {
     return asked;
   }
 
-  // As many panels at a time as a tile takes. Meanwhile it asks for values, and for keys some blocks ahead.
+  // Takes as many panels at a time as a tile takes. Meanwhile it prefetches values, and keys some blocks ahead.
   void tile_scores(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
     const int panels = g_.slots / kPanel, most = std::max(1, kMaxTilePanels / panels);
     TileArgs t = tile_args();
@@ -385,7 +385,7 @@ class Attention {
     }
   }
 
-  // Of all rows, of which only the first tile asks; scores go to their columns of row 0's.
+  // Computes scores of all rows, from `scores` in row 0 on; only the first tile prefetches.
   void score_panels(TileArgs& t, const Part& part, int head, Panels& group, const Scratch& scratch, float* scores) const {
     const int columns = block_columns(form_);
     for (int block = 0; block < query_blocks(); ++block) {
@@ -411,7 +411,7 @@ class Attention {
   // The most panels that a tile of so many rows takes.
   static int widest(int rows, int panels) { return panels >= 4 && tile_fits(rows, 4) ? 4 : panels >= 2 && tile_fits(rows, 2) ? 2 : 1; }
 
-  // What is the same for all tiles of a chunk: clearing it for each would take as long as some steps.
+  // The arguments that all tiles of a chunk share: clearing them for each tile would take as long as some steps.
   static TileArgs tile_args() {
     TileArgs t{};
     t.panel_end = t.ahead_end = kNoEnd;  // ask_for prefetches
@@ -419,7 +419,7 @@ class Attention {
     return t;
   }
 
-  // To those that are known, where it `adds`. Returns how many blocks it has asked for of the keys that come next.
+  // Adds to the earlier values if it `adds`, else overwrites them. Returns how many blocks of the keys that come next it has prefetched.
   int add_values(const Part& part, int first_block, int skip, int count, const Part& next, Blocks later, const Scratch& scratch,
                  const State& state, bool adds) const {
     if (streams(part)) return stream_values(part, first_block, skip, count, next, later, scratch, state, adds);
@@ -427,7 +427,7 @@ class Attention {
     return later.count() > 0 ? std::min((count - skip) * part.heads / next.heads, later.count()) : 0;
   }
 
-  // All blocks in one call of a tile, which keeps its sums meanwhile.
+  // Takes all blocks in one call of a tile, which keeps its sums in registers.
   void tile_values(const Part& part, int first_block, Blocks now, const Part& next, Blocks later, const Scratch& scratch,
                    const State& state, bool adds) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
@@ -463,10 +463,10 @@ class Attention {
   const uint8_t* probabilities(const Scratch& scratch) const {
     return form_ == Form::kF32 ? reinterpret_cast<const uint8_t*>(scratch.scores) : scratch.probabilities;
   }
-  // Of a block.
+  // For one block.
   size_t probability_bytes() const { return size_t(g_.slots) * (form_ == Form::kF32 ? sizeof(float) : sizeof(uint16_t)); }
 
-  // The `index`-th head of some keys, in the order of addresses within a block; behind the last block, of that one.
+  // The `index`-th head of some keys, in the order of addresses within a block; past the last block, a head of that block.
   const uint8_t* key_at(const Part& part, Blocks blocks, int index) const {
     return head_of(layer_.keys, part, std::min(blocks.first + index / part.heads, blocks.end - 1), index % part.heads);
   }
@@ -522,7 +522,7 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
     };
     parallel_for(pool, parts.num_items() * heads, int64_t{parts.splits()} * parts.rows() * width / heads, join);
   };
-  if (op.window > 0) return run(cascade.whole());  // what they have in common has left some windows
+  if (op.window > 0) return run(cascade.whole());  // the shared prefix may be outside some windows
   for (int level = 0; level < cascade.num_levels(); ++level) run(cascade.level(level));
 }
 

@@ -8,8 +8,8 @@
 
 namespace appl {
 
-// Workspace that run_attention needs: scratch for each thread, partial results where one sequence is shared out, and what rows hand on
-// from one level of a cascade to the next: sequences times heads of these.
+// The workspace of run_attention: scratch for each thread, partial results if several threads share a sequence, and the state that rows
+// carry from one level of a cascade to the next, for each sequence and head.
 size_t attention_workspace_bytes(int num_threads, int max_width, int max_rows);
 
 void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step, const Cascade& cascade,

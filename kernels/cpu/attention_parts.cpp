@@ -6,10 +6,10 @@ namespace appl {
 namespace {
 
 constexpr int kPartialsPerThread = 32;  // appliance/plan/sizes.py counts them
-constexpr int kItemsPerThread = 4;      // of all KV heads are shared out well; fewer are split into segments
-constexpr int kLongestPerThread = 2;    // of whole items: what would take longer has fewer heads
+constexpr int kItemsPerThread = 4;      // so many items of all KV heads balance the threads; fewer are split into segments
+constexpr int kLongestPerThread = 2;    // the longest whole item is a thread's share divided by this; a longer one has fewer heads
 
-// Of parts that take about as long, and of which each sequence's last is short.
+// Returns whether parts of about equal time balance the threads; the last part of each sequence is short.
 bool share_out_well(int64_t parts, int threads) {
   return parts > threads && 3 * parts >= 2 * int64_t{divided(int(parts), threads)} * threads;
 }
@@ -26,7 +26,7 @@ AttentionParts::AttentionParts(const appl_attention& op, const KvGeometry& geome
   if (num_items_ >= kItemsPerThread * threads || !split(threads)) divide_by_work(threads);
 }
 
-// Into segments, of items of as many heads as leaves enough for all threads. False where their results do not fit.
+// Splits items into segments, with as many heads per item as still leaves enough for all threads. False if their results do not fit.
 bool AttentionParts::split(int threads) {
   while (most_heads_ > 1 && !share_out_well(num_segments_, threads)) {
     --most_heads_;
@@ -55,7 +55,7 @@ Part AttentionParts::item(int64_t index, Cursor& at) const {
   return part;
 }
 
-// KV heads an item of the reading. They lie side by side in a block, and memory gives most where all are read.
+// The KV heads per item of the reading. They are adjacent in a block, and memory is fastest when all are read together.
 int AttentionParts::heads_of(const Reading& reading) const {
   const int fit = kAttentionRows / std::max(1, reading.num_tokens * group_);
   int heads = int(std::min<int64_t>(most_work_ / std::max<int64_t>(1, work_of(reading)), std::min(fit, most_heads_)));
@@ -63,7 +63,7 @@ int AttentionParts::heads_of(const Reading& reading) const {
   return std::max(1, heads);
 }
 
-// Of the keys that are seen.
+// The segment of the first key that is seen.
 int AttentionParts::first_segment(const Reading& reading) const {
   const int before_window = window_ > 0 ? reading.end_key - reading.num_tokens - window_ + 1 : 0;
   return segment_of(std::max(reading.first_key, before_window) / geometry_.block_size);
@@ -73,7 +73,7 @@ int AttentionParts::segments_of(const Reading& reading) const {
   return segment_of((reading.end_key - 1) / geometry_.block_size) + 1 - first_segment(reading);
 }
 
-// Into whole items, of which the longer ones have fewer heads.
+// Divides into whole items; longer ones have fewer heads.
 void AttentionParts::divide_by_work(int threads) {
   int64_t work = 0;
   for (const Reading& reading : readings_) work += work_of(reading) * geometry_.num_kv_heads;

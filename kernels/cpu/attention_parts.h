@@ -1,4 +1,4 @@
-// How the attention of some readings is cut into parts that threads take in turn.
+// The division of the attention of some readings into parts, which threads take in turn.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,19 @@
 
 namespace appl {
 
-constexpr int kAttentionRows = 48;  // of a part, at most
+constexpr int kAttentionRows = 48;  // the most rows of a part
 
-// Up to kAttentionRows rows of queries of a reading: tokens times the heads that share a KV head, of one KV head or, where these are
-// few, of several, which lie side by side in each block.
+// Up to kAttentionRows rows of queries of a reading. The rows of a KV head are tokens times the heads that share it; a part with few of
+// them takes several KV heads, which are adjacent in each block.
 struct Part {
   const Reading* reading;
   int kv_head, heads;          // KV heads from kv_head on
-  int first_row, rows;         // of each: of the reading's tokens times heads a group
+  int first_row, rows;         // of each KV head: among the reading's tokens times heads per group
   int first_block, end_block;  // of the block table
   int all_rows() const { return heads * rows; }
 };
 
-// Partial results of segments fit into so many floats.
+// The floats that the partial results of segments need.
 size_t partials_floats(int threads, int width);
 
 class AttentionParts {
@@ -34,17 +34,17 @@ class AttentionParts {
 
   int64_t num_items() const { return num_items_; }
   int64_t num_parts() const { return num_items_ * splits_; }
-  int splits() const { return splits_; }  // segments of each item that threads take on their own; 1: items run whole
-  int rows() const { return rows_; }      // the most of an item
+  int splits() const { return splits_; }  // segments of each item that threads take separately; 1: items run whole
+  int rows() const { return rows_; }      // the most rows of an item
 
-  // A reading and the index of its first item, for who asks for items in order.
+  // A reading and the index of its first item, for taking items in order.
   struct Cursor {
     size_t reading = 0;
     int64_t first = 0;
   };
   Part item(int64_t index, Cursor& at) const;
 
-  // What a thread does next: an item, or one segment of it where they are split; nothing from num_parts() on.
+  // A thread's next work: an item, or one segment of it if items are split; none from num_parts() on.
   struct Turn {
     int64_t index;
     Part part;
@@ -58,14 +58,14 @@ class AttentionParts {
 
   int segment_of(int block) const { return block / cuts_.segment; }
   int segment_start(int block) const { return segment_of(block) * cuts_.segment; }
-  // May have no blocks.
+  // One segment of a part; it may have no blocks.
   Part segment(Part part, int index) const {
     part.first_block = std::max(part.first_block, index * cuts_.segment);
     part.end_block = std::min(part.end_block, (index + 1) * cuts_.segment);
     return part;
   }
 
-  // Blocks of a chunk.
+  // The blocks of a chunk.
   struct Blocks {
     int first, end;
     int count() const { return end - first; }
@@ -82,7 +82,7 @@ class AttentionParts {
  private:
   int tiles_of(const Reading& reading) const { return divided(reading.num_tokens * group_, kAttentionRows); }
   int64_t items_of(const Reading& reading) const { return int64_t(tiles_of(reading)) * (geometry_.num_kv_heads / heads_of(reading)); }
-  static int64_t work_of(const Reading& reading) {  // of a head
+  static int64_t work_of(const Reading& reading) {  // for one head
     return int64_t(reading.num_tokens) * (reading.end_key - reading.first_key);
   }
   int heads_of(const Reading& reading) const;
@@ -96,9 +96,9 @@ class AttentionParts {
   const KeyCuts& cuts_;
   const std::span<const Reading> readings_;
   const int group_, window_;
-  int most_heads_;  // of an item
+  int most_heads_;  // per item
   int64_t most_work_ = std::numeric_limits<int64_t>::max();
-  int64_t num_items_, num_segments_;  // the latter of all items
+  int64_t num_items_, num_segments_;  // num_segments_: of all items
   int rows_, most_segments_, splits_ = 1;
 };
 

@@ -1,4 +1,4 @@
-// What a thread needs while it goes over the keys of a part.
+// A thread's memory while it goes over the keys of a part.
 #pragma once
 
 #include "attention_parts.h"
@@ -10,14 +10,14 @@ namespace appl {
 
 constexpr int kChunk = int(kRowBytes / sizeof(float));  // slots of a chunk of keys
 
-// A thread's memory: all rows but of values are kRowBytes apart, as the tiles want their input.
+// A thread's memory: all rows except those of values are kRowBytes apart, as tiles read their input.
 struct Scratch {
   uint8_t* queries;        // [blocks of width][kAttentionRows][kRowBytes], scaled
   float* scores;           // [kAttentionRows][kChunk]
   uint8_t* probabilities;  // the scores in the form that the value tiles read
   State segment, total;
-  int64_t item = -1;  // whose queries these are, where segments are taken on their own
-  int asked = 0;      // blocks of the next chunk whose keys have been asked for
+  int64_t item = -1;  // the item of these queries, if segments are taken separately
+  int asked = 0;      // blocks of the next chunk whose keys have been prefetched
 };
 
 inline size_t query_bytes(int width) {

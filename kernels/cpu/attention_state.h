@@ -1,4 +1,4 @@
-// The online softmax: what is known of rows of queries after some keys, and how two such are put together.
+// The online softmax: the state of rows of queries after some keys, and the folding of two states.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace appl {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// What is known of some rows after some keys; `values` are not divided by the sum yet. Scores and their maxima are logarithms to base 2.
+// The state of some rows after some keys; `values` are not divided by the sum yet. Scores and maxima are logarithms to base 2.
 struct State {
   float *maximum, *sum, *values;  // [rows], [rows], [rows][width]
 };
@@ -23,7 +23,7 @@ inline State state_at(float* memory, int rows, int width) {
   return {values + size_t(rows) * size_t(width), values + size_t(rows) * size_t(width + 1), values};
 }
 
-// Row `row` of `total` after the keys of `more`, too; `factor` is 2^-|difference of their maxima|.
+// Folds row `row` of `more` into `total`; `factor` is 2^-|difference of their maxima|.
 inline void fold_row(const State& total, const State& more, int row, int width, float factor) {
   const float newer = more.maximum[row], older = total.maximum[row];
   if (newer == kMinusInfinity) return;
@@ -42,7 +42,7 @@ inline void fold_row(const State& total, const State& more, int row, int width, 
   total.maximum[row] = std::max(newer, older);
 }
 
-// All rows. One function, so that all who fold round alike.
+// Folds all rows. It is never inlined, so that all callers round alike.
 [[gnu::noinline]] inline void fold(const State& total, const State& more, int rows, int width) {
   for (int first = 0; first < rows; first += kWidth) {
     const int count = std::min(kWidth, rows - first);

@@ -1,4 +1,4 @@
-// What is known of this machine's caches.
+// Properties of this machine's caches.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@ namespace appl {
 
 constexpr size_t kLine = 64;
 
-// Of less than 48 KiB, as AMD's before Zen 5, or unknown: two panels of 1,024 bytes a row would fill it, and on Zen 4 it waits for fewer
-// lines at a time than it takes to read memory at its pace, while the second level waits for enough.
+// The first level has less than 48 KiB (AMD before Zen 5) or is unknown: two panels of 1,024 bytes per row would fill it. On Zen 4 it
+// also has too few outstanding misses to read memory at full speed, while the second level has enough.
 inline bool has_small_first_level() {
   constexpr long kRoomyBytes = 48 << 10;
   static const bool is_small = sysconf(_SC_LEVEL1_DCACHE_SIZE) < kRoomyBytes;
   return is_small;
 }
 
-// The first level of Intel's cores waits for 10 to 16 lines at a time, whatever its size, and the second for 48.
+// The first level of Intel's cores has 10 to 16 outstanding misses, and the second level 48.
 inline bool is_intel() {
 #if defined(__x86_64__)
   static const bool is = __builtin_cpu_is("intel");
@@ -26,7 +26,7 @@ inline bool is_intel() {
 #endif
 }
 
-// Whether what is read at the pace of memory is asked for into the second level.
+// Whether data that is read at the speed of memory is prefetched into the second level.
 inline bool asks_second_level() { return has_small_first_level() || is_intel(); }
 
 }  // namespace appl

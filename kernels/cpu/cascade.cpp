@@ -11,7 +11,7 @@ namespace appl {
 namespace {
 
 constexpr int kMaxSegments = 128;      // of a sequence
-constexpr int64_t kLeastSaved = 1024;  // keys, below which to read them together costs more than it saves
+constexpr int64_t kLeastSaved = 1024;  // keys; to share the reading of fewer costs more than it saves
 
 }  // namespace
 
@@ -47,8 +47,8 @@ void Cascade::set(const appl_step& step, bool shares) {
   share(0, int(decodes_.size()), 0, 0, 0);
 }
 
-// Of decodes [begin, end), which have the blocks before `known` in common and have read those before `first`: neighbours that have
-// more in common.
+// Adds shared readings of decodes [begin, end), which share the blocks before `known` and have read those before `first`: of
+// neighbours that share more.
 void Cascade::share(int begin, int end, int first, int known, int level) {
   for (int next; begin < end; begin = next) {
     const int one = decodes_[size_t(begin)];
@@ -56,7 +56,7 @@ void Cascade::share(int begin, int end, int first, int known, int level) {
     if (next - begin < 2) continue;
     const int stop = common(one, decodes_[size_t(next - 1)], known);
     if (read_together(begin, next, first, stop, level)) share(begin, next, stop, stop, level + 1);
-    else share(begin, next, first, stop, level);  // some of them may have enough in common
+    else share(begin, next, first, stop, level);  // some of them may share enough
   }
 }
 
@@ -72,7 +72,7 @@ bool Cascade::read_together(int begin, int end, int first, int stop, int level) 
   return true;
 }
 
-// Up to which cut two sequences have all blocks in common, where they have those before `block`.
+// The last cut before which two sequences share all blocks, given that they share those before `block`.
 int Cascade::common(int a, int b, int block) const {
   while (is_common(a, b, block, next_cut(block))) block = next_cut(block);
   return block;

@@ -1,4 +1,4 @@
-// A digest of bytes that tells damaged ones from whole ones, at the speed of memory.
+// A checksum that detects damaged bytes, at the speed of memory.
 #include <cstring>
 #include <vector>
 
@@ -15,7 +15,7 @@ uint64_t mix(uint64_t state, uint64_t word) {
   return state ^ state >> 29;
 }
 
-// Eight sums side by side, so that multiplications need not wait for each other.
+// Eight independent sums, so that multiplications need not wait for each other.
 uint64_t sum_piece(const uint8_t* data, size_t bytes) {
   uint64_t lanes[kLanes] = {1, 2, 3, 4, 5, 6, 7, 8}, words[kLanes];
   size_t at = 0;

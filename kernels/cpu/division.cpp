@@ -9,21 +9,21 @@
 namespace appl {
 namespace {
 
-constexpr size_t kStreamBytes = 64 << 10;         // of an item, where panels are read once: the last thread to end is alone for so long
-constexpr int kStreamRows = APPL_VNNI ? 60 : 10;  // of int8 that is all but unpacked, that read the weights as they stream in
-constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // the same of other codes
-constexpr int kSecondLevelRows = 16;                    // at most, whose weights a small first level leaves to the second
+constexpr size_t kStreamBytes = 64 << 10;         // of an item, if panels are read once: at the end, the last thread runs alone this long
+constexpr int kStreamRows = APPL_VNNI ? 60 : 10;  // up to so many rows stream int8 weights, which hardly need unpacking
+constexpr int kPackedStreamRows = APPL_VNNI ? 144 : 2;  // up to so many rows stream other codes
+constexpr int kSecondLevelRows = 16;                    // up to so many rows prefetch into the second level if the first is small
 
-// From how many rows on it pays to unpack codes and scales once: fewer read them as they stream in. Int8 of one scale a row is
-// all but unpacked.
+// The number of rows from which it pays to unpack codes and scales once; fewer rows stream the packed weights. Int8 with one scale per
+// row hardly needs unpacking.
 int min_tall_rows(const appl_weight& weight) {
   const bool is_unpacked = weight.layout == APPL_INT8 && weight.num_groups == 1;
   if (APPL_VNNI && is_unpacked) return std::numeric_limits<int>::max();
   return (is_unpacked ? kStreamRows : kPackedStreamRows) + 1;
 }
 
-// Rows that share a block of input in the second level. Each chunk of panels reads the input of all columns: f32 would not stay there,
-// for which narrow vectors compute too slowly to mind.
+// The rows that share a block of input in the second level. Each chunk of panels reads the input of all columns. f32 input would not fit
+// there, but narrow vectors compute too slowly for that to matter.
 int block_rows(const PreparedShape& input) {
   if (input.group_size != 0 || kWidth < 16) return kBlockRows;
   constexpr size_t kInputBytes = 512 << 10;
@@ -31,17 +31,17 @@ int block_rows(const PreparedShape& input) {
   return std::clamp(int(kInputBytes / (size_t(input.num_blocks()) * kRowBytes)), kLeastRows, kBlockRows);
 }
 
-// Where a row streams: panels of planes whose addresses differ by whole pages take each other's place in the first level (AVX2: 1.2
-// to 1.3 times as long; tiles of int4 and int8 read fewer lines at a time and do not mind).
+// For one row that streams: panels of planes whose addresses differ by whole pages evict each other from the first level (AVX2: 1.2
+// to 1.3 times as long; tiles of int4 and int8 read fewer lines at a time and are not affected).
 bool panels_collide(const appl_weight& weight) {
   constexpr size_t kPage = 4096;
   return kStreamVectors > 0 && (weight.layout == APPL_INT5 || weight.layout == APPL_INT6) && weight.panel_bytes % kPage == 0;
 }
 
-// Of a tile that reads its weights alone, codes as integers: one panel at a time, in the order of addresses, of which memory gives more.
-// Few sums wait for one another, unless codes bring instructions enough of their own, and a core has enough of them in flight: Zen 4, which
-// the first level stands for, has not: one panel only where there is no room for more. Of many rows each vector of weights is for too few
-// products; but with sub-groups sums leave room for one panel or two anyway.
+// Whether a tile that alone reads its weights, as integer codes, takes one panel at a time, in the order of addresses, which memory serves
+// faster. With few sums, products wait for one another, unless unpacking adds enough instructions and the core has enough of them in
+// flight. Zen 4 (recognized by its small first level) has not: it takes one panel only if there is no room for more. With many rows, each
+// vector of weights would serve too few products; but with sub-groups, sums leave room for only one or two panels anyway.
 bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   if (weight.layout == APPL_BF16) return APPL_BF16_DOT && rows > 2;
   if (!APPL_VNNI || !quantizes) return false;
@@ -51,7 +51,7 @@ bool reads_in_order(const appl_weight& weight, bool quantizes, int rows) {
   return weight.sub_group_size != 0 || (!has_one_scale && rows == 1 && !is_intel());
 }
 
-// By measurement: Intel's gain for all rows that stream, and where the first level is small (Zen 4) few do.
+// Measured: on Intel's processors all streaming rows gain; with a small first level (Zen 4) only few rows gain.
 Asked level_of(int rows, bool streams) {
   if (is_intel()) return streams ? Asked::kBoth : Asked::kFirst;
   return rows <= kSecondLevelRows && has_small_first_level() ? Asked::kSecond : Asked::kFirst;
@@ -100,7 +100,7 @@ void Division::order_reads(const appl_weight& weight, bool quantizes) {
 
 // Chunks of whole tiles, small enough that every thread has some.
 void Division::divide_panels(const LinearCall& call, int threads) {
-  const int least_items = streams() ? 4 : 2;  // a thread
+  const int least_items = streams() ? 4 : 2;  // per thread
   const int64_t wanted = panels_wanted(call), fair = panels_ / (least_items * threads);
   const int64_t chunk = call.next != nullptr ? wanted : std::max<int64_t>(1, std::min(wanted, fair));
   panels_per_chunk_ = int((chunk + panels_per_tile_ - 1) / panels_per_tile_ * panels_per_tile_);

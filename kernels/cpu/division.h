@@ -1,4 +1,4 @@
-// How a Linear is divided into items for threads, and in which order an item reads its weights.
+// The division of a Linear into items for threads, and the order in which an item reads its weights.
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace appl {
 
-// Whether any number of rows of this input pays for unpacking the weight's codes first.
+// Whether unpacking the weight's codes first can pay for any number of rows of this input.
 bool may_be_tall(const appl_weight& weight, const PreparedShape& input);
 
-// Panels of each half that are computed side by side: what `next` rounds together is in one place.
+// The panels of each half that are computed together, so that the values that `next` rounds as one group are in one item.
 int gated_panels(const PreparedShape& next);
 
 // The blocks of rows, chunks of panels, and tiles of one call of at least a row. An item is a block of rows by a chunk of panels.
@@ -22,17 +22,17 @@ class Division {
 
   bool is_matrix() const { return is_matrix_; }
   bool is_tall() const { return is_tall_; }
-  // Few rows: each panel is read once, whole, and the input stays in the cache.
+  // With few rows, each panel is read once, as a whole, and the input stays in the cache.
   bool streams() const { return !is_tall_ && num_tiles_ <= max_stream_tiles_; }
   bool is_in_order() const { return is_in_order_; }
   Asked level() const { return level_; }
   int rows() const { return rows_; }
-  int panels() const { return panels_; }  // that are divided: of each half where the weight has two
+  int panels() const { return panels_; }  // the panels to divide: those of each half if the weight has two
   int panels_per_tile() const { return panels_per_tile_; }
   int64_t num_items() const { return int64_t(num_row_blocks_) * num_chunks_; }
 
-  // `next_panel`: what is read behind its panels, or lies there where the thread does not go on: for the last it is often the next
-  // Linear's. kNoPanel: where rows stream, reading for nobody would take memory's time.
+  // `next_panel`: the panel that is read after its panels, or the one that follows in memory if the thread does not go on: after the last
+  // panel, that is often the next Linear's. kNoPanel: streaming rows do not prefetch data that they do not read themselves.
   static constexpr int kNoPanel = -1;
   struct Item {
     int first_tile, end_tile, first_panel, end_panel, next_panel;
@@ -46,7 +46,7 @@ class Division {
                         : end_panel};
   }
   int rows_per_tile() const { return divided(rows_, num_tiles_); }
-  // Rows are spread evenly over the tiles: sizes differ by one at most.
+  // The tiles share the rows evenly: sizes differ by at most one.
   int tile_start(int tile) const { return int(int64_t(rows_) * tile / num_tiles_); }
   int rows_of(const Item& item) const { return tile_start(item.end_tile) - tile_start(item.first_tile); }
 

@@ -40,7 +40,7 @@ void scale_by(const float* x, const float* weight, float factor, int count, floa
   map(out, count, [factor](Floats v, Floats w) { return v * factor * w; }, x, weight);
 }
 
-// Adds x into the residual where there is one; returns what is to be normed.
+// Adds x to the residual if there is one; returns the row to norm.
 const float* residual_sum(const appl_norm& op, int64_t row) {
   const float* x = row_of(op.x, row);
   if (op.residual.data == nullptr) return x;

@@ -1,4 +1,4 @@
-// The operators that touch each activation once or twice.
+// The operators that read each activation once or twice.
 #pragma once
 
 #include "appliance_abi.h"

@@ -1,5 +1,5 @@
 // The instructions of amx.h in plain C++: a test-only build runs the logic of its callers on machines without them.
-// Semantics follow the instruction set reference; a shape that an instruction would fault on ends the program. For amx.h alone.
+// Semantics follow the instruction set reference; a shape for which an instruction would fault ends the program. Only amx.h includes this.
 #pragma once
 
 #include <cstdlib>
@@ -46,7 +46,7 @@ inline void store(void* to, size_t stride) {
   }
 }
 
-// C[m][n] = product(C[m][n], four bytes of A, four bytes of B) for all fours.
+// C[m][n] = product(C[m][n], four bytes of A, four bytes of B) for all groups of four bytes.
 template <int C, int A, int B, class Value, class Product>
 inline void multiply(Product product) {
   demand(current.palette == 1 && current.rows[C] == current.rows[A] && current.row_bytes[C] == current.row_bytes[B] &&

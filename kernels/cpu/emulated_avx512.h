@@ -14,7 +14,7 @@ using I512 = long long __attribute__((vector_size(64)));
 using Words512 = uint32_t __attribute__((vector_size(64)));
 using Halves256 = uint16_t __attribute__((vector_size(32)));
 
-// A register as two of AVX2, which compile and run much faster than loops over elements.
+// A register as two AVX2 registers, which compile and run much faster than loops over elements.
 struct Floats2 {
   __m256 low, high;
 };
@@ -35,7 +35,7 @@ inline __m256i convert_to_halves(F512 x) {
   return __builtin_bit_cast(__m256i, Halves2{_mm256_cvtps_ph(in.low, 0), _mm256_cvtps_ph(in.high, 0)});
 }
 
-// vcvtneps2bf16: rounds to nearest even, takes subnormals for zero, and makes not-a-number quiet.
+// vcvtneps2bf16: rounds to nearest even, treats subnormals as zero, and makes NaN quiet.
 inline __m256i convert_to_bf16(F512 x) {
   const Words512 bits = (Words512)x, magnitude = bits & 0x7fffffffu;
   const Words512 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -44,7 +44,7 @@ inline __m256i convert_to_bf16(F512 x) {
   return (__m256i) __builtin_convertvector(result >> 16, Halves256);
 }
 
-// vpdpbusd: unsigned bytes of b times signed bytes of c, added in fours. Even and odd bytes apart, as words that cannot saturate.
+// vpdpbusd: unsigned bytes of b times signed bytes of c, added in fours. Even and odd bytes are separate words, which cannot saturate.
 inline __m256i dot_bytes(__m256i sum, __m256i b, __m256i c) {
   const __m256i even = _mm256_madd_epi16(_mm256_and_si256(b, _mm256_set1_epi16(255)), _mm256_srai_epi16(_mm256_slli_epi16(c, 8), 8));
   const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(b, 8), _mm256_srai_epi16(c, 8));

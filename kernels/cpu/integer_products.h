@@ -1,7 +1,7 @@
-// Integer products of the weight types, and the steps that all tiles over them take.
+// The integer products of the weight types, and the steps that all tiles over them share.
 //
-// In an unnamed namespace: of functions that others could call, the compiler inlines fewer, and tiles of several rows then take up
-// to a seventh longer.
+// They are in an unnamed namespace: the compiler inlines fewer functions with external linkage, and tiles of several rows would then
+// take up to a seventh longer.
 #pragma once
 
 #include "planes.h"
@@ -11,8 +11,8 @@
 namespace appl {
 namespace {
 
-// sum + a * b on words, added in pairs to 32 bits; and on unsigned and signed bytes, added in pairs to 16 bits. Spelled
-// out like multiply_add: the compiler would compute all products of a tile first, and spill them.
+// sum + a * b on words, added in pairs to 32 bits; and on unsigned and signed bytes, added in pairs to 16 bits. The instructions are
+// spelled out as in multiply_add: the compiler would compute all products of a tile first, and spill them.
 #if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
 inline Ints add_word_products(Ints sum, Words a, Words b) {
   Ints product;
@@ -28,7 +28,7 @@ inline Shorts add_byte_products(Shorts sum, Words a, Words b) {
 inline Ints add_word_products(Ints sum, Words a, Words b) { return sum + multiply_pairs(Ints(a), Ints(b)); }
 #endif
 
-// sum + (a * b + c * d) * factor on unsigned and signed bytes, where the four products of a lane's word fit 16 bits.
+// sum + (a * b + c * d) * factor on unsigned and signed bytes; the four products of a lane's word must fit 16 bits.
 #if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
 inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d, Words factor) {
   Ints first, second;
@@ -39,13 +39,13 @@ inline Ints add_byte_pairs(Ints sum, Words a, Words b, Words c, Words d, Words f
 }
 #endif
 
-// For sums that are times nothing.
+// The factors of sums that have none.
 struct NoFactors {
   Words operator[](int) const { return no_factor(); }
 };
 
-// How one weight type is multiplied: `kColumns` columns of a panel are kLines lines of memory and `kSteps` steps. Step s takes
-// weights(at, s), of the vector at `at`, times the four bytes of input at s * 4; where kPairs, steps come two at a time.
+// The products of one weight type: `kColumns` columns of a panel are kLines cache lines and `kSteps` steps. Step s multiplies
+// weights(at, s), from the vector at `at`, with the four bytes of input at s * 4; with kPairs, steps come two at a time.
 // `add` may be called for kFoldColumns columns before `fold`.
 constexpr int kLineBytes = kPanel * 4;
 
@@ -146,7 +146,7 @@ struct Int4Type {
 #endif
 #endif
 
-// What tiles of Rows rows by Panels panels have in common.
+// The common parts of tiles of Rows rows by Panels panels.
 template <class Type, int Rows, int Panels>
 struct IntegerSteps {
   static constexpr int kVectors = Panels * kPanelVectors, kUnitBytes = Type::kLines * kLineBytes;
@@ -157,7 +157,7 @@ struct IntegerSteps {
     return b + size_t(v / kPanelVectors) * t.panel_bytes + (v % kPanelVectors) * kWidth * 4;
   }
 
-  // Step s of the unit at `b`, times the input at `a`. Types of pairs take factors[v] here, others when they fold.
+  // Multiplies step s of the unit at `b` with the input at `a`. Types with pairs apply factors[v] here, others when they fold.
   template <class Factors>
   [[gnu::always_inline]] static void add_step(const TileArgs& t, const uint8_t* a, const uint8_t* b, int s, Sums& sums,
                                               [[maybe_unused]] const Factors& factors) {

@@ -14,10 +14,10 @@ KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
 
 namespace {
 
-// NaN becomes 0, anything beyond `limit` becomes it.
+// NaN becomes 0; larger magnitudes become `limit`.
 Floats finite(Floats x, float limit) { return x == x ? vmin(vmax(x, splat(-limit)), splat(limit)) : Floats{}; }
 
-// How the cache holds an element. A Unit is what lies together of one token's key: bf16 columns lie in pairs.
+// The form of an element in the cache. A Unit is the adjacent columns of one token's key: bf16 columns are in pairs.
 struct F32Element {
   using Type = float;
   using Unit = float;
@@ -40,7 +40,7 @@ struct TokenRun {
   int count, block, slot;
 };
 
-// Writes one head of a run, up to kColumns columns at a time: converted row by row first, then stored line by line, as a line of
+// Writes one head of a run, up to kColumns columns at a time: it first converts row by row, then stores line by line, because a line of
 // the cache holds all sixteen tokens.
 template <class Element>
 class HeadWriter {
@@ -63,7 +63,7 @@ class HeadWriter {
   }
 
  private:
-  // Columns up to the next multiple of sixteen become 0.
+  // Converts columns; those up to the next multiple of sixteen become 0.
   void convert(const appl_span& x, int column, int columns) {
     for (int t = 0; t < run_.count; ++t) {
       const float* from = x.data + size_t(run_.first + t) * size_t(x.stride) + column;
@@ -82,7 +82,7 @@ class HeadWriter {
     else store_units(panel + run_.slot % kPanel, units, run_.count);
   }
 
-  template <class Count>  // a constant where the panel is filled
+  template <class Count>  // a constant if the panel is full
   void store_units(Unit* out, int units, Count count) const {
     for (int u = 0; u < units; ++u, out += kPanel)
       for (int t = 0; t < count; ++t) out[t] = load<Unit>(rows_[t] + u * kPair);
@@ -101,7 +101,7 @@ class HeadWriter {
     }
   }
 
-  // Sixteen columns of a unit's tokens.
+  // Stores sixteen columns of a unit's tokens.
   void store_slots(Type* out, int t, int column) const {
     if constexpr (kPair == 1) {
       std::copy_n(rows_[t] + column, kPanel, out);
@@ -118,7 +118,7 @@ class HeadWriter {
   alignas(64) Type rows_[kPanel][kColumns];
 };
 
-// The run that begins at token `first`, of tokens before `end`.
+// The run that begins at token `first`; it ends before `end`.
 TokenRun run_at(const KvGeometry& g, const int32_t* slots, int64_t first, int64_t end) {
   TokenRun run{first, 1, slots[first] / g.block_size, slots[first] % g.block_size};
   const int most = std::min(g.block_size - run.slot, kPanel - run.slot % kPanel);
@@ -137,7 +137,7 @@ void write_run(const appl_kv_write& op, const KvLayer& layer, const TokenRun& ru
 
 template <class Element>
 void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer, const appl_step& step) {
-  const int64_t chunk = step.num_tokens == step.num_seqs ? 2 : 2 * kPanel;  // tokens; only those of a prompt follow each other
+  const int64_t chunk = step.num_tokens == step.num_seqs ? 2 : 2 * kPanel;  // tokens; only the slots of a prompt follow each other
   const auto write = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end;) {
       if (step.slot_mapping[t] < 0) {
@@ -149,7 +149,7 @@ void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer
       t += run.count;
     }
   };
-  constexpr int kWorth = 8;  // plain elements: each pair of a key's is in a line of its own
+  constexpr int kWorth = 8;  // the cost in plain elements: each pair of a key's columns is in a separate line
   parallel_for(pool, step.num_tokens, int64_t{kWorth} * 2 * op.k.width, write, chunk);
 }
 

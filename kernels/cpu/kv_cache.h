@@ -1,6 +1,6 @@
 // The paged cache. A block holds, for each KV head, its keys and its values as panels that the tiles of a Linear read:
 // keys as a weight of `slots` rows and `width` columns, values as a weight of `width` rows and `slots` columns.
-// `slots` is block_size and `width` is head_dim, each rounded up to 16. bf16 columns lie in pairs.
+// `slots` is block_size and `width` is head_dim, each rounded up to 16. bf16 columns are in pairs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct KvGeometry {
   size_t head_bytes() const { return size_t(slots) * size_t(width) * element_bytes(); }
   size_t block_bytes() const { return head_bytes() * size_t(num_kv_heads); }
   size_t offset(int block, int head) const { return size_t(block) * block_bytes() + size_t(head) * head_bytes(); }
-  // From one panel of sixteen tokens of keys, or sixteen columns of values, to the next.
+  // The bytes of a panel: sixteen tokens of keys, or sixteen columns of values.
   size_t key_panel_bytes() const { return size_t(width) * 16 * element_bytes(); }
   size_t value_panel_bytes() const { return size_t(slots) * 16 * element_bytes(); }
 };
@@ -30,7 +30,7 @@ struct KvLayer {
   uint8_t* values;
 };
 
-// Never stores a value that is not finite, so that a spoiled sequence cannot spoil the next owner of its blocks.
+// Never stores a value that is not finite, so that a failed sequence cannot affect the next owner of its blocks.
 void run_kv_write(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer, const appl_step& step);
 
 }  // namespace appl

@@ -32,7 +32,7 @@ const TileTable& tiles_for(const appl_weight& weight, Form form) {
   }
 }
 
-// Bytes of sixteen rows of one column.
+// The bytes of sixteen rows of one column.
 size_t column_panel_bytes(appl_layout layout) {
   switch (layout) {
     case APPL_F32: return 64;
@@ -44,9 +44,9 @@ size_t column_panel_bytes(appl_layout layout) {
   }
 }
 
-constexpr size_t kAheadBytes = 128 << 10;     // that a thread asks for before their turn: what is to stay in the second level till then
-constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses: what is to stay in the first level
-constexpr size_t kFarAheadBytes = 32 << 10;   // the same into the second
+constexpr size_t kAheadBytes = 128 << 10;     // a thread prefetches so far ahead; they must stay in the second level until their turn
+constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses; they must stay in the first level
+constexpr size_t kFarAheadBytes = 32 << 10;   // the same into the second level
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 class Run {
@@ -71,7 +71,7 @@ class Run {
     if (division_.is_matrix()) release_matrix_unit();
   }
 
-  // All rows, which fit a tile, of one panel.
+  // Computes all rows of one panel; the rows must fit a tile.
   void panel(int panel, int next) const {
     sum(0, call_.input.rows, panel, 1, call_.out, size_t(call_.out_stride), [&](TileArgs& t, int block) {
       t.panel_end = w_.panel(panel + 1);
@@ -83,9 +83,9 @@ class Run {
   }
 
  private:
-  // Blocks of the input that a tile sums up before it writes: wide vectors would else load and store their sums too often.
+  // The blocks of the input that a tile sums up before it writes; otherwise wide vectors would load and store their sums too often.
   int blocks_per_tile() const {
-    constexpr int kMost = kWidth == 16 ? 4 : 1;  // so many of all rows, and of a tile's panels, stay in the second level
+    constexpr int kMost = kWidth == 16 ? 4 : 1;  // so many blocks of all rows and of a tile's panels stay in the second level
     const int blocks = call_.input.shape.num_blocks();
     if (kWidth < 16 && call_.direct != nullptr) return blocks;
     if (call_.direct == nullptr && (w_.is_quantized() || division_.is_matrix())) return 1;
@@ -99,7 +99,7 @@ class Run {
     return std::max(1, int(kAheadBytes / bytes));
   }
 
-  // Where an item's sums are: its first row's of its first panel, and the floats from row to row.
+  // The place of an item's sums: those of its first row and panel, and the floats from row to row.
   struct Sums {
     float* first;
     size_t stride;
@@ -108,7 +108,7 @@ class Run {
     return size_t(division_.tile_start(item.first_tile)) * size_t(call_.out_stride) + size_t(item.first_panel) * kPanel;
   }
 
-  // As many of the item's tiles at a time as there is room for their sums.
+  // Computes as many of the item's tiles at a time as there is room for their sums.
   void gated(const Division::Item& item, float* sums) const {
     const int width = (item.end_panel - item.first_panel) * kPanel;
     const int most = std::max(1, int(kGatedSumFloats) / (2 * width * division_.rows_per_tile()));
@@ -119,7 +119,7 @@ class Run {
     }
   }
 
-  // Both halves of the item's panels, and what they make while their sums are in the caches.
+  // Computes both halves of the item's panels, and their result while the sums are in the caches.
   void gated_tiles(const Division::Item& item, int width, float* sums) const {
     Division::Item half = item;
     half.next_panel = item.first_panel + division_.panels();
@@ -157,7 +157,7 @@ class Run {
     }
   }
 
-  // All tiles of the item's rows over up to `most` panels from `panel` on, one block of columns.
+  // Computes all tiles of the item's rows over up to `most` panels from `panel` on, for one block of columns.
   void panels(const Division::Item& item, const Sums& sums, int panel, int most, int block) const {
     int count = std::min(most, item.end_panel - panel);
     while (count > 0) {
@@ -169,10 +169,10 @@ class Run {
     }
   }
 
-  // True where sums can be added up in the output.
+  // Whether sums can be accumulated in the output.
   bool is_whole(int panel, int width) const { return (panel + width) * kPanel <= w_.rows && !(call_.accumulate && call_.activation != 0); }
 
-  // The same for all panels of the item, each unpacked once. What does not fill a block goes through ordinary tiles.
+  // The same for all panels of the item, each unpacked once. Panels that do not fill a block go through ordinary tiles.
   void tall_panels(const Division::Item& item, const Sums& sums, int block) const {
     TallBlock unpacked;
     int panel = item.first_panel;
@@ -182,7 +182,7 @@ class Run {
     for (; panel < item.end_panel; ++panel) panels(item, sums, panel, 1, block);
   }
 
-  // A tile takes about a microsecond: what tiles have in common is found once.
+  // A tile takes about a microsecond, so the values that tiles share are computed once.
   void tall_panel(const Division::Item& item, const Sums& sums, int panel, int block, TallBlock& unpacked) const {
     TileArgs t = sum_arguments(item, sums, panel, block);
     unpack_block(w_.layout, division_.rows_of(item), t, unpacked);
@@ -204,8 +204,7 @@ class Run {
     });
   }
 
-  // Where the next tile puts its sums, of which memory would else have to bring the lines while it waits. Inlined by force, as prefetches
-  // in tile.h.
+  // Prefetches the lines of the next tile's sums, for which it would otherwise wait. Always inlined, like the prefetches in tile.h.
   [[gnu::always_inline]] void ask_for_sums(const TileArgs& t, int rows, int behind, int width) const {
     if (call_.gated_sums != nullptr) return;
     const float* row = t.c + size_t(rows) * t.ldc;
@@ -223,7 +222,7 @@ class Run {
     return t;
   }
 
-  // Calls compute(rows, rows of the tile behind it) for each tile of the item's rows, with `t` at its first row.
+  // Calls compute(rows, rows of the next tile) for each tile of the item's rows, with `t` at its first row.
   template <class Compute>
   void for_tiles(const Division::Item& item, int panel, int width, int block, TileArgs& t, Compute&& compute) const {
     int row = division_.tile_start(item.first_tile), next = division_.tile_start(item.first_tile + 1);
@@ -248,7 +247,7 @@ class Run {
     t.sub_sum += rows * size_t(w_.num_sub_groups());
   }
 
-  // For the panel that reaches past the last row of the weight, and for sums of activated values.
+  // Computes a panel that extends past the last row of the weight, or sums of activated values.
   void aside(const Division::Item& item, int panel, int width) const {
     for (int tile = item.first_tile; tile < item.end_tile; ++tile) aside(item, tile, panel, width);
   }
@@ -269,7 +268,7 @@ class Run {
     }
   }
 
-  // One tile over all columns. look(arguments, block) says what is read ahead.
+  // Computes one tile over all columns. look(arguments, block) sets the prefetches.
   template <class Look>
   void sum(int row, int rows, int panel, int width, float* c, size_t ldc, Look&& look) const {
     for (int block = 0; block < num_blocks_; ++block) {
@@ -282,7 +281,7 @@ class Run {
     }
   }
 
-  // What is read after a block of columns of some panels; behind an item's last lies the next item.
+  // The data that is read after a block of columns of some panels; after an item's last block, it is the next item's.
   struct After {
     int panel, block;
   };
@@ -294,13 +293,13 @@ class Run {
     const int to_panel = !next_block ? behind : division_.streams() ? panel : item.first_panel;
     return {to_panel, to_block};
   }
-  // Bytes of a panel before a block of columns; a header of the whole panel counts as if it were spread over them.
+  // The bytes of a panel before a block of columns; a header of the whole panel counts as if it were spread over them.
   size_t block_start(int block) const {
     return w_.panel_bytes * size_t(std::min(block * block_columns_, w_.padded_columns)) / size_t(w_.padded_columns);
   }
   const uint8_t* block_at(After at) const { return w_.panel(at.panel) + block_start(at.block); }
 
-  // Where the first of an item's tiles asks for weights. Returns how far on the next one does: all ask for equal shares.
+  // Sets where the first of an item's tiles prefetches weights. Returns the distance to the next tile's place: all prefetch equal shares.
   size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.panel_end = w_.panel(panel + 1);
@@ -322,7 +321,7 @@ class Run {
     return 0;
   }
 
-  // One tile goes over panels that lie behind each other.
+  // The same for one tile over consecutive panels.
   size_t look_straight_on(TileArgs& t) const {
     t.ahead = t.b + (t.level == Asked::kBoth ? kFarAheadBytes : kNearAheadBytes);
     t.ahead_step = kLine;
@@ -330,7 +329,7 @@ class Run {
     return 0;
   }
 
-  // Of a panel, that a step goes through: a line, or what becomes one where floats are multiplied by unpacked codes.
+  // The bytes of a panel that a step reads: a line, or the codes that are unpacked to one if the input is f32.
   size_t step_bytes() const {
     const bool unpacks = call_.input.shape.group_size == 0 && (w_.layout == APPL_INT5 || w_.layout == APPL_INT6);
     return unpacks ? kLine * column_panel_bytes(w_.layout) / column_panel_bytes(APPL_INT8) : kLine;
@@ -346,7 +345,7 @@ class Run {
     else tiles_.tiles[rows - 1][width / 2](t);
   }
 
-  // Where the input from `row` on and a block of columns of some panels are.
+  // The arguments for the input from `row` on and a block of columns of some panels.
   TileArgs arguments(int row, int panel, int block) const {
     TileArgs t{};
     t.a = call_.direct != nullptr ? reinterpret_cast<const uint8_t*>(call_.direct + block * block_columns_)
@@ -363,7 +362,7 @@ class Run {
     return t;
   }
 
-  // Columns of the weight lie behind each other, those of the input in blocks.
+  // Cuts the columns into segments: those of the weight are consecutive, those of the input are in blocks.
   void cut_into_segments(TileArgs& t) const {
     const int most = block_columns(call_.input.shape.form);
     t.num_more = (t.columns - 1) / most;
@@ -435,14 +434,14 @@ bool has_halves(const appl_weight& w) { return w.rows % (2 * kPanel) == 0; }
 
 int min_rows_for_next(const appl_weight& w, const PreparedShape& input, const PreparedShape& next, int threads) {
   constexpr int kNever = std::numeric_limits<int>::max();
-  constexpr int kMinWideRows = 128;  // fewer are read from the caches anyway, and are shared out better in narrow items
+  constexpr int kMinWideRows = 128;  // fewer are read from the caches anyway, and narrow items balance the threads better
   const int panels = gated_panels(next);
   const bool is_wide = panels > kGatedPanels;
   const int group = std::max(1, next.group_size);
   const bool has_whole_groups = kMaxActivationGroup % group == 0 && next.columns % group == 0;
   const bool is_shared_out = w.num_panels / 2 >= 2 * threads * panels;
   if (!has_whole_groups || !is_shared_out) return kNever;
-  if (is_wide && may_be_tall(w, input)) return kNever;  // a block would be unpacked for few rows
+  if (is_wide && may_be_tall(w, input)) return kNever;  // a block would be unpacked for too few rows
   return is_wide ? kMinWideRows : kMinGatedRows;
 }
 

@@ -1,4 +1,4 @@
-// out = x @ weight.T, blocked for the caches and shared among the threads.
+// out = x @ weight.T, blocked for the caches and divided among the threads.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace appl {
 
-// The form in which a Linear over `weight` wants its input.
+// The form in which a Linear over `weight` reads its input.
 PreparedShape input_shape(const appl_weight& weight, bool quantize_activations);
 
 struct LinearCall {
@@ -24,34 +24,34 @@ struct LinearCall {
   int32_t activation;
   bool accumulate;  // out += activation(x @ weight.T + bias)
 
-  // Or out = activation(x @ gate.T) * (x @ up.T), of the weight's upper and lower half, half as wide; there is no bias then.
-  // Each thread keeps sums in kGatedSumFloats of its own. With `next`, the results go there instead, as the input of another Linear.
+  // If set, out = activation(x @ gate.T) * (x @ up.T), half as wide, with the weight's upper and lower half; there is no bias then.
+  // Each thread keeps sums in its own kGatedSumFloats. With `next`, the results go there instead, as the input of another Linear.
   float* gated_sums = nullptr;
   const Prepared* next = nullptr;
 };
 
-constexpr int kMinNormedRows = 2;  // one may be read in place
-constexpr int kMinGatedRows = 25;  // fewer lie in the caches until somebody reads them
-constexpr int kBlockRows = 504;    // at most, that share a block of input
-constexpr int kGatedPanels = 4;    // of each half, whose sums stay in the second-level cache
+constexpr int kMinNormedRows = 2;  // a single row may be read in place
+constexpr int kMinGatedRows = 25;  // the output of fewer rows stays in the caches until it is read
+constexpr int kBlockRows = 504;    // the most rows that share a block of input
+constexpr int kGatedPanels = 4;    // panels of each half whose sums stay in the second-level cache
 constexpr size_t kGatedSumFloats = size_t{kBlockRows} * 2 * kGatedPanels * kPanel;
 
-// True where the halves can be computed side by side.
+// Whether the halves can be computed together.
 bool has_halves(const appl_weight& weight);
 
-// From how many rows on these, of an `input`, pay to be written as `next`; INT_MAX where they cannot be.
+// The number of rows of `input` from which it pays to write the results as `next`; INT_MAX if they cannot be.
 int min_rows_for_next(const appl_weight& weight, const PreparedShape& input, const PreparedShape& next, int threads);
 
-// True where a single row can be read in place.
+// Whether a single row can be read in place.
 bool reads_in_place(const appl_weight& weight, const PreparedShape& shape, int rows);
 
 void run_linear(appl_pool& pool, const LinearCall& call);
 
-// Several, each of at least a row that is not `direct`, in one run of the threads, which share all of them out.
+// Computes several Linears, each of at least one row that is not `direct`, in one run of the threads, which share all of them.
 void run_linears(appl_pool& pool, const std::vector<LinearCall>& calls);
 
-// The same of few rows, kMaxPanelRows at most, and one panel, on the calling thread: sums [rows][kPanel]. `next`: the panel that
-// is read behind it.
+// Computes few rows, at most kMaxPanelRows, and one panel on the calling thread: sums [rows][kPanel]. `next`: the panel that is read
+// after it.
 constexpr int kMaxPanelRows = kMaxTileRows;
 void run_panel(const appl_weight& weight, const Prepared& input, int panel, int next, float* sums);
 

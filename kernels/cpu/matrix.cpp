@@ -17,10 +17,10 @@ namespace appl {
 
 namespace {
 
-constexpr int kLineBytes = kPanel * 4;  // of a panel: a row of a register
-constexpr int kA = 4, kB = 6;           // registers: sums are 0 to 3, then two of the input, two of weights
+constexpr int kLineBytes = kPanel * 4;  // a line of a panel is a row of a register
+constexpr int kA = 4, kB = 6;           // registers: 0 to 3 are sums, then two of the input, two of weights
 
-// How the registers are cut for up to 32 rows: `bytes` of each row at a time, against as many bytes of columns.
+// The shape of the registers for up to 32 rows: `bytes` of each row at a time, multiplied with as many bytes of columns.
 amx::Config shape_of(int rows, int bytes) {
   const int upper = std::min(rows, amx::kRows), lower = rows - upper;
   amx::Config config;
@@ -46,7 +46,7 @@ struct ByteProduct {
   }
 };
 
-// Sums of 16 rows by up to 4 panels, in registers 0 to 3; or of 32 (kHalves 2) by up to 2, in 0 and 1, and in 2 and 3.
+// The sums of 16 rows by up to 4 panels, in registers 0 to 3; or of 32 rows (kHalves 2) by up to 2 panels, in 0 and 1, and in 2 and 3.
 template <class Product, int kHalves, int kPanels>
 struct Sums {
   static_assert(kHalves * kPanels <= 4);
@@ -74,7 +74,7 @@ struct Sums {
     return static_cast<const uint8_t*>(base) + size_t(half * amx::kRows) * stride + panel * kLineBytes;
   }
 
-  // The columns of one shape: each step takes a register's row of the input.
+  // Adds the columns of one shape: each step takes a register's row of the input.
   static void add(const uint8_t* a, const uint8_t* b, size_t panel_bytes, int steps) {
     for (; steps > 0; --steps, a += amx::kRowBytes, b += amx::kRows * kLineBytes) {
       amx::load<kA>(a, kRowBytes);
@@ -93,7 +93,7 @@ struct Sums {
   }
 };
 
-// Adds `columns` of the input against the panels to sums in memory. The columns that fill no register take a shape of their own.
+// Adds the products of `columns` of the input with the panels to sums in memory. Columns that do not fill a register have another shape.
 template <class S>
 void add_columns(const uint8_t* a, const TileArgs& t, const uint8_t* b, int rows, int columns, bool adds, void* c, size_t stride) {
   const int steps = columns / S::kStep, rest = columns % S::kStep, step_bytes = amx::kRows * kLineBytes;
@@ -117,7 +117,7 @@ void run_bf16(int rows, const TileArgs& t) {
   add_columns<Sums<Bf16Product, kHalves, kPanels>>(t.a, t, t.b, rows, t.columns, t.add, t.c, t.ldc * sizeof(float));
 }
 
-// c += (products - zero point * sum of the input) * scale of the input * scale of the weights, and the offsets.
+// c += (products - zero point * sum of the input) * scale of the input * scale of the weights, then adds the offsets.
 template <int kPanels>
 void scale_products(const TileArgs& t, const int32_t (&products)[kMaxMatrixRows][kMaxTilePanels * kPanel], int rows, bool adds) {
   constexpr int kVectors = kPanels * kPanelVectors;

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Sums a stretch so that the reads cannot be left out.
+// Sums a range, so that the compiler cannot remove the reads.
 float read_all(const uint8_t* data, size_t bytes) {
   appl::Floats sums[4] = {};
   constexpr size_t kStep = sizeof(sums), kAhead = 4096;
@@ -33,7 +33,7 @@ float read_all(const uint8_t* data, size_t bytes) {
   return appl::reduce_add(sums[0] + sums[1] + sums[2] + sums[3]);
 }
 
-// The rates of repeated calls of `body`, which does `amount` of something, within `seconds`.
+// The rates of repeated calls of `body`, each of which does `amount` of work, within `seconds`.
 template <class Body>
 appl_rates rates_of(double seconds, double amount, Body&& body) {
   double best = 0;
@@ -59,11 +59,11 @@ appl_rates measure_read(appl_pool& pool, uint64_t bytes, double seconds) {
     };
     appl::parallel_for(pool, int64_t(bytes) / kPiece, kPiece, sum, 4);
   };
-  read();  // the first also waits for what was filled to reach memory
+  read();  // the first pass also waits until the filled buffer has reached memory
   return rates_of(seconds, double(bytes), read);
 }
 
-// Products of one kind in registers: `add` gives sum + a * b, which is kOperations of arithmetic.
+// Products of one kind in registers: `add` gives sum + a * b, which counts as kOperations.
 struct FloatProducts {
   using Sum = Floats;
   static constexpr double kOperations = 2.0 * kWidth;
@@ -79,7 +79,7 @@ struct Bf16Products {
   }
 };
 #else
-using Bf16Products = FloatProducts;  // widened, then multiplied as f32
+using Bf16Products = FloatProducts;  // bf16 is widened, then multiplied as f32
 #endif
 
 #if APPL_VNNI
@@ -91,7 +91,7 @@ struct Int8Products {
   }
 };
 #elif APPL_WIDTH >= 8
-struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; what folds them to 32 is not counted
+struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; folding to 32 bits is not counted
   using Sum = int16_t __attribute__((vector_size(kWidth * 4)));
   static constexpr double kOperations = 8.0 * kWidth;
   static Sum add(Sum sum, Words a, Words b) {
@@ -104,18 +104,18 @@ struct Int8Products {  // unsigned times signed bytes, in pairs of 16 bits; what
 using Int8Products = FloatProducts;
 #endif
 
-// Independent ones: more than a pipeline is deep times wide, fewer than there are registers.
+// Independent sums: more than the pipeline's depth times its width, fewer than there are registers.
 constexpr int kSums = appl::kRegisters > 16 ? 20 : 10;
 constexpr int kRepeats = 1 << 14, kPiecesPerThread = 16;
 
 template <class Products>
 int multiply_in_registers() {
-  typename Products::Sum sums[kSums];  // each another number: equal sums would be computed once
+  typename Products::Sum sums[kSums];  // all different: equal sums would be computed once
 #pragma GCC unroll 32
   for (int i = 0; i < kSums; ++i) sums[i] = bit_cast<typename Products::Sum>(appl::splat_word(0x3f800000u + uint32_t(i)));
   Words a = appl::splat_word(0x01010101u), b = a;
   for (int i = 0; i < kRepeats; ++i) {
-    asm volatile("" : "+m"(a), "+m"(b));  // nothing is known of the factors, so no product is taken out of the loop
+    asm volatile("" : "+m"(a), "+m"(b));  // hides the factors, so that no product is moved out of the loop
     const Words x = a, y = b;
 #pragma GCC unroll 32
     for (auto& sum : sums) sum = Products::add(sum, x, y);
@@ -126,7 +126,7 @@ int multiply_in_registers() {
   return result;
 }
 
-// The rate of all threads at pieces of work that each do `amount`.
+// The rate of all threads for pieces of work of `amount` each.
 template <class Piece>
 appl_rates measure_pieces(appl_pool& pool, double seconds, double amount, Piece&& piece) {
   const int64_t count = int64_t{kPiecesPerThread} * pool.num_threads();
@@ -142,7 +142,7 @@ appl_rates measure_products(appl_pool& pool, double seconds) {
   return measure_pieces(pool, seconds, Products::kOperations * kSums * kRepeats, [&] { sink += multiply_in_registers<Products>(); });
 }
 
-// The same of the matrix unit.
+// The rates of the matrix unit.
 appl_rates measure_unit(appl_pool& pool, double (&multiply)(int), double seconds) {
   return measure_pieces(pool, seconds, multiply(1) * kRepeats, [&] { multiply(kRepeats); });
 }

@@ -1,4 +1,4 @@
-// Anonymous memory: zeroed, lazily touched, on huge pages where it is large and the system offers them.
+// Anonymous memory: zeroed, resident only when touched, on huge pages if it is large and the system has them.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,8 @@ class Memory {
   size_t bytes_ = 0;
 };
 
-// Places many weights in few large mappings, so that huge pages serve small ones too: the address translations of a
-// pass over a model's weights otherwise cost more than the reading. Everything is freed at once.
+// Places many weights in few large mappings, so that small weights are on huge pages too: otherwise the address translations
+// of a pass over a model's weights cost more than the reading. Everything is freed at once.
 class Store {
  public:
   uint8_t* allocate(size_t bytes) {

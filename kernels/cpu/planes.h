@@ -1,7 +1,7 @@
-// Weights of five and six bits: four bits of each in nibbles, as int4 has them, and those above in a plane.
+// Weights of five and six bits: the low four bits of each are nibbles as in int4, the high bits are in a plane.
 //
-// A unit of columns is [1 + kLines][16][4] bytes: a line of high bits, then lines of nibbles of eight columns each. Step s is
-// columns 4 s to 4 s + 3. Byte j of a lane's plane holds, from bit s * kHigh on, the high bits of column 4 s + j.
+// A unit of columns is [1 + kLines][16][4] bytes: a line of high bits, then lines of nibbles of eight columns each. Step s has columns
+// 4 s to 4 s + 3. Byte j of a lane's plane holds, from bit s * kHigh on, the high bits of column 4 s + j.
 #pragma once
 
 #include <cstdint>

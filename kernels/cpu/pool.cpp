@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int kSpins = 2000;  // some 30 to 100 microseconds: longer than any gap inside a step, short enough to be unseen
+constexpr int kSpins = 2000;  // some 30 to 100 microseconds: longer than any gap inside a step, too short to matter otherwise
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -82,7 +82,7 @@ void appl_pool::help() {
   }
 }
 
-// Worker 1 sees kLed once a job: it reads no announcement while it runs the job, and the job's last one is without.
+// Worker 1 sees kLed once per job: it reads no announcement while it runs the job, and the job's last announcement is without kLed.
 void appl_pool::worker(int thread) {
   for (Announcement now = announced_.load(std::memory_order_acquire); (now & kStopping) == 0; now = next(now)) {
     if (thread == 1 && (now & kLed) != 0) do_job();
@@ -90,7 +90,7 @@ void appl_pool::worker(int thread) {
   }
 }
 
-// With its last announcement the caller leads again.
+// Runs the job. With its last announcement the caller leads again.
 void appl_pool::do_job() {
   job_(job_context_);
   announce(0, kClosed);
@@ -109,11 +109,11 @@ void appl_pool::call(int thread) noexcept {
   }
 }
 
-// Called by the leader alone. The gate is open (0) or closed.
+// Only the leader calls this. The gate is open (0) or closed.
 void appl_pool::announce(Announcement flags, uint64_t gate) {
   const Announcement next = (announced_.load(std::memory_order_relaxed) / kCount + 1) * kCount | flags;
   gate_.store(uint64_t{next} << 32 | gate, std::memory_order_release);
-  announced_.store(next);  // sequentially consistent, as is the sleepers' increment: one of the two sees the other
+  announced_.store(next);  // sequentially consistent, like the sleepers' increment, so that one of the two sees the other
   if (sleepers_.load() > 0) futex_wake_all(announced_);
 }
 
@@ -131,7 +131,7 @@ appl_pool::Announcement appl_pool::next(Announcement seen) {
   }
 }
 
-// False when the run of that announcement is over: function_ and context_ are then another's, or nobody's.
+// False when the run of that announcement is over: function_ and context_ then belong to another run, or to none.
 bool appl_pool::enter(Announcement announcement) {
   uint64_t gate = gate_.load(std::memory_order_relaxed);
   while (gate >> 32 == announcement && (gate & kClosed) == 0) {

@@ -1,4 +1,4 @@
-// A persistent pool of threads: they spin briefly between operators and sleep when nothing comes.
+// A persistent pool of threads, which spin briefly between operators and sleep when there is no work.
 #pragma once
 
 #include <atomic>
@@ -14,36 +14,36 @@
 
 struct appl_pool {
  public:
-  explicit appl_pool(int num_threads);  // throws appl::Error where the system gives no more threads
+  explicit appl_pool(int num_threads);  // throws appl::Error if the system refuses a thread
   ~appl_pool();
   appl_pool(const appl_pool&) = delete;
   appl_pool& operator=(const appl_pool&) = delete;
 
   int num_threads() const { return num_threads_; }
 
-  appl::Store store;                               // of the packed weights
-  appl::Share* shares() { return shares_.get(); }  // one a thread, for the run that comes next
+  appl::Store store;                               // holds the packed weights
+  appl::Share* shares() { return shares_.get(); }  // one per thread, for the next run
 
-  // Calls work(thread) on the caller, which is thread 0, and on each other thread that comes before the caller's call returns. Returns
-  // when all that came have returned, and throws the first exception that one of them threw. Work is therefore handed out as it is
-  // done (Chunks, Share): a thread whose core is busy with something else is not waited for.
+  // Calls work(thread) on the caller, which is thread 0, and on each other thread that joins before the caller's own call returns.
+  // Returns when all that joined have returned, and throws the first exception that one of them threw. Work must therefore be handed out
+  // dynamically (Chunks, Share): a thread whose core is busy with something else is not waited for.
   template <class Work>
   void run(Work&& work) {
     run_erased([](void* context, int thread) { (*static_cast<std::remove_reference_t<Work>*>(context))(thread); }, &work);
   }
 
-  // Calls job(context) on worker 1, which is thread 0 of what the job runs, and returns at once. False, and nothing is called, where
-  // there is no worker. Until `help` has returned, nobody but the job calls `run`; it must not throw.
+  // Calls job(context) on worker 1, which is thread 0 of the job's runs, and returns at once. Returns False, and calls nothing, if there
+  // is no worker. Until `help` has returned, only the job may call `run`; the job must not throw.
   using Job = void (*)(void*);
   bool lead(Job job, void* context);
-  // Takes part, in the worker's place, until the job has returned. Returns at once where there is no job.
+  // Takes part, in the worker's place, until the job has returned. Returns at once if there is no job.
   void help();
 
  private:
   // The leader is the one thread that calls `announce`. It is the caller, except while `announced_` has kLed: then it is worker 1,
-  // which passes the lead back with the last announcement of its job. So the thread that leads next cannot announce before the last
-  // announcement of the thread that led before, and `announced_` has one writer at a time.
-  // It is a count, in units of kCount, and what is so from then on: that worker 1 leads, that the workers end.
+  // which returns the lead with the last announcement of its job. So the next leader cannot announce before the last announcement of the
+  // previous leader, and `announced_` has one writer at a time.
+  // An announcement is a count, in units of kCount, and flags that hold from then on: worker 1 leads, or the workers end.
   using Announcement = uint32_t;
   static constexpr Announcement kLed = 1, kStopping = 2, kCount = 4;
   static constexpr uint64_t kClosed = uint64_t{1} << 31;
@@ -65,7 +65,7 @@ struct appl_pool {
   void* context_ = nullptr;
   Job job_ = nullptr;
   void* job_context_ = nullptr;
-  // The first exception of a run. Who sets the flag writes it; the leader takes it when all have left.
+  // The first exception of a run. The thread that sets the flag writes it; the leader takes it when all have left.
   std::atomic_flag has_failed_;
   std::exception_ptr failure_;
   alignas(64) std::atomic<Announcement> announced_{0};  // workers wait for it to change
@@ -78,7 +78,7 @@ struct appl_pool {
 
 namespace appl {
 
-// Hands out [0, count) in chunks, in order, to whichever thread asks next.
+// Hands out [0, count) in chunks, in order, to the thread that asks next.
 class Chunks {
  public:
   Chunks(int64_t count, int64_t chunk) : count_(count), chunk_(chunk) {}
@@ -95,15 +95,15 @@ class Chunks {
   std::atomic<int64_t> next_{0};
 };
 
-// False where the hand-over would cost more than it saves.
+// False if sharing the work would cost more than it saves.
 inline bool is_worth_sharing(const appl_pool& pool, int64_t count, int64_t work_per_item) {
   constexpr int64_t kLeastWork = 1 << 15;  // elements
   return pool.num_threads() > 1 && count > 1 && count * work_per_item >= kLeastWork;
 }
 
-// Calls body(begin, end), or body(begin, end, thread), over [0, count) on all threads, or on the caller alone when the work is too
-// small to share.
-// `chunk` items are taken at a time; 0 chooses four chunks a thread.
+// Calls body(begin, end), or body(begin, end, thread), over [0, count) on all threads, or only on the caller if the work is too small to
+// share.
+// `chunk` items are taken at a time; 0 chooses four chunks per thread.
 template <class Body>
 inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body, int64_t chunk = 0) {
   const auto call = [&](int64_t begin, int64_t end, int thread) {
@@ -122,8 +122,8 @@ inline void parallel_for(appl_pool& pool, int64_t count, int64_t work_per_item, 
   });
 }
 
-// Calls body(index, thread, goes_on) for [0, count) on all threads, or on the caller alone when the work is too small to share. Each
-// thread goes through a share of neighbours, and `goes_on` says that index + 1 is its next; who has done its own helps the others.
+// Calls body(index, thread, goes_on) for [0, count) on all threads, or only on the caller if the work is too small to share. Each thread
+// has a share of consecutive items; `goes_on` says that index + 1 is its next. A thread that has finished its share helps the others.
 template <class Body>
 inline void parallel_shares(appl_pool& pool, int64_t count, int64_t work_per_item, Body&& body) {
   if (!is_worth_sharing(pool, count, work_per_item)) {

@@ -1,4 +1,4 @@
-// What most sources include, read once a level. Each source includes what it uses all the same: the emulated levels are built without this.
+// The headers that most sources include, read once per level. Each source also includes what it uses: emulated levels do not use this.
 #pragma once
 
 #include <algorithm>

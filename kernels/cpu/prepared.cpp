@@ -19,9 +19,9 @@ struct Group {
   float sum;
 };
 
-constexpr int32_t kInfinity = 0x7f800000;  // magnitudes are ordered like their bits, and nothing finite is above it
+constexpr int32_t kInfinity = 0x7f800000;  // magnitudes are ordered like their bits, and all finite ones are below this
 
-// Largest magnitude; not a number when any value is none, or infinite.
+// The largest magnitude; NaN if any value is NaN or infinite.
 float magnitude(const float* x, int count) {
   Ints best{};
   int k = 0;
@@ -45,7 +45,7 @@ constexpr Shorts kOrder{0, 2, 1, 3};
 void store_rounded(int8_t* out, Ints q) { store(out, __builtin_convertvector(q, Bytes)); }
 void store_rounded(int16_t* out, Ints q) { store(out, __builtin_shuffle(__builtin_convertvector(q, Shorts), kOrder)); }
 
-// Two vectors at once, for which there are instructions that the compiler does not find.
+// Converts two vectors at once, with instructions that the compiler does not find.
 template <class Value>
 void store_rounded(Value* out, Ints first, Ints second) {
 #if APPL_WIDTH == 8
@@ -59,14 +59,14 @@ void store_rounded(Value* out, Ints first, Ints second) {
 #endif
 }
 
-// What values of that magnitude are multiplied with to be rounded; 0 where there are none, or so small ones that it would be infinite.
+// The factor that scales values of that magnitude for rounding; 0 if all are zero, or so small that the factor would be infinite.
 float inverse_scale(float largest) {
   const float inverse = 127.0f / largest;
   return inverse < std::numeric_limits<float>::infinity() ? inverse : 0.0f;
 }
 
-// Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns. Where the input has what is no finite number
-// the scale is none either, and the values are zero: no number stands for them, and sums of whatever they would become overflow.
+// Writes round(x / scale) for one group; out has room for `count` rounded up to 8 columns. If the input has a value that is not finite,
+// the scale is NaN and the rounded values are zero: no integers could represent them, and their sums could overflow.
 template <class Value>
 Group quantize_group(const float* x, int count, Value* out) {
   const float largest = magnitude(x, count), inverse = inverse_scale(largest);
@@ -96,7 +96,7 @@ Group quantize_group(const float* x, int count, Value* out) {
   return {largest / 127.0f, float(total)};
 }
 
-// Adds the squares of one group as `form` has it, and of how far rounding as above is off: where `form` is rounded so, nowhere.
+// Adds the squares of one group's values in `form`, and the squares of their rounding errors, which are 0 if `form` is rounded this way.
 void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lost) {
   const float largest = magnitude(x, count), scale = largest / 127.0f, inverse = inverse_scale(largest);
   const auto add = [&](Floats v) {
@@ -115,7 +115,7 @@ void add_squares(const float* x, int count, Form form, Floats& whole, Floats& lo
   add(load(last));
 }
 
-// What the values of any sub-group come to at most: the positive or the negative ones, as Prepared::sum has it, and with VNNI magnitudes.
+// The greatest sums of any sub-group: of its positive or its negative values, as in Prepared::sum, and with VNNI of magnitudes.
 struct Most {
   int of_sign, of_magnitudes;
 };
@@ -138,7 +138,7 @@ Most sum_sub_groups(const Value* q, int size, int count, int16_t* sums) {
 }
 
 #if APPL_WIDTH == 8 && !APPL_VNNI
-// The same with the two sums of a lane apart, the first two and the last two of every four columns. Sub-groups have 16 or 32.
+// The same with the two sums of a lane separate: the first two and the last two of every four columns. Sub-groups have 16 or 32 columns.
 Most sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
   const __m128i ones = _mm_set1_epi8(1);
   const auto fold = [](__m128i words) {  // eight to two
@@ -164,7 +164,7 @@ Most sum_sub_groups(const int8_t* q, int size, int count, int16_t* sums) {
 #endif
 
 #if APPL_WIDTH == 8
-// As Prepared::neighbours has it.
+// The sum in Prepared::neighbours.
 int32_t sum_neighbours(const int16_t* q, int count) {
   __m128i sum{};
   for (int k = 0; k < count; k += 8) {

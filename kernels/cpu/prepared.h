@@ -1,4 +1,4 @@
-// The input of a Linear in the form its kernel reads: blocks of columns, each with all rows at a stride of 1 KiB.
+// The input of a Linear in the form that its kernel reads: blocks of columns, each with all rows at a stride of 1 KiB.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace appl {
 
 enum class Form {
-  kF32,   // 256 columns a block
+  kF32,   // 256 columns per block
   kBf16,  // 512
   kInt8,  // 1024 signed bytes
   kInt16  // 512 signed words; each four columns are in the order 0, 2, 1, 3
@@ -22,20 +22,20 @@ constexpr int kMinActivationGroup = 8, kMaxActivationGroup = 256;  // columns th
 constexpr int block_columns(Form form) { return form == Form::kF32 ? 256 : form == Form::kInt8 ? 1024 : 512; }
 constexpr int column_bytes(Form form) { return int(kRowBytes) / block_columns(form); }
 
-// Where tiles make additions of half of their products (tall_words.cpp).
+// Whether tiles replace half of their products by additions (tall_words.cpp).
 constexpr bool has_neighbours(Form form) { return kWidth == 8 && form == Form::kInt16; }
 
 struct PreparedShape {
   Form form;
   int columns;             // of the input
-  int group_size;          // of an int8 scale, in columns; 0 for float forms
-  int sub_group_size = 0;  // of the weight: each has a sum of its own
+  int group_size;          // columns per int8 scale; 0 for float forms
+  int sub_group_size = 0;  // columns per sub-group of the weight: each has a sum of its own
   bool operator==(const PreparedShape&) const = default;
 
   int num_blocks() const { return (columns + block_columns(form) - 1) / block_columns(form); }
   int num_groups() const { return group_size == 0 ? 0 : (columns + group_size - 1) / group_size; }
   int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
-  // Bytes for `rows` rows: the blocks, then scales, scaled sums, sums and neighbours, each [group][side_stride(rows)], sums of
+  // The bytes for `rows` rows: the blocks, then scales, scaled sums, sums and neighbours, each [group][side_stride(rows)], sums of
   // sub-groups, and room for a vector.
   size_t bytes(int rows) const {
     const size_t sides = has_neighbours(form) ? 4 : 3;
@@ -43,8 +43,8 @@ struct PreparedShape {
     return size_t(rows) * size_t(num_blocks()) * kRowBytes + side_stride(rows) * size_t(num_groups()) * group_bytes + 64;
   }
 
-  // Rows from one group's scales to the next group's. Of many rows an odd number of lines: lines that are whole pages apart take each
-  // other's place in the caches.
+  // The rows from one group's scales to the next group's. For many rows it is an odd number of lines, because lines that are whole pages
+  // apart evict each other from the caches.
   static constexpr size_t side_stride(int rows) {
     constexpr size_t kLineRows = 64 / sizeof(float);
     const size_t count = size_t(rows);
@@ -57,21 +57,21 @@ struct Prepared {
   int rows = 0;
   int block_rows = 0;       // of a block: more than there are where these are some of a block's
   uint8_t* data = nullptr;  // [block][row][kRowBytes]; columns past the end are zero
-  size_t side_stride = 0;   // of what follows, from group to group
-  float* scale = nullptr;   // [group][row]: largest magnitude / 127; not a number where the input has one
-  // [group][row]: the sum of the rounded values; or where groups have sub-groups, and tall tiles, the most that the positive or the
-  // negative ones of any sub-group come to in a 16-bit sum.
+  size_t side_stride = 0;   // from group to group, for the arrays below
+  float* scale = nullptr;   // [group][row]: largest magnitude / 127; NaN if the input has a value that is not finite
+  // [group][row]: the sum of the rounded values; or, for sub-groups and tall tiles, the greatest 16-bit sum of the positive or the negative
+  // values of any sub-group.
   float* sum = nullptr;
-  // sum * scale; or where groups have sub-groups, and with VNNI, the most that the magnitudes of one come to.
+  // sum * scale; or, for sub-groups with VNNI, the greatest sum of magnitudes of a sub-group.
   float* scaled_sum = nullptr;
-  // [group][row], where has_neighbours: minus the sum of the products of columns 0 and 1, 2 and 3 and so on.
+  // [group][row], if has_neighbours: minus the sum of the products of columns 0 and 1, 2 and 3 and so on.
   int32_t* neighbours = nullptr;
   int16_t* sub_sum = nullptr;  // [group][row][sub-group]
 
   const uint8_t* block(int index) const { return data + size_t(index) * size_t(block_rows) * kRowBytes; }
 };
 
-// Room for so many rows in `memory`, which has shape.bytes(rows) bytes.
+// Lays out `rows` rows in `memory`, which has shape.bytes(rows) bytes.
 Prepared prepared_at(const PreparedShape& shape, int rows, uint8_t* memory);
 
 // Some neighbours of its rows.
@@ -80,23 +80,23 @@ Prepared rows_of(const Prepared& prepared, int first, int count);
 // Converts a row of shape.columns floats.
 void prepare_row(const Prepared& prepared, const float* x, int row);
 
-// Converts `count` floats of a row: its columns from `first` on, which are whole groups and in one block.
+// Converts `count` floats of a row: its columns from `first` on, which must be whole groups in one block.
 void prepare_columns(const Prepared& prepared, const float* x, int row, int first, int count);
 
-// Makes a row of `to` what a row of `from` is; both have one shape.
+// Copies a row of `from` to a row of `to`; both have the same shape.
 void copy_row(const Prepared& from, int row, const Prepared& to, int to_row);
 
-// Euclidean norms of a row of shape.columns floats as `form` has them, and of what its rounding to int8 is off from these.
+// The Euclidean norms of a row of shape.columns floats in `form`, and of its rounding errors to int8.
 struct RowNorms {
   float whole, lost;
 };
 RowNorms row_norms(const PreparedShape& shape, Form form, const float* x);
 
-// Converts the rows that row_of(row, thread) finds, or makes: each is read before the next.
+// Converts the rows that row_of(row, thread) returns: each is read before the next call.
 template <class RowOf>
 Prepared prepare(appl_pool& pool, const PreparedShape& shape, int rows, uint8_t* memory, RowOf&& row_of) {
   const Prepared prepared = prepared_at(shape, rows, memory);
-  constexpr int kWorth = 2;  // plain elements: they are converted
+  constexpr int kWorth = 2;  // the cost of a conversion in plain elements
   parallel_for(pool, rows, int64_t{kWorth} * shape.columns, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t row = begin; row < end; ++row) prepare_row(prepared, row_of(row, thread), int(row));
   });

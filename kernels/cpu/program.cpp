@@ -46,7 +46,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   next_bytes_ = appl::round_up(next_bytes_, 4096);
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
-  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // never two at a time
+  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // one at a time
 }
 
 int appl_program::max_rows(const appl_span& span) const { return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled; }
@@ -92,7 +92,7 @@ void appl_program::bind_linear(Bound& bound) {
   bytes = std::max(bytes, bound.input.bytes(max_rows(op.x)));
 }
 
-// Screened, it prepares its input in two forms of its own: nobody shares them.
+// A screened Linear prepares its input in two forms, which no other operator shares.
 void appl_program::bind_screen(Bound& linear) {
   const appl_linear& op = linear.op.as.linear;
   const int rows = max_rows(op.x);
@@ -102,7 +102,7 @@ void appl_program::bind_screen(Bound& linear) {
   prepared_span_ = {};
 }
 
-// A norm just before its Linear is left to that: a row goes from the one to the other in the first-level cache.
+// A norm just before its Linear is done by that Linear: a row goes from the one to the other in the first-level cache.
 void appl_program::bind_norm(Bound& linear) {
   Bound& before = operators_.back();
   if (before.op.kind != APPL_OP_RMS_NORM && before.op.kind != APPL_OP_LAYER_NORM) return;
@@ -112,7 +112,7 @@ void appl_program::bind_norm(Bound& linear) {
   normed_bytes_ = std::max(normed_bytes_, appl::round_up(size_t(norm.out.width) * sizeof(float), 64));
 }
 
-// A gated activation that its Linear does is prepared by that for the Linear behind, where nobody else reads it.
+// A gated activation that is fused into its Linear is also prepared for the next Linear, if no other operator reads it.
 void appl_program::bind_next(Bound& linear) {
   const appl_gated& gated = operators_.back().gated;
   if (operators_.back().op.kind != APPL_OP_GATED_ACTIVATION || gated.for_linear == 0 || gated.out.data == nullptr) return;
@@ -124,7 +124,7 @@ void appl_program::bind_next(Bound& linear) {
   linear.is_next = true;
 }
 
-// The Linear before computes gate and up of many rows, and has them in its caches: it does the rest, too.
+// The Linear before computes gate and up of many rows and has them in its caches, so it also does the gated activation.
 void appl_program::bind_gated(Bound& bound) {
   const appl_gated& op = bound.op.as.gated;
   const bool follows = !operators_.empty() && operators_.back().op.kind == APPL_OP_LINEAR;

@@ -1,4 +1,4 @@
-// A program: its operators with bound memory, checked once, run a step at a time.
+// A program: its operators with bound memory, checked once and run step by step.
 #pragma once
 
 #include <atomic>
@@ -17,42 +17,42 @@
 
 struct appl_program {
  public:
-  // Throws appl::Error where an operator's sizes do not fit together.
+  // Throws appl::Error if an operator's sizes do not fit together.
   appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
                const appl_limits& limits);
 
   ~appl_program() { cancel(); }
 
-  // Throws appl::Error where the step is out of bounds; nothing has run then.
+  // Runs a step. Throws appl::Error, before anything has run, if the step is out of bounds.
   void run(const appl_step& step);
-  // The same on another thread, while the caller does something else; the step is borrowed, and nothing else runs, until the caller
-  // calls either of these. `finish` helps, and throws what went wrong meanwhile; `cancel` ends the step behind the operator that runs.
+  // Starts a step on another thread, while the caller does something else. The step is borrowed, and nothing else may run, until the
+  // caller calls `finish` or `cancel`. `finish` helps, and throws the step's error; `cancel` ends the step after the operator that runs.
   void start(const appl_step& step);
   void finish();
   void cancel();
   // Adds the seconds of operator i to seconds[i] from the next run on; null ends it.
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
-  // Of the last step; see Cascade.
+  // The shared keys of the last step; see Cascade.
   uint64_t shared_keys() const { return uint64_t(cascade_.shared_keys()); }
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
-  // An operator, and for a Linear how it reads its input.
+  // An operator, and for a Linear the form of its input.
   struct Bound {
     appl_operator op;
     appl::PreparedShape input{};
     bool input_is_ready = false;  // an earlier Linear prepared the same activations
-    appl_operator norm{};         // where the Linear norms its input as it prepares it: in both, what that is
+    appl_operator norm{};         // the norm that is fused into the Linear's preparation; set in both operators
     bool is_normed(int rows) const { return norm.as.norm.weight != nullptr && rows >= appl::kMinNormedRows; }
-    appl_gated gated{};  // where the Linear does the gated activation behind it: in both, what that is
+    appl_gated gated{};  // the next gated activation, if it is fused into the Linear; set in both operators
     bool is_gated(int rows) const { return gated.out.data != nullptr && rows >= appl::kMinGatedRows; }
-    appl::PreparedShape next{};  // the form in which that goes to the Linear behind, from so many rows on
+    appl::PreparedShape next{};  // the form in which its output goes to the next Linear, from min_rows_for_next rows on
     int min_rows_for_next = INT_MAX;
-    bool is_next = false;  // the Linear behind: its input has memory of its own, and comes so from so many rows on
+    bool is_next = false;  // that next Linear: its input has separate memory and is prepared from min_rows_prepared rows on
     int min_rows_prepared = INT_MAX;
-    appl::ExpertsShape experts{};   // of experts
-    appl::PreparedShape rounded{};  // where it has a screen: the form in which that reads the input
+    appl::ExpertsShape experts{};   // the sizes of an operator of experts
+    appl::PreparedShape rounded{};  // the form in which its screen, if any, reads the input
   };
 
   void bind(const appl_operator& op);
@@ -75,7 +75,7 @@ struct appl_program {
   int max_rows(const appl_span& span) const;
   bool overlaps(const appl_span& a, const appl_span& b) const;
 
-  // The workspace: inputs of Linears, those of Linears behind gated activations, and what an operator may use while it runs.
+  // The workspace: prepared inputs of Linears, those of Linears after gated activations, and scratch for the operator that runs.
   uint8_t* prepared_memory() const { return workspace_.as<uint8_t>(); }
   uint8_t* next_memory() const { return prepared_memory() + prepared_bytes_; }
   template <class T>
@@ -89,25 +89,24 @@ struct appl_program {
   std::vector<Bound> operators_;
   appl::Memory workspace_;
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
-  size_t normed_bytes_ = 0;  // of a row
-  size_t screen_bytes_ = 0;   // of scratch
-  size_t experts_bytes_ = 0;  // the same
+  size_t normed_bytes_ = 0;   // of a normed row
+  size_t screen_bytes_ = 0;   // of the screen's scratch
+  size_t experts_bytes_ = 0;  // of the experts' scratch
   appl::ScreenPauses pauses_;
-  appl::Cascade cascade_;  // of the step that runs
-  int max_heads_ = 0;      // of attention
+  appl::Cascade cascade_;  // of the current step
+  int max_heads_ = 0;      // the most attention heads
   bool sees_all_ = false;  // some attention has no window
   int vocabulary_;
-  double* operator_seconds_ = nullptr;  // borrowed; one an operator
+  double* operator_seconds_ = nullptr;  // borrowed; one per operator
 
-  // A step that was started and not finished; its seconds, where these are wanted, are its own until then.
+  // A step that was started and is not finished; until then its seconds are kept separately, if they are wanted.
   const appl_step* ahead_ = nullptr;
-  bool is_led_ = false;  // by another thread of the pool; else it is still to run
+  bool is_led_ = false;  // another thread of the pool leads it; else it has not begun
   std::atomic<bool> is_cancelled_{false};
   std::exception_ptr failure_;
   std::vector<double> ahead_seconds_;
 
-  // The input that the prepared memory holds: while binding, to find reuse; while running, to reuse it. What a gated Linear has
-  // prepared for the next.
+  // The input in the prepared memory: while binding, to find reuse; while running, to reuse it. It may be prepared by a gated Linear.
   appl_span prepared_span_{};
   appl::PreparedShape prepared_shape_{};
   appl::Prepared prepared_, next_;
@@ -115,7 +114,7 @@ struct appl_program {
 
 namespace appl {
 
-// Throws Error where the operator cannot be run: null or misfitting spans, weights and vectors.
+// Throws Error if the operator cannot be run: spans, weights or vectors are null or do not fit.
 void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits);
 
 // The spans that an operator writes, `count` of them.

@@ -1,4 +1,4 @@
-// The softmax of a row over a chunk of keys: what the row sees of its scores, and the probabilities that they become.
+// The softmax of a row over a chunk of keys: masks its scores, and turns them into probabilities.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,21 @@
 
 namespace appl {
 
-constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, whose exponential costs less
+constexpr float kLog2E = 1.44269504088896341f;  // scores are to base 2, because exp2 is cheaper
 
 class RowSoftmax {
  public:
   RowSoftmax(const appl_attention& op, const KvGeometry& geometry, Form form) : op_(op), g_(geometry), form_(form) {}
 
-  // The columns of a row's scores that it sees, rounded outward to whole vectors, and the largest score among them and before; no
-  // columns leave the others unset.
+  // The columns of a row's scores that it sees, rounded outward to whole vectors, and the largest score so far. If there are no columns,
+  // the other fields are unset.
   struct Seen {
     int low = 0, high = 0;
     float maximum;
     bool is_nothing() const { return high == 0; }
   };
 
-  // Makes minus infinity of the scores beside what a row sees. `last` is the row's own position, the last that it sees.
+  // Sets the scores that a row does not see to minus infinity. `last` is the row's own position, the last that it sees.
   Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
     float* s = scratch.scores + size_t(row) * kChunk;
     const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
@@ -39,7 +39,7 @@ class RowSoftmax {
     return {low, high, std::max(state.maximum[row], cap_and_find_maximum(s, low, high))};
   }
 
-  // Turns a row's scores into probabilities relative to its new maximum, and rescales what it has summed so far.
+  // Turns a row's scores into probabilities relative to its new maximum, and rescales its sums so far.
   void normalize(int row, const Seen& seen, int count, Scratch& scratch, const State& state) const {
     const float* s = scratch.scores + size_t(row) * kChunk;
     const int all = count * g_.slots, low = seen.low, high = seen.high;
@@ -64,9 +64,9 @@ class RowSoftmax {
   }
 
  private:
-  // Column of the chunk that starts at first_block where the key at `position` is.
+  // The column of the key at `position`, in the chunk that starts at first_block.
   int column(int position, int first_block) const {
-    if (g_.slots == g_.block_size) return position - first_block * g_.slots;  // for each row: divisions would be felt
+    if (g_.slots == g_.block_size) return position - first_block * g_.slots;  // called for each row, so divisions would cost too much
     return (position / g_.block_size - first_block) * g_.slots + position % g_.block_size;
   }
 
@@ -84,7 +84,7 @@ class RowSoftmax {
     return reduce_max(maximum);
   }
 
-  // Calls body(out), where `out` takes a row's probabilities as tiles read them; f32 comes in place of the scores.
+  // Calls body(out), where `out` takes a row's probabilities in the form that tiles read; f32 overwrites the scores.
   template <class Body>
   void put_probabilities(int row, const Scratch& scratch, Body&& body) const {
     if (form_ == Form::kF32) return body(FloatProbabilities{scratch.scores + size_t(row) * kChunk});

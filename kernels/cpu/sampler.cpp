@@ -95,7 +95,7 @@ class RowSampler {
     }
   }
 
-  // Counts in the thread's table: the top bit says seen, the others how often in the output.
+  // Counts tokens in the thread's table: the top bit says that a token was seen, the others count it in the output.
   void apply_penalties(float* logits) {
     constexpr uint32_t kSeen = 1u << 31;
     scratch_.counts.resize(size_t(size_));
@@ -138,7 +138,7 @@ class RowSampler {
 
   bool is_filtered() const { return cut_.logit > kLowest; }
 
-  // Both draws invert the cumulative distribution in the order of ids.
+  // Both draw functions invert the cumulative distribution in the order of ids.
   int draw_from_candidates(double uniform) {
     Candidates& kept = scratch_.candidates;
     gather(logits_, size_, cut_, kept);
@@ -175,7 +175,7 @@ class RowSampler {
     return last == kNone ? find_first(logits_, size_, maximum_) : last;
   }
 
-  // The sum over all; stops where stop(sum so far, first id of the stretch) says so.
+  // Sums over all tokens; stops when stop(sum so far, first id of the range) is true.
   template <class Stop>
   double sum_in_stretches(int stretch, Stop&& stop) const {
     double sum = 0;

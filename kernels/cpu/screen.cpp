@@ -1,5 +1,5 @@
-// With a weight's row w = c + e (codes times scale, and what rounding lost), and an input x = y + f likewise, w.x - c.y = e.x + c.f,
-// which Cauchy and Schwarz bound by |e| |x| + |c| |f|. Of a row that wants its n largest, an output is left approximate where its
+// Let a weight's row be w = c + e (codes times scale, and the rounding error), and an input likewise x = y + f. Then w.x - c.y = e.x + c.f,
+// which the Cauchy-Schwarz inequality bounds by |e| |x| + |c| |f|. If a row needs its n largest outputs, an output stays approximate if its
 // upper bound is below the lower bounds of n others.
 #include "screen.h"
 
@@ -19,20 +19,20 @@ namespace appl {
 namespace {
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
-constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of what is rounded: scales have inverses, squares add up
+constexpr float kLeastWeight = 1e-28f, kMostWeight = 1e15f;  // of rounded values: inverses of scales and sums of squares stay finite
 constexpr float kMostHalf = 65504.0f;
-constexpr int kWordPanels = 32;       // a bit each
-constexpr float kUnderflow = 2e-20f;  // the root of what squares lose that are too small for f32; its square, of what products lose
+constexpr int kWordPanels = 32;       // one bit for each panel
+constexpr float kUnderflow = 2e-20f;  // bounds what norms lose to underflow in f32; its square bounds what products lose
 
-// What sums in f32 may lack, as a share. Bounds that are so far apart stay apart when a temperature divides them.
+// The relative error of sums in f32. Bounds that differ by more stay different when they are divided by a temperature.
 float sum_error(int columns) { return float(columns + kPanel) * 0x1p-22f; }
 
-// Of a norm that was summed in f32.
+// An upper bound of a norm that was summed in f32.
 float at_most(float norm, int columns) { return norm * (1 + sum_error(columns)) + kUnderflow; }
 
 int words_of(const appl_weight& weight) { return (weight.num_panels + kWordPanels - 1) / kWordPanels; }
 
-// A thread's memory: bounds of words, or the rows of a panel.
+// The bytes of a thread's memory: bounds of words, or the rows of a panel.
 size_t own_bytes(const appl_weight& weight, const PreparedShape& input) {
   return round_up(std::max(size_t(words_of(weight)) * (kWidth + 1) * sizeof(float), input.bytes(kMaxPanelRows)), 64);
 }
@@ -57,7 +57,7 @@ Floats store_scale(Floats scale, bool as_f32, uint8_t* header, int first) {
   return f16_to_floats(halves);
 }
 
-// Columns from `begin` on of the rows in lanes first .. first + kWidth of a panel: those of one group, where the weight has groups.
+// Columns from `begin` on of the rows in lanes first .. first + kWidth of a panel: the columns of one group if the weight has groups.
 class GroupColumns {
  public:
   GroupColumns(const appl_weight& w, const uint8_t* panel, int begin, int first) : w_(w), panel_(panel), begin_(begin), first_(first) {
@@ -100,7 +100,7 @@ void put_codes(appl_layout layout, uint8_t* data, int k, int first, Words codes)
   store(nibbles, load<Words>(nibbles) | (codes & 0x0f0f0f0fu) << (step % 2 * 4));
 }
 
-// Rounds some rows of a panel, a lane each, into the zeroed copy, and sums up the squares of scale * codes and of the rest.
+// Rounds some rows of a panel, one per lane, into the zeroed copy, and sums the squares of scale * codes and of the rounding errors.
 class RowRounding {
  public:
   RowRounding(const appl_weight& weight, const appl_weight& copy, int panel, int first)
@@ -112,7 +112,7 @@ class RowRounding {
     for (int begin = 0; begin < copy_.padded_columns; begin += copy_.group_size, to += copy_.block_bytes) round_group(begin, to);
   }
 
-  // Of a lane that has numbers which no bound holds, what was lost is infinite.
+  // Writes the norms. The lost norm of a lane with numbers that have no bound is infinite.
   void write_norms(float* norms, float* lost) const {
     for (int lane = 0; lane < kWidth; ++lane) {
       const bool is_known = is_usable_[lane] != 0 && kept_[lane] < kInfinite && rest_[lane] < kInfinite;
@@ -122,7 +122,7 @@ class RowRounding {
   }
 
  private:
-  // Bits of a group's largest magnitude: what is infinite or not a number is above all others.
+  // The bits of a group's largest magnitude: infinity and NaN are above all others.
   Ints largest_bits(const GroupColumns& columns) const {
     Ints bits{};
     Floats values[4];
@@ -177,11 +177,11 @@ void round_rows(const appl_weight& w, int panel, int first, appl_screen& screen)
   rounding.write_norms(screen.norms.data() + at, screen.lost.data() + at);
 }
 
-// How far outputs of a row may be from their approximations.
+// The bound on the distance of a row's outputs from their approximations.
 struct Slack {
   float of_norm, of_lost;
 
-  // Of one output or a vector of them, from the weight's norms.
+  // The bound of one output or a vector of them, from the weight's norms.
   template <class T>
   T at_most(T norm, T lost) const {
     return norm * of_norm + lost * of_lost;
@@ -205,14 +205,14 @@ class Screening {
 
   int num_words() const { return num_words_; }
 
-  // Of all rows' panels.
+  // The share of marked panels among those of all rows.
   float marked_share() const {
     int64_t marks = 0;
     for (int i = 0; i < call_.input.rows * num_words_; ++i) marks += std::popcount(marks_[i]);
     return float(marks) / float(int64_t{call_.input.rows} * weight_.num_panels);
   }
 
-  // Marks the panels in which the row's largest outputs may be.
+  // Marks the panels that may have the row's largest outputs.
   void mark(int row, int thread) const {
     uint32_t* const marks = marks_ + size_t(row) * size_t(num_words_);
     const int count = call_.step.num_largest[row];
@@ -228,7 +228,7 @@ class Screening {
     }
   }
 
-  // Computes the marked panels among those of a word, each for all rows that want it.
+  // Computes the marked panels of a word, each for all rows that need it.
   void compute(int word, int thread) const {
     uint32_t any = 0;
     for (int row = 0; row < call_.input.rows; ++row) any |= marked(row, word);
@@ -255,7 +255,7 @@ class Screening {
     }
   }
 
-  // Leaves no bound to a lane of a word in which a past token may be the best.
+  // Removes the bound of a lane of a word in which a past token may be the best.
   void drop_past(int row, const Slack& slack, float* lower) const {
     const appl_step& step = call_.step;
     if (step.num_past == nullptr) return;
@@ -270,8 +270,8 @@ class Screening {
     }
   }
 
-  // What is less is none of the row's `count` largest outputs; infinite where that cannot be told. Writes upper bounds by word, and
-  // behind them the best lower bound of each lane of a word: of so many outputs that the count-th bound is one of the row's.
+  // Returns a bound: smaller outputs are not among the row's `count` largest; it is infinite if that is not known. Writes upper bounds by
+  // word, and after them the best lower bound of each lane of a word; the count-th largest of these is a valid bound for the row.
   float least_wanted(int row, const Slack& slack, int count, float* upper) const {
     float* const lower = upper + num_words_;
     for (int word = 0; word < num_words_; ++word) {
@@ -312,7 +312,7 @@ class Screening {
     }
   }
 
-  // The rows lie together first: a panel is read once for all.
+  // Gathers the rows first, so that a panel is read once for all of them.
   void compute(int panel, int next, const int* rows, int count, int thread) const {
     const Prepared together = prepared_at(call_.input.shape, count, own(thread));
     for (int i = 0; i < count; ++i) copy_row(call_.input, rows[i], together, i);
@@ -331,7 +331,8 @@ class Screening {
   uint8_t* const own_;     // [thread]
 };
 
-// Of 16 or 32 bits it has 8, and one scale a row; of int8 six, in the groups of its input: that is rounded but once then.
+// The form of the copy: for 16 or 32 bits int8 with one scale per row; for int8 six bits, in the groups of its input, which then is
+// rounded only once.
 appl_packed_form copy_form(const appl_weight& weight) {
   require(!weight.is_quantized() || weight.layout == APPL_INT8, "a weight of less than 8 bits has no screen");
   appl_packed_form form{};
@@ -380,7 +381,7 @@ bool run_screened(appl_pool& pool, const ScreenedCall& call) {
     for (int64_t row = begin; row < end; ++row) screening.mark(int(row), thread);
   };
   parallel_for(pool, rows, call.weight->rows, mark, 1);
-  constexpr int kCrowd = 4;  // rows that share a panel's bytes when all is computed
+  constexpr int kCrowd = 4;  // rows that share the reading of a panel when all outputs are computed
   const float share = screening.marked_share();
   if (share > (rows < kCrowd ? 1.0f / 4 : 1.0f / 8)) {
     run_linear(pool, {call.weight, call.input, nullptr, call.out, call.out_stride, nullptr, APPL_ACTIVATION_NONE, false});
@@ -389,7 +390,7 @@ bool run_screened(appl_pool& pool, const ScreenedCall& call) {
   parallel_for(pool, screening.num_words(), int64_t{rows} * call.weight->columns * kPanel, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t word = begin; word < end; ++word) screening.compute(int(word), thread);
   });
-  constexpr float kGained = 1.0f / 16;  // at most, which takes what a quarter of the bytes less gives
+  constexpr float kGained = 1.0f / 16;  // above this share of marked panels, the gain of reading a quarter fewer bytes is lost
   return call.screen->saves_half() || share <= kGained;
 }
 

@@ -1,4 +1,4 @@
-// What a thread has left to do, where others may help it.
+// A thread's remaining work, with which others may help.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace appl {
 
-// Neighbouring items. Their owner takes them from the front, whoever helps from the back. Counts fit 32 bits.
+// Consecutive items. Their owner takes them from the front, helpers from the back. Counts fit 32 bits.
 class alignas(64) Share {
  public:
   void set(int64_t begin, int64_t end) { left_.store(pack(uint64_t(begin), uint64_t(end)), std::memory_order_relaxed); }

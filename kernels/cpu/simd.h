@@ -1,4 +1,4 @@
-// Vectors of f32 at the width of the level, on the compiler's vector extension, and the few intrinsics it cannot express.
+// Vectors of f32 at the width of the level: the compiler's vector extension, and the few intrinsics that it cannot express.
 #pragma once
 
 #include <cmath>
@@ -41,7 +41,7 @@
 namespace appl {
 
 constexpr int kWidth = APPL_WIDTH;
-constexpr int kPanel = 16;  // rows of a weight that lie side by side
+constexpr int kPanel = 16;  // rows of a weight that are interleaved
 constexpr int kPanelVectors = kPanel / kWidth;
 
 using Floats = float __attribute__((vector_size(kWidth * 4)));
@@ -49,7 +49,7 @@ using Ints = int32_t __attribute__((vector_size(kWidth * 4)));
 using Words = uint32_t __attribute__((vector_size(kWidth * 4)));
 using Halves = uint16_t __attribute__((vector_size(kWidth * 2)));
 
-// Not by memcpy: sums whose address is taken that way stay in memory, and every product of a tile then costs two moves.
+// This does not use memcpy: sums whose address is taken that way stay in memory, and every product of a tile then costs two moves.
 template <class To, class From>
 inline To bit_cast(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -77,8 +77,8 @@ inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }
 // Rounds to nearest even by adding 1.5 * 2^23; |x| < 2^22.
 inline Ints round_to_ints(Floats x) { return bit_cast<Ints>(x + 12582912.0f) - 0x4b400000; }
 
-// a where it is more (less) than b, so b where either is not a number. Spelled out: the compiler makes a comparison and a blend of
-// the choice below, not the one instruction that does just that.
+// a if it is more (less) than b, so b if either is NaN. The instruction is spelled out, because the compiler makes a comparison and a
+// blend of the expression below.
 #if APPL_WIDTH >= 8 && !defined(APPL_EMULATE_AVX512)
 inline Floats vmax(Floats a, Floats b) {
   Floats result;
@@ -97,8 +97,8 @@ inline Floats vmin(Floats a, Floats b) { return a < b ? a : b; }
 
 inline Floats vabs(Floats a) { return bit_cast<Floats>(bit_cast<Words>(a) & 0x7fffffffu); }
 
-// sum + a * b. The instruction is spelled out because the compiler, left to itself, picks the form that overwrites a
-// factor, and then runs out of registers in the tiles.
+// sum + a * b. The instruction is spelled out, because the compiler chooses the form that overwrites a factor, and then runs
+// out of registers in the tiles.
 inline Floats multiply_add(Floats sum, Floats a, Floats b) {
 #if defined(__FMA__) && !defined(APPL_EMULATE_AVX512)
   asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -116,7 +116,7 @@ inline V rotate(V v) {
   return __builtin_shuffle(v, order);
 }
 
-// All lanes joined by `f`, in pairs.
+// Reduces all lanes by `f`, in pairs.
 template <int Distance = kWidth / 2, class V, class F>
 inline auto reduce(V v, F&& f) {
   v = f(v, rotate<Distance>(v));
@@ -136,7 +136,7 @@ inline float reduce_max(Floats v) {
 
 inline float bf16_to_float(uint16_t x) { return bit_cast<float>(uint32_t{x} << 16); }
 
-// Round to nearest even; not a number stays one.
+// Rounds to nearest even; a NaN stays a NaN.
 inline uint16_t float_to_bf16(float x) {
   uint32_t bits = bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return uint16_t((bits >> 16) | 0x40);
@@ -146,13 +146,13 @@ inline uint16_t float_to_bf16(float x) {
 inline Words widen(Halves x) { return __builtin_convertvector(x, Words); }
 inline Floats bf16_to_floats(Halves x) { return bit_cast<Floats>(widen(x) << 16); }
 
-// Round to nearest even, in the lower halves. Not for NaN.
+// Rounds to nearest even, into the lower halves. Not for NaN.
 inline Words numbers_to_bf16(Floats x) {
   const Words bits = bit_cast<Words>(x);
   return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-// Round to nearest even. Subnormals may come out as zero, for which products of bf16 take them.
+// Rounds to nearest even. Subnormals may become zero, as in products of bf16.
 inline Halves floats_to_bf16(Floats x) {
 #if APPL_BF16_DOT
   return bit_cast<Halves>(_mm512_cvtneps_pbh(bit_cast<__m512>(x)));
@@ -166,11 +166,11 @@ inline Halves floats_to_bf16(Floats x) {
 inline float f16_to_float(uint16_t half) {
   uint32_t magnitude = uint32_t(half & 0x7fff) << 13;
   float value = bit_cast<float>(magnitude) * 0x1p112f;                             // exact for subnormals too
-  if (magnitude >= 0x0f800000u) value = bit_cast<float>(magnitude | 0x7f800000u);  // infinity, not a number
+  if (magnitude >= 0x0f800000u) value = bit_cast<float>(magnitude | 0x7f800000u);  // infinity, NaN
   return bit_cast<float>(bit_cast<uint32_t>(value) | (uint32_t(half & 0x8000) << 16));
 }
 
-// Round to nearest even; too large becomes infinity.
+// Rounds to nearest even; too large values become infinity.
 inline uint16_t float_to_f16(float x) {
   uint32_t bits = bit_cast<uint32_t>(x), sign = (bits >> 16) & 0x8000;
   bits &= 0x7fffffffu;
@@ -227,7 +227,7 @@ inline Floats vexp(Floats x) {
   return x < low ? Floats{} : result;
 }
 
-// 2^r on [-0.5, 0.5] as below: the polynomials of least relative error with p(0) = 1.
+// 2^r on [-0.5, 0.5], for the function below: the polynomials of least relative error with p(0) = 1.
 template <int Degree>
 inline Floats fraction_exp2(Floats r) {
   static_assert(Degree == 3 || Degree == 5);
@@ -246,11 +246,11 @@ inline Floats fraction_exp2(Floats r) {
   return p * r + 1.0f;
 }
 
-// 2^x with a relative error of 2^-23 (Degree 5) or 2^-13 (3, for what becomes bf16); x <= 0. Below -126 it may be 0, below -150 it is.
+// 2^x with a relative error of 2^-23 (Degree 5) or 2^-13 (Degree 3, for bf16 results); x <= 0. Below -126 it may be 0, below -150 it is 0.
 template <int Degree>
 inline Floats vexp2(Floats x) {
 #if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)
-  const __m512 clamped = bit_cast<__m512>(vmax(x, splat(-200.0f)));  // not minus infinity, from which nothing can be taken
+  const __m512 clamped = bit_cast<__m512>(vmax(x, splat(-200.0f)));  // minus infinity would give NaN in the subtraction
   const __m512 whole = _mm512_maskz_roundscale_ps(0xffff, clamped, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Floats r = bit_cast<Floats>(clamped) - bit_cast<Floats>(whole);
   return bit_cast<Floats>(_mm512_maskz_scalef_ps(0xffff, bit_cast<__m512>(fraction_exp2<Degree>(r)), whole));
@@ -269,7 +269,7 @@ inline Floats vtanh(Floats x) {
   Floats magnitude = vabs(x);
   Floats e = vexp(-2.0f * magnitude);
   Floats large = (1.0f - e) / (1.0f + e);
-  Floats square = x * x;  // near 0 the quotient cancels: an odd polynomial instead
+  Floats square = x * x;  // near 0 the quotient would cancel, so this uses an odd polynomial
   Floats small = magnitude * (1.0f + square * (-0.333333333f + square * (0.133333333f - square * 0.0539682540f)));
   Floats result = magnitude < 0.1f ? small : large;
   return x < 0.0f ? -result : result;

@@ -1,4 +1,4 @@
-// Rows of scores that become probabilities, a vector at a time.
+// Turns rows of scores into probabilities, a vector at a time.
 #pragma once
 
 #include "activation.h"
@@ -6,7 +6,7 @@
 
 namespace appl {
 
-// Where a row's probabilities go, and how well they are computed for that.
+// The destination of a row's probabilities, and the precision that it needs.
 struct FloatProbabilities {
   float* row;
   static Floats exp2(Floats x) { return vexp2<5>(x); }
@@ -23,7 +23,7 @@ inline void put_zeros(int begin, int end, const Out& out) {
   for (int i = begin; i < end; i += kWidth) out.put(i, Floats{});
 }
 
-// Of a vector of scores those in [first, end), without a branch that could not be foreseen; the others become minus infinity.
+// Keeps the scores of a vector in [first, end), without an unpredictable branch; the others become minus infinity.
 inline void keep_lanes(float* s, int first, int end) {
   Ints lane;
   for (int i = 0; i < kWidth; ++i) lane[i] = i;
@@ -31,7 +31,7 @@ inline void keep_lanes(float* s, int first, int end) {
   store(s, keeps != 0 ? load(s) : splat(kMinusInfinity));
 }
 
-// f(i) for each vector, four at a time: one after the other they would wait for each other's latencies.
+// Calls f(i) for each vector, four at a time: one by one, each would wait for the latency of the one before.
 template <class F>
 inline void for_vectors(int low, int high, F&& f) {
   int i = low;

@@ -1,4 +1,4 @@
-// Errors inside the library are exceptions; at the ABI they become a status and a sentence.
+// Errors inside the library are exceptions; at the ABI they become a status and a message.
 #pragma once
 
 #include <stdexcept>
@@ -19,7 +19,7 @@ inline void require(bool condition, const char* message) {
 
 void set_last_error(const char* message);
 
-// Runs `body` and turns what it throws into a status.
+// Runs `body` and turns its exceptions into a status.
 template <class Body>
 int32_t guarded(Body&& body) {
   try {

@@ -21,8 +21,8 @@ class TallTile {
   using Partial = Ints[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
 
-  // What belongs to the rows' inputs, a vector of rows for each group: scales, these times the sums, and the sums times minus the
-  // zero point. Brought together before the products, as it lies far apart.
+  // The values of the rows' inputs, a vector of rows for each group: scales, scales times sums, and sums times minus the zero point.
+  // They are gathered before the products, because they are far apart in memory.
   struct Side {
     alignas(64) float scale[TallBlock::kMaxGroups][kWidth];
     alignas(64) float scaled_sum[TallBlock::kMaxGroups][kWidth];
@@ -68,7 +68,7 @@ class TallTile {
   }
 
  private:
-  // Of every chunk of a group but the last.
+  // Keeps the sums of every chunk of a group except the last.
   [[gnu::always_inline]] static void keep(const Sums& sums, const Side& side, int group, bool is_first, Partial& partial) {
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
@@ -78,10 +78,10 @@ class TallTile {
         partial[m][v] = sum + (is_first ? splat_int(side.zero[group][m]) : partial[m][v]);
       }
     }
-    asm("" : "+m"(partial));  // stays in memory: the registers are needed for sums
+    asm("" : "+m"(partial));  // keeps it in memory, because the sums need the registers
   }
 
-  // Of the last chunk. Weights with offsets have no zero point.
+  // Scales the sums after the last chunk. Weights with offsets have no zero point.
   template <bool HasOffset>
   [[gnu::always_inline]] static void finish(const Sums& sums, const Partial* partial, const Side& side, const TallBlock& block, int group,
                                             Results& c) {
@@ -112,15 +112,15 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
   c = multiply_add(c, y, load(o));
 }
 
-// While a group is multiplied, the sums of the one before are scaled, some at each step: products never wait for that, which takes a
-// third of their time where groups have 32 columns. Sums of two groups and the weights share the registers; results stay in memory.
+// While a group is multiplied, the sums of the previous group are scaled, some at each step: so products never wait for the scaling, which
+// takes a third of their time in groups of 32 columns. Sums of two groups and the weights share the registers; results stay in memory.
 template <class P, int Rows>
 class TallTile {
   using Sums = typename P::Sum[Rows][kVectors];
   using Results = Accumulators<Rows, kVectors>;
   static constexpr int kChunk = P::kSteps * P::kColumns, kResults = Rows * kVectors;
 
-  // What the sums of a group are times.
+  // The factors of a group's sums.
   struct Side {
     const float *scale, *scaled_sum;  // of the rows' inputs
     const float *weight_scale, *offset;
@@ -158,7 +158,7 @@ class TallTile {
   }
 
  private:
-  // The sums of a group, of a chunk and `rest` more; with the first chunk those of the group before are scaled, where there is one.
+  // Computes the sums of a group of a chunk and `rest` more; during the first chunk, it scales the sums of the previous group, if any.
   template <bool HasOffset, bool Scales>
   [[gnu::always_inline]] static void multiply(Place& at, int rest, const int32_t* zero, Sums& sums, const Sums& before, const Side& side,
                                               Results& c) {
@@ -204,7 +204,7 @@ class TallTile {
 
 #endif
 
-// Columns that are multiplied at a time, of which a group has a whole number.
+// The columns that are multiplied at a time; a group is a multiple of them.
 #if APPL_VNNI
 int chunk_columns(appl_layout, int group_size) { return group_size % 32 == 0 ? 32 : 16; }
 #else
@@ -218,7 +218,7 @@ int chunk_columns(appl_layout layout, int) {
 }
 #endif
 
-// The codes of `group` of panel `panel`, which are at `data`.
+// Unpacks the codes of `group` of panel `panel`, which are at `data`.
 void unpack_codes(appl_layout layout, const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block) {
   if (has_words(layout)) return unpack_words(data, t, group, panel, block);
   const int first = group * t.group_size, columns = std::min(t.group_size, t.columns - first);
@@ -253,7 +253,7 @@ void unpack_block(appl_layout layout, int rows, const TileArgs& t, TallBlock& bl
   }
   if (t.sub_group_size != 0) return unpack_factors(layout, rows, t, block);
   if (has_words(layout)) return;
-  // The last chunk of a channel may be short: zeros there are multiplied with whatever the row has.
+  // The last chunk of a channel may be short: it is padded with zeros, so the row's values there do not matter.
   const int chunk = chunk_columns(layout, t.group_size), padded = (t.columns + chunk - 1) / chunk * chunk;
   for (int p = 0; p < kTallPanels; ++p) {
     uint8_t* end = block.weights + size_t(p) * TallBlock::kPanelBytes + size_t(t.columns) * kPanel;

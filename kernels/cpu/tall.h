@@ -1,8 +1,8 @@
 // Integer tiles for many rows: a block of as many panels as fill two vectors is unpacked once, and all tiles of rows read it
 // from the caches.
 //
-// On AVX2 the products of a group of 32 columns take as long as bringing packed codes into their form and the sums into f32
-// does; with VNNI they take less. Here the first is paid once a block, and the second overlaps with the products of the next group.
+// On AVX2 the products of a group of 32 columns take as long as unpacking the codes and scaling the sums to f32; with VNNI they take
+// less. Here codes are unpacked once per block, and the scaling overlaps with the products of the next group.
 #pragma once
 
 #include "tile.h"
@@ -11,13 +11,13 @@
 namespace appl {
 
 constexpr bool kHasTallTiles = APPL_WIDTH == 8 || APPL_VNNI;
-constexpr int kTallRows = 6;  // so few that two kinds of sums share the registers
-// Of words, without VNNI, that are multiplied at a time; groups, and columns as they are padded, are multiples.
+constexpr int kTallRows = 6;  // few enough that two kinds of sums share the registers
+// The columns of words (without VNNI) that are multiplied at a time; groups and padded columns are multiples.
 constexpr int kWordColumns = 8;
-constexpr int kWordRows = 4;  // of words, without VNNI: four instructions a sum need registers of their own
+constexpr int kWordRows = 4;  // rows with words (without VNNI): the four instructions per sum need registers too
 constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) / kPanel;
 
-// Columns of a block, half as many of AVX2's int8 words: what tiles read again and again should fit the first level, beside the rows.
+// The columns of a block, half as many for AVX2's int8 words: the block, which tiles read repeatedly, should fit in the first level.
 constexpr int kMaxTallColumns = 1024;
 int tall_columns();
 
@@ -26,39 +26,40 @@ constexpr int tall_rows(appl_layout layout) { return has_words(layout) ? kWordRo
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
-  static constexpr int kMaxGroups = kMaxTallColumns / 16;  // of 16 columns or more, and of words, which are half as many, 8
+  static constexpr int kMaxGroups = kMaxTallColumns / 16;  // groups have 16 columns or more; with words, half as many in groups of 8
   static constexpr size_t kPanelBytes = size_t{kMaxTallColumns} * kPanel;
-  alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 are words: [columns / 2][16][2]
+  alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 as words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];
-  alignas(64) float offset[kMaxGroups][kTallLanes];  // where the weight has them
+  alignas(64) float offset[kMaxGroups][kTallLanes];  // if the weight has them
 
-  // Where groups have sub-groups: their factors, of two side by side or, without VNNI, of each as the products take it; and of two each
-  // what the sums of their inputs are times.
+  // If groups have sub-groups: their factors, in pairs or, without VNNI, one by one in the form that the products take; and in pairs the
+  // factors of the sums of their inputs.
 #if APPL_VNNI
   alignas(64) int16_t factors[kMaxGroups / 2][kTallLanes][2];
 #else
   alignas(64) uint32_t factor[kMaxGroups][kTallLanes];
 #endif
   alignas(64) int16_t rest[kMaxGroups / 2][kTallLanes][2];
-  bool fits_words;  // see tall_sub_groups.cpp: of all rows that are multiplied with it
+  bool fits_words;  // see tall_sub_groups.cpp: true for all rows that are multiplied with the block
 
-  // Of words: minus the sums of the products of neighbours, as Prepared has them of the input.
+  // For words: minus the sums of the products of neighbours, like Prepared::neighbours of the input.
   alignas(64) int32_t neighbours[kMaxGroups][kTallLanes];
 };
 
-// True where groups of `group_size` columns (of activations) are whole steps of the tile.
+// Whether groups of `group_size` columns (of activations) are whole steps of the tile.
 bool is_tall(appl_layout layout, int group_size, bool per_channel);
 
-// `t` is where a tile of kTallPanels panels would find the block and its groups, and the first of `rows` rows that are multiplied with it.
+// Unpacks a block. `t` has the place of the block and its groups, as for a tile of kTallPanels panels, and the first of `rows` rows.
 void unpack_block(appl_layout layout, int rows, const TileArgs& t, TallBlock& block);
 
-// What is read after the block, as far as one tile asks for it.
+// The part of the data after the block that one tile prefetches.
 struct TallAhead {
   const uint8_t* data;
   size_t bytes;
 };
 
-// Of the panels of the next block, whose `bytes` begin at `first` and `panel_bytes` behind it, each tile asks for an even share of one.
+// Divides the prefetching of the next block: its panels have `bytes` each, at `first` and then every `panel_bytes`; each tile prefetches an
+// equal share of one panel.
 class TallAsking {
  public:
   TallAsking(const uint8_t* first, size_t bytes, size_t panel_bytes, int tiles)
@@ -79,19 +80,19 @@ class TallAsking {
  private:
   const uint8_t* panel_;
   const size_t panel_bytes_;
-  const int tiles_;  // that ask for the same panel
+  const int tiles_;  // the tiles that prefetch the same panel
   int left_;
   TallAhead share_;
 };
 
-// What a tile over the packed weights computes, from the block. `rows` is at most kTallRows.
+// Computes a tile from the block, with the same result as from the packed weights. `rows` is at most kTallRows.
 void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
-// Their parts where groups have sub-groups: the factors, and the tile (tall_sub_groups.cpp).
+// The parts for groups with sub-groups: the factors, and the tile (tall_sub_groups.cpp).
 void unpack_factors(appl_layout layout, int rows, const TileArgs& t, TallBlock& block);
 void run_tall_sub_groups(appl_layout layout, int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 
-// The same of words (tall_words.cpp): `group` of panel `panel`, whose packed codes are at `data`, and the tile of kWordRows rows at most.
+// The parts for words (tall_words.cpp): unpacks `group` of panel `panel`, whose codes are at `data`; and a tile of up to kWordRows rows.
 void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block);
 void run_tall_words(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead);
 

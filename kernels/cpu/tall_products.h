@@ -1,4 +1,5 @@
-// What tall tiles share: products from an unpacked block, and asking for the next. In an unnamed namespace, as integer_products.h.
+// The common parts of tall tiles: products from an unpacked block, and prefetches of the next. In an unnamed namespace, like
+// integer_products.h.
 #pragma once
 
 #include "caches.h"
@@ -12,16 +13,16 @@ namespace {
 
 constexpr int kVectors = 2, kStepBytes = kPanel * 4;
 
-// Where vector `v` of an unpacked step is, from its start.
+// The offset of vector `v` in an unpacked step.
 constexpr size_t vector_at(int v) { return v / kPanelVectors * TallBlock::kPanelBytes + v % kPanelVectors * kWidth * 4; }
 
-// How a layout is multiplied: a step is a line of weights and four bytes of input, and kSteps of them are a chunk. Instructions are
-// spelled out for the same reason as in simd.h.
+// The products of a layout: a step is a line of weights and four bytes of input, and kSteps steps are a chunk. Instructions are spelled
+// out for the same reason as in simd.h.
 //
-// With VNNI, sums have 32 bits, start from the sum of a row's inputs times minus the zero point (kStarts), and go on through a group.
-// With AVX2 each chunk is summed from nothing and then folded into 32 bits; what the zero points come to is added to those of a group.
+// With VNNI, sums have 32 bits, start from the sum of a row's inputs times minus the zero point (kStarts), and run through a group.
+// With AVX2 each chunk is summed from zero and then folded into 32 bits; the zero points' part is added to the sum of a group.
 //
-// FittingProducts, without VNNI, are of sub-groups whose inputs leave 16 bits to their sums: longer chunks.
+// FittingProducts, without VNNI, are for sub-groups whose inputs are small enough for 16-bit sums: their chunks are longer.
 #if APPL_VNNI
 
 template <int Steps>
@@ -32,7 +33,7 @@ struct ByteProducts {
   static Sum first(Words w, Words x) { return add(Sum{}, w, x); }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
 
-  // sum + products * factor of a sub-group, which is the lane's number.
+  // sum + products * factor, with the factor of a sub-group in each lane.
   static Ints accumulate(Ints sum, Sum products, Words factor) { return sum + products * Ints(factor); }
   template <int Half>
   static Words factor(Words pairs) {
@@ -40,7 +41,7 @@ struct ByteProducts {
   }
 };
 
-// Chunks whose sums fit 16 bits, codes of at most 32767 / (4 * 127 * kSteps): their product with a word is one instruction.
+// Chunks whose sums fit 16 bits, with codes of at most 32767 / (4 * 127 * kSteps): their product with a word is one instruction.
 template <int Steps>
 struct ShortProducts : ByteProducts<Steps> {
   static Ints accumulate(Ints sum, Ints products, Words factor) { return add_pairs(sum, products, Ints(factor)); }
@@ -53,12 +54,12 @@ struct ShortProducts : ByteProducts<Steps> {
 using Products4 = ShortProducts<4>;
 using Products5 = ByteProducts<8>;
 using Products6 = ByteProducts<4>;
-using ProductsOf16 = Products4;  // of int4 in sub-groups of 16 columns
+using ProductsOf16 = Products4;  // for int4 in sub-groups of 16 columns
 
 #else
 
 template <int Steps>
-struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs that leave 16 bits to their sums
+struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs small enough for 16-bit sums
   using Sum = Shorts;
   static constexpr int kSteps = Steps, kColumns = 4;
   static constexpr bool kStarts = false;
@@ -79,7 +80,7 @@ struct ByteProducts {  // codes of at most 32767 / (2 * 127 * kSteps), or inputs
 using Products4 = ByteProducts<8>;
 using Products5 = ByteProducts<4>;
 using Products6 = ByteProducts<2>;
-using ProductsOf16 = ByteProducts<4>;  // of int4 in sub-groups of 16 columns
+using ProductsOf16 = ByteProducts<4>;  // for int4 in sub-groups of 16 columns
 using FittingProducts5 = ByteProducts<8>;
 using FittingProducts6 = ByteProducts<4>;
 
@@ -87,7 +88,7 @@ using FittingProducts6 = ByteProducts<4>;
 
 #if APPL_WIDTH == 8
 
-// c += f32(sum) * x * w, where c lies in memory, and for AVX2 w: sums take nearly all registers, and none may be spilled for these.
+// c += f32(sum) * x * w. c is in memory, and with AVX2 also w: sums take nearly all registers, and none may be spilled for these.
 inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w) {
   Floats result;
   asm("vcvtdq2ps %[sum], %[sum]\n\t"
@@ -114,7 +115,7 @@ inline void add_scaled(Floats& c, Ints sum, Floats x, const float* w, Floats y, 
 
 #endif
 
-// Asks for lines a few at a time: memory serves so many at once, and a burst of more would hold up the products.
+// Prefetches a few lines at a time: memory serves only so many at once, and a burst of more would delay the products.
 class EvenPrefetch {
  public:
   EvenPrefetch(TallAhead next, int steps) : at_(next.data), until_(next.data), step_((next.bytes + size_t(steps) - 1) / size_t(steps)) {}
@@ -128,13 +129,13 @@ class EvenPrefetch {
   size_t step_;
 };
 
-// Where the next products are.
+// The place of the next products.
 struct TallPlace {
   const uint8_t *a, *b;
   EvenPrefetch ahead;
 };
 
-// The products of one step for Rows rows: going on, or of nothing before (IsFirst).
+// Adds the products of one step for Rows rows to earlier sums, or starts them (IsFirst).
 template <class P, int Rows, bool IsFirst>
 [[gnu::always_inline]] inline void multiply_step(const uint8_t* a, const uint8_t* b, typename P::Sum (&sums)[Rows][kVectors]) {
   const Words w[kVectors] = {load<Words>(b + vector_at(0)), load<Words>(b + vector_at(1))};
@@ -146,7 +147,7 @@ template <class P, int Rows, bool IsFirst>
   }
 }
 
-// The sums of one chunk for Rows rows. Leaves the input and the weights behind the chunk.
+// Computes the sums of one chunk for Rows rows. Moves the input and the weights to the end of the chunk.
 template <class P, int Rows, bool IsFirst>
 [[gnu::always_inline]] inline void multiply_chunk(const uint8_t*& a, const uint8_t*& b, typename P::Sum (&sums)[Rows][kVectors]) {
   multiply_step<P, Rows, IsFirst>(a, b, sums);
@@ -156,11 +157,11 @@ template <class P, int Rows, bool IsFirst>
   b += P::kSteps * kStepBytes;
 }
 
-// Tiles of which each kind of weight, with offsets and without, has one of its own.
+// Calls the tile for weights with offsets or the one for weights without.
 template <class Tile>
 concept KnowsOffsets = requires(const TileArgs& t, const TallBlock& block, TallAhead ahead) { Tile::template run<true>(t, block, ahead); };
 
-// The tile of so many rows.
+// Calls the tile for the given number of rows.
 template <template <class, int> class Tile, class P, int Most, int Rows = 1>
 void run_rows(int rows, const TileArgs& t, const TallBlock& block, TallAhead ahead) {
   if constexpr (Rows < Most) {

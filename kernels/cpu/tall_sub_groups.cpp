@@ -1,4 +1,4 @@
-// Tall tiles over weights whose groups have sub-groups: what tile_sub_groups.cpp computes, from an unpacked block.
+// Tall tiles over weights whose groups have sub-groups: the same results as tile_sub_groups.cpp, from an unpacked block.
 #include <algorithm>
 #include <cstdint>
 
@@ -13,7 +13,7 @@ namespace {
 template <int Rows>
 using Sums = Ints[Rows][kVectors];
 
-// Adds the sums of a group's inputs times the factors of the offset, or where there is none, of the sub-groups.
+// Adds the sums of a group's inputs times the factors of the offset, or, without offsets, of the sub-groups.
 template <int Rows>
 [[gnu::always_inline]] inline void add_rests(const TileArgs& t, const TallBlock& block, int group, size_t count, Sums<Rows>& rests) {
   const int16_t* x = t.sub_sum + size_t(group) * t.side_stride * count;
@@ -30,7 +30,7 @@ template <int Rows>
   }
 }
 
-// c += sums * scale of the inputs * `of_weights`: their scale, or their offset.
+// c += sums * scale of the inputs * `of_weights`, which is the weights' scale or offset.
 template <int Rows>
 [[gnu::always_inline]] inline void add_scaled(const TileArgs& t, int group, const Sums<Rows>& sums, const float* of_weights,
                                               Accumulators<Rows, kVectors>& c) {
@@ -74,7 +74,7 @@ class SubGroupTallTile {
   }
 
  private:
-  // What the sums of the inputs come to: times the offset's factors into the results, or times the zero point into the sums.
+  // Adds the sums of the inputs: times the offset's factors to the results, or times the zero point to the sums.
   [[gnu::always_inline]] static void start(const TileArgs& t, const TallBlock& block, int group, Sums& sums, Results& c) {
     Sums rests = {};
     add_rests<Rows>(t, block, group, size_t(t.num_sub_groups()), rests);
@@ -106,7 +106,7 @@ class SubGroupTallTile {
 #endif
   }
 
-  // With AVX2, sums stay in memory, too.
+  // With AVX2, sums also stay in memory.
   static void keep_apart([[maybe_unused]] Sums& sums) {
     if constexpr (!APPL_VNNI) asm("" : "+m"(sums));
   }
@@ -114,18 +114,18 @@ class SubGroupTallTile {
 
 #if APPL_VNNI
 
-// Of inputs that leave 16 bits to the sum of a sub-group, of which P's chunk is one: those of two share a lane, and the instruction that
-// multiplies words in pairs multiplies both with their factors. The second one's is the upper word; the first one is added up below it,
-// from 0x8000, so that it never borrows. What the zero point comes to is in these sums from the start.
+// The tile for inputs that are small enough for 16-bit sums of a sub-group, which is one chunk of P. The sums of two sub-groups share a
+// lane, and the instruction that multiplies words in pairs multiplies both with their factors. The second sum is the upper word; the first
+// is added up below it, starting from 0x8000, so that it never borrows. The sums start with the zero point's part.
 template <class P, int Rows>
 class PairTallTile {
   using Sums = appl::Sums<Rows>;
   using Results = Accumulators<Rows, kVectors>;
-  // Of a sub-group, and how many a group has.
+  // The columns of a sub-group, and the number of sub-groups in a group.
   static constexpr int kColumns = P::kSteps * P::kColumns, kCount = kMaxActivationGroup / kColumns;
   static constexpr int32_t kStart = 0x8000;
 
-  // Of weights with a zero point: the sums of the rows' inputs times minus that, and kStart for the first of two sub-groups.
+  // For weights with a zero point: the sums of the rows' inputs times minus the zero point, plus kStart for the first of two sub-groups.
   using Starts = int32_t[Rows][kMaxTallColumns / kColumns];
 
  public:
@@ -171,7 +171,7 @@ class PairTallTile {
     const auto start = [&](int m, int which) {
       return HasOffset ? splat_int(which == 0 ? kStart : 0) : load_splat(starts[m] + first + which);
     };
-    const uint8_t *a = at.a + P::kSteps * 4, *b = at.b + P::kSteps * kStepBytes;  // of the second
+    const uint8_t *a = at.a + P::kSteps * 4, *b = at.b + P::kSteps * kStepBytes;  // the second sub-group's
     Sums products;
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m)
@@ -198,7 +198,7 @@ class PairTallTile {
 
 #endif
 
-// Whether the products of a sub-group's codes with these rows, with VNNI the zero point's with them, fit 16 bits. They might not where most
+// Whether the sums of a sub-group's products with these rows (with VNNI, including the zero point's) fit 16 bits. They may not fit if most
 // inputs are near the largest of their group.
 bool fits_words(appl_layout layout, int rows, const TileArgs& t) {
   const int largest_code = layout == APPL_INT4 ? 15 : layout == APPL_INT5 ? 31 : 63, zero = int(t.zero_point);

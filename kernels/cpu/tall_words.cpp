@@ -1,10 +1,10 @@
 // Tall tiles of words: int8 without VNNI, whose products with bytes would saturate.
 //
-// AVX2's processors multiply half or a third as many words a cycle as they add. So half of the products become additions (S. Winograd, A
+// AVX2 processors multiply half or a third as many words per cycle as they add. So half of the products become additions (S. Winograd, A
 // New Algorithm for Inner Product, IEEE Transactions on Computers C-17, 1968):
 //   w0 * x0 + w1 * x1 = (w0 + x1) * (w1 + x0) - w0 * w1 - x0 * x1
-// The last two terms are of the weights or of the input alone: they are summed up once, and a tile's sums start from them. All of it is
-// exact: w0 + x1 has nine bits, and groups have 256 columns at most.
+// The last two terms depend only on the weights or only on the input: they are summed up once, and a tile's sums start from them. The
+// arithmetic is exact: w0 + x1 has nine bits, and groups have at most 256 columns.
 #include <algorithm>
 #include <cstdint>
 
@@ -17,10 +17,10 @@ namespace appl {
 namespace {
 
 struct WordProducts {
-  static constexpr int kColumns = 4;  // of a step
+  static constexpr int kColumns = 4;  // per step
 
-  // sums + (even_w + odd_x) * (odd_w + even_x), the words in pairs, of a step's weights at `w`. Three of its four vectors stay in
-  // registers, the last comes from memory each time: measured on Zen and simulated for others, that suits most cores.
+  // Adds (even_w + odd_x) * (odd_w + even_x), the words in pairs, for a step's weights at `w`. Three of its four vectors stay in registers,
+  // the last is loaded each time: by measurement on Zen and simulation of others, that is best on most cores.
   [[gnu::always_inline]] static void add(Ints (&sums)[kVectors], const uint8_t* w, Words even_x, Words odd_x) {
     const Words even_0 = load<Words>(w), even_1 = load<Words>(w + vector_at(1)), odd_0 = load<Words>(w + kStepBytes);
     const auto& odd_1 = *reinterpret_cast<const Words*>(w + kStepBytes + vector_at(1));
@@ -101,7 +101,7 @@ class WordTallTile {
 
 }  // namespace
 
-// Bytes q + 128 as words q, in the order of Form::kInt16.
+// Unpacks bytes q + 128 to words q, in the order of Form::kInt16.
 void unpack_words(const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block) {
   using SignedWords = int16_t __attribute__((vector_size(kWidth * 4)));
   using UnsignedWords = uint16_t __attribute__((vector_size(kWidth * 4)));

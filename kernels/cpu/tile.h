@@ -1,4 +1,4 @@
-// Register tiles: the innermost kernels of a Linear, one function a weight type and shape of tile.
+// Register tiles: the innermost kernels of a Linear, one function for each weight type and shape of tile.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@
 
 namespace appl {
 
-const uint8_t* const kNoEnd = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // of what a tile asks for, where that is nothing
+const uint8_t* const kNoEnd = reinterpret_cast<const uint8_t*>(UINTPTR_MAX);  // the end of a tile's prefetches if there are none
 
-// Into which level of the caches a tile asks for what comes next: where both, into the second, and into the first what comes kNearBytes
-// later in each panel. The sign tells (ask_next).
+// The cache level into which a tile prefetches. kBoth: into the second level, and into the first the data kNearBytes later in each panel.
+// ask_next tests only the sign.
 enum class Asked : int8_t { kFirst = 0, kSecond = 1, kBoth = -1 };
 
 // One block of columns of MR rows of the input against NP panels of the weight.
@@ -22,38 +22,38 @@ struct TileArgs {
   size_t panel_bytes;  // from panel to panel
   int columns;         // of each segment
 
-  // Prefetching, see below; a caller that does its own leaves `ahead` at the weights, without a step or ends.
-  const uint8_t* panel_end;     // of panel 0, behind which the last of the panels ends, too
-  const uint8_t* ahead;         // in the panels that come next
-  size_t ahead_step;            // bytes from what is asked for to the next, as many times a step as there are panels
-  const uint8_t* ahead_end;     // of a panel's part there; the next panel's begins
-  size_t ahead_jump;            // so far behind
-  Asked level = Asked::kFirst;  // for these and for the stretch below
+  // Prefetching, see below; a caller with its own prefetches leaves `ahead` at the weights, without a step or ends.
+  const uint8_t* panel_end;     // the end of panel 0; the other panels end at the same offset
+  const uint8_t* ahead;         // the place to prefetch in the next panels
+  size_t ahead_step;            // bytes from one prefetch to the next; each step does one for each panel
+  const uint8_t* ahead_end;     // the end of a panel's part there; the next panel's part begins
+  size_t ahead_jump;            // so many bytes after it
+  Asked level = Asked::kFirst;  // for these prefetches and for those of `asked` below
 
-  // Or for a cache, whose panels may lie anywhere: these, at the block's first column, and as many others that come later, whose lines
-  // at the same offset as the columns are asked for meanwhile.
+  // Or for a KV cache, whose panels may be anywhere: the panels, at the block's first column, and as many later ones, whose lines at the
+  // same offset are prefetched meanwhile.
   const uint8_t* const* panels = nullptr;
   const uint8_t* const* asked_panels = nullptr;
 
-  // Or of each segment's lines, kPanel * 4 bytes from one to the next, as many a step as there are panels.
+  // Or prefetches of each segment's lines, kPanel * 4 bytes from one to the next; each step does one for each panel.
   const uint8_t* const* asked_segments = nullptr;
 
-  // Or of the lines from here on, as many as the tile reads. It then goes over so many sets of rows, panels and sums, as of the heads
-  // of a block.
+  // Or prefetches of the lines from here on, as many as the tile reads. The tile then goes over several sets of rows, panels and sums,
+  // such as the heads of a block.
   const uint8_t* asked = nullptr;
   int sets = 1;
   size_t set_input = 0, set_bytes = 0, set_sums = 0;  // from set to set: bytes, bytes, floats
 
-  // Dense tiles go on over further segments of columns, as when a sum runs over several blocks of a cache or of the input.
-  const uint8_t* const* more = nullptr;  // panel 0 of each further segment; null where they lie behind each other
+  // Dense tiles continue over further segments of columns, if a sum runs over several blocks of a KV cache or of the input.
+  const uint8_t* const* more = nullptr;  // panel 0 of each further segment; null if the segments are consecutive
   int num_more = 0;
   int last_columns = 0;   // of the last further segment
   size_t input_jump = 0;  // from the end of a segment's input to the next one's
   float* c;               // MR rows of NP * 16, ldc floats apart
   size_t ldc;
-  bool add;  // to c, which is overwritten otherwise
+  bool add;  // adds to c; otherwise overwrites it
 
-  // Quantized weights: where the block's groups are, in columns and bytes.
+  // For quantized weights: the block's groups, in columns and bytes.
   int group_size;
   size_t group_stride;    // from a group's data to the next group's
   const uint8_t* header;  // of panel 0 and the first group
@@ -61,11 +61,11 @@ struct TileArgs {
   bool scales_are_f32;
   bool has_offset;
   float zero_point;
-  const float *scale, *sum, *scaled_sum;  // of row 0 and the first group, as Prepared has them; a whole vector of sums can be read
-  const int32_t* neighbours;              // likewise, of words
+  const float *scale, *sum, *scaled_sum;  // for row 0 and the first group, as in Prepared; a whole vector of sums can be read
+  const int32_t* neighbours;              // the same for words
   size_t side_stride;                     // from group to group
 
-  // Where groups have sub-groups: how large these are, where a header has their factors, and the sums of the input's.
+  // If groups have sub-groups: their size, the place of their factors in a header, and the sums of the input's sub-groups.
   int sub_group_size = 0;
   size_t sub_scale_at = 0, sub_offset_at = 0, header_bytes = 0;
   const int16_t* sub_sum = nullptr;  // of row 0 and the first group
@@ -75,7 +75,7 @@ struct TileArgs {
 using Tile = void (*)(const TileArgs&);
 using Shorts = int16_t __attribute__((vector_size(kWidth * 4)));
 
-// kTileVectors of the registers are sums.
+// kTileVectors of the registers hold sums.
 #if APPL_WIDTH == 16
 constexpr int kMaxTileRows = 12, kTileVectors = 24, kRegisters = 32;
 #elif APPL_WIDTH == 8
@@ -85,12 +85,12 @@ constexpr int kMaxTileRows = 2, kTileVectors = 8, kRegisters = 16;
 #endif
 constexpr int kMaxTilePanels = 4;
 
-// tiles[rows - 1][log2(panels)]; null where the accumulators would not fit.
+// tiles[rows - 1][log2(panels)]; null if the sums would not fit.
 struct TileTable {
   Tile tiles[kMaxTileRows][3];
 };
 
-// With several rows the weights of a column stay in registers beside the sums, and one input.
+// With several rows, the weights of a column and one input stay in registers beside the sums.
 constexpr bool tile_fits(int rows, int panels) {
   const int weights = panels * kPanelVectors, sums = rows * weights;
   return panels == 1 || (sums <= kTileVectors && (rows == 1 || sums + weights < kRegisters));
@@ -99,12 +99,12 @@ constexpr bool tile_fits(int rows, int panels) {
 // The widest tile for `rows` rows, in panels.
 constexpr int tile_panels(int rows) { return tile_fits(rows, 4) ? 4 : tile_fits(rows, 2) ? 2 : 1; }
 
-// The same for integer products: one or two rows go faster when sums, results and what they are made of fit the registers.
+// The same for integer products: one or two rows are faster if sums, results and operands fit in the registers.
 constexpr int kStreamVectors = APPL_VNNI ? 0 : 4;
 constexpr bool tile_streams(int rows, int panels) { return rows <= 2 && rows * panels * kPanelVectors <= kStreamVectors; }
 
-// Where groups have sub-groups, with VNNI: their sums, what these are folded into, and for each vector of weights that, its line, its
-// factor and the next one's.
+// The same for groups with sub-groups, with VNNI: the registers hold their sums, the sums into which they are folded, and, for each vector
+// of weights, the vector, its line, its factor and the next factor.
 constexpr bool sub_groups_fit(int rows, int panels) {
   const int vectors = panels * kPanelVectors;
   return APPL_VNNI ? (2 * rows + 4) * vectors < kRegisters : tile_streams(rows, panels);
@@ -116,7 +116,7 @@ constexpr int integer_tile_panels(int rows, bool has_sub_groups) {
   return fits(1) ? 1 : tile_panels(rows);
 }
 
-// `Fits` leaves out what is never run.
+// Makes the table; `Fits` leaves out tiles that never run.
 template <template <int, int> class Kernel, bool (*Fits)(int, int), int Rows = 1>
 constexpr void fill_tiles(TileTable& table) {
   table.tiles[Rows - 1][0] = Kernel<Rows, 1>::run;
@@ -177,32 +177,33 @@ struct Accumulators {
   }
 };
 
-// What a tile asks for before its turn.
+// The data that a tile prefetches.
 enum class Ahead {
-  kNothing,  // the processor looks ahead far enough by itself; but where both levels are asked, what kNext does
-  kNear,     // what comes kNearBytes later in each panel, or in the next group of panels, into the first level
-  kFar,      // twice as far, into the second level, which can wait for several times as many lines
-  // The same into the second level, and what comes kSoonBytes later into the first.
+  kNothing,  // none, as out-of-order execution reaches far enough; with Asked::kBoth, the same as kNext
+  kNear,     // the data kNearBytes later in each panel, or in the next group of panels, into the first level
+  kFar,      // twice as far, into the second level, which has several times as many outstanding misses
+  // The same into the second level, and the data kSoonBytes later into the first.
   kNearTwice,
   kFarTwice,
-  kNext,  // the next panels, one after the other: memory gives one stretch faster than several side by side
+  kNext,  // the next panels, one after the other: memory serves one sequential range faster than several
 };
 constexpr size_t kNearBytes = 2048, kSoonBytes = 512;
 
-// By measurement, of `rows` rows whose lines cost `steps` products each: many fit the instructions that a wide core has in flight.
+// Measured, for `rows` rows whose lines cost `steps` products each: with few products, a wide core has many lines in flight by itself.
 constexpr Ahead ahead_of_floats(int rows, int steps) {
   if (rows > 2) return Ahead::kNext;
   if (kWidth < 16) return Ahead::kNear;
   if (steps > 1) return Ahead::kNext;
   return rows == 1 ? Ahead::kNothing : Ahead::kNear;
 }
-// Codes over several panels, of one row or with sub-groups: with VNNI, of a small first level, or of one scale a row (linear.cpp).
+// The same for integer codes over several panels, of one row or with sub-groups: with VNNI and a small first level, or with one scale per
+// row (linear.cpp).
 constexpr Ahead ahead_of_integers(int rows, int panels, int steps, bool has_sub_groups) {
   if (APPL_VNNI && panels > 1 && steps > 1 && (rows == 1 || has_sub_groups)) return rows == 1 ? Ahead::kNearTwice : Ahead::kFarTwice;
   return kWidth < 16 && rows == 1 ? Ahead::kFar : ahead_of_floats(rows, steps);
 }
 
-// Asks for a line that is read later. A branch is hidden from the compiler, which would write two loops for it, and spill sums.
+// Prefetches a line. The branch is hidden from the compiler, which would otherwise make two loops of it, and spill sums.
 [[gnu::always_inline]] inline void ask(const uint8_t* at, bool of_second_level) {
 #if defined(__x86_64__)
   if (!__builtin_constant_p(of_second_level)) {
@@ -214,7 +215,7 @@ constexpr Ahead ahead_of_integers(int rows, int panels, int steps, bool has_sub_
   else __builtin_prefetch(at);
 }
 
-// The same of what comes `next` and `soon`, or nothing where only both levels are asked.
+// Prefetches `next` and `soon`, or nothing if kOnlyBoth and the level is not Asked::kBoth.
 template <bool kOnlyBoth>
 [[gnu::always_inline]] inline void ask_next(const uint8_t* next, const uint8_t* soon, Asked level) {
 #if defined(__x86_64__)
@@ -233,13 +234,13 @@ template <bool kOnlyBoth>
 #endif
 }
 
-// Asks for weights: a step of a tile calls it once, and takes `Lines` lines of each panel.
+// Prefetches weights: each step of a tile calls it once, and reads `Lines` lines of each panel.
 //
-// Inlined by force, here and below: a call that does nothing but ask for lines has no effect that the compiler knows, and is dropped.
+// Always inlined, here and below: the compiler would remove a call that only prefetches, as it knows no effect of it.
 template <int Panels, Ahead kAhead>
 class Prefetch {
  public:
-  // It goes on from step to step; the others go by the weights' address.
+  // Whether the place advances from step to step; the other kinds follow the weights' address.
   static constexpr bool kGoesOn = kAhead == Ahead::kNext || kAhead == Ahead::kNothing;
 
   explicit Prefetch(const TileArgs& t)
@@ -255,13 +256,13 @@ class Prefetch {
     else near<Lines>(b);
   }
 
-  // As `other`, a copy of this, has got. Only what changes is written: a whole copy would be read before it is in the caches.
+  // Takes over the state of `other`, a copy of this. Only the changed fields are written: a whole copy would be read too early.
   [[gnu::always_inline]] void go_on_from(const Prefetch& other) {
     next_ = other.next_;
     end_ = other.end_;
   }
 
-  // The header of a group, which steps over the group's data pass by.
+  // Prefetches the header of a group, which the steps over the group's data do not reach.
   [[gnu::always_inline]] void header(const uint8_t* at, size_t bytes = 1) {
     for (size_t i = 0; i < bytes; i += kPanel * 4) step(at + i);
   }
@@ -281,7 +282,7 @@ class Prefetch {
   [[gnu::always_inline]] void near(const uint8_t* b) const {
     constexpr bool kIsTwice = kAhead == Ahead::kNearTwice || kAhead == Ahead::kFarTwice;
     constexpr bool kIsFar = kAhead == Ahead::kFar || kAhead == Ahead::kFarTwice;
-    // Narrow vectors would wait for that one, too.
+    // Narrow vectors would wait for the second level too.
     const bool of_second_level = kIsFar || kIsTwice || (kWidth == 16 && level_ == Asked::kSecond);
     const uint8_t* at = b + (kIsFar ? 2 : 1) * kNearBytes;
     at += at >= panel_end_ ? (Panels - 1) * panel_bytes_ : 0;
@@ -291,7 +292,7 @@ class Prefetch {
     }
   }
 
-  // Where line i of a step is, from its first.
+  // The offset of line i of a step.
   template <int Lines>
   size_t line(int i) const {
     return size_t(i / Lines) * panel_bytes_ + i % Lines * kPanel * 4;
@@ -302,7 +303,7 @@ class Prefetch {
   Asked level_;
 };
 
-// In its place for tiles over a cache's panels.
+// Takes the place of Prefetch in tiles over a KV cache's panels.
 template <int Panels>
 class AskedPanels {
  public:
@@ -325,7 +326,7 @@ class AskedPanels {
   ptrdiff_t panel_[Panels], asked_[Panels];
 };
 
-// The same for tiles over its segments.
+// The same for tiles over a KV cache's segments.
 template <int Panels>
 class AskedSegments {
  public:
@@ -343,7 +344,7 @@ class AskedSegments {
   const uint8_t* at_ = nullptr;
 };
 
-// The same for tiles that ask for one stretch.
+// The same for tiles that prefetch one range.
 template <int Panels>
 class AskedStretch {
  public:
@@ -362,18 +363,18 @@ class AskedStretch {
   bool of_second_level_;
 };
 
-// Sixteen scales of a header, vector `v` of the panel.
+// Loads the scales of a header, vector `v` of the panel's sixteen.
 inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {
   if (are_f32) return load(at + v * kWidth * 4);
   return f16_to_floats(load<Halves>(at + v * kWidth * 2));
 }
 
-// The same of the offsets, where the header begins at `header`.
+// Loads the offsets in the same way; `header` is the start of the header.
 inline Floats load_offsets(const uint8_t* header, bool are_f32, int v) {
   return load_scales(header + size_t{kPanel} * (are_f32 ? 4 : 2), are_f32, v);
 }
 
-// Sixteen-bit words multiplied, and added in pairs.
+// Multiplies 16-bit words, and adds the products in pairs.
 inline Ints multiply_pairs(Ints a, Ints b) {
 #if APPL_WIDTH == 16
   return bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
@@ -399,15 +400,15 @@ inline Ints add_pairs(Ints sum, Ints a, Ints b) {
 #endif
 }
 
-// The factor of 16-bit sums that are only to be added in pairs.
+// The factor of 16-bit sums that are only added in pairs.
 inline Words no_factor() { return splat_word(0x00010001u); }
 
-// The int8 factors of two sub-groups, [16][2] at `at`, as two words in each row's lane; and one of them as the row's products
-// take it: 16-bit sums in both words, 32-bit sums as a number.
+// Loads the int8 factors of two sub-groups, [16][2] at `at`, as two words in each row's lane; and one of them in the form that the row's
+// products take: for 16-bit sums in both words, for 32-bit sums as a number.
 inline Words load_factor_pairs(const uint8_t* at, int v) {
   using PairBytes = int8_t __attribute__((vector_size(kWidth * 2)));
   const auto pairs = load<PairBytes>(at + v * kWidth * 2);
-#if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)  // one instruction, where the compiler takes halves apart
+#if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)  // one instruction, which the compiler would split into halves
   return bit_cast<Words>(_mm512_cvtepi8_epi16(bit_cast<__m256i>(pairs)));
 #else
   return bit_cast<Words>(__builtin_convertvector(pairs, Shorts));

@@ -4,7 +4,7 @@
 namespace appl {
 namespace {
 
-// How one weight type turns `kStep` columns of a panel into vectors of f32.
+// The reader of one weight type: turns `kStep` columns of a panel into vectors of f32.
 struct F32Reader {
   static constexpr int kStep = 1, kStepBytes = kPanel * 4;
   static Floats get(const uint8_t* b, int v, int) { return load(b + v * kWidth * 4); }
@@ -23,7 +23,7 @@ struct Bf16Reader {
   }
 };
 
-// Calls body(a, b, columns) for each segment, which leaves `a` and `b` behind its columns.
+// Calls body(a, b, columns) for each segment; the body moves `a` and `b` to the end of its columns.
 template <class Body>
 inline void for_segments(const TileArgs& t, Body&& body) {
   const uint8_t *a = t.a, *b = t.b;
@@ -35,7 +35,7 @@ inline void for_segments(const TileArgs& t, Body&& body) {
   }
 }
 
-// What tiles of all weight types are made of: Steps::multiply adds the products of `columns` columns, and leaves `a` and `b` behind them.
+// The tile of all weight types: Steps::multiply adds the products of `columns` columns, and moves `a` and `b` to their end.
 template <class Steps, int Rows, int Panels>
 struct DenseTile {
   using Sums = Accumulators<Rows, Panels * kPanelVectors>;

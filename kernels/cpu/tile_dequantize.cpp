@@ -7,8 +7,8 @@
 namespace appl {
 namespace {
 
-// `kStep` columns lie in the lanes' four bytes (int8), or in their low and then their high nibbles (int4). Where kUnpacked is a
-// layout, a group is first brought into the form of int8.
+// The reader of one weight type: `kStep` columns are in the lanes' four bytes (int8), or in their low and then their high nibbles (int4).
+// If kUnpacked is a layout, a group is first unpacked to int8's form.
 struct Int8Reader {
   static constexpr int kStep = 4;
   static constexpr appl_layout kUnpacked = APPL_INT8;
@@ -26,7 +26,7 @@ struct Int4Reader {
   static Ints get(Words raw, int column) { return Ints((raw >> (8 * (column % 4) + 4 * (column / 4))) & 15u); }
 };
 
-// Scales and offsets of vector v of a panel, zero points within the offsets, of the sub-group that begins at a column of its group.
+// The scales and offsets (which include zero points) of vector v of a panel, for the sub-group that begins at a column of its group.
 struct Scales {
   Floats scale, offset;
 
@@ -75,7 +75,7 @@ void run_dequantized(const TileArgs& t) {
   c.start(t);
   Prefetch<Panels, ahead_of_floats(Rows, Reader::kStep)> prefetch(t);
   constexpr bool kUnpacks = Reader::kUnpacked != APPL_INT8;
-  constexpr int kUnpackedBytes = kMaxActivationGroup * kPanel;  // of a group of one panel
+  constexpr int kUnpackedBytes = kMaxActivationGroup * kPanel;  // for a group of one panel
   alignas(64) uint8_t unpacked[kUnpacks ? Panels * kUnpackedBytes : 1];
   const uint8_t *group = t.b, *header = t.header;
   const int run = t.sub_group_size == 0 ? t.group_size : t.sub_group_size;

@@ -1,13 +1,13 @@
-// Tiles over quantized weights and int8 inputs: integer dot products a group, scaled into f32 sums.
+// Tiles over quantized weights and int8 inputs: integer dot products for each group, scaled into f32 sums.
 //
-// Weights are unsigned bytes (q + 128, or a nibble), inputs signed. The zero point is taken out by the sum of the inputs:
+// Weights are unsigned bytes (q + 128, or a nibble), inputs are signed. The sum of the inputs removes the zero point:
 // sum((u - z) x) = sum(u x) - z sum(x). No step can saturate:
 //   VNNI      vpdpbusd adds into 32 bits;
 //   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
 //   int5, int6  two sums of vpmaddubsw pairs are at most 4 * 63 * 127 = 32004, and vpmaddwd adds them into 32 bits;
 //   int8      vpmaddwd on weights widened to 16 bits.
-// All tiles, tall ones too, round alike: a group is summed in integers, times the input's scale, and then fused with the weight's
-// scale and the sum so far. So what a row gets does not depend on how many others there are.
+// All tiles, tall ones too, round in the same way: a group is summed in integers, multiplied with the input's scale, and then added by a
+// fused multiply-add with the weight's scale. So a row's result does not depend on the number of other rows.
 #include <algorithm>
 #include <type_traits>
 
@@ -16,7 +16,7 @@
 namespace appl {
 namespace {
 
-// Calls body(data, header, side, columns) for each group of the block; `side` is where the inputs' scales and sums are.
+// Calls body(data, header, side, columns) for each group of the block; `side` is the offset of the inputs' scales and sums.
 template <class Body>
 [[gnu::always_inline]] inline void for_groups(const TileArgs& t, Body&& body) {
   const uint8_t *data = t.b, *header = t.header;
@@ -31,7 +31,7 @@ template <class Body>
 
 #if APPL_VNNI
 
-// Sums have 32 bits; the results stay in memory.
+// The general tile: sums have 32 bits; the results stay in memory.
 template <class Type, int Rows, int Panels>
 class AnyTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
@@ -43,8 +43,8 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
   static constexpr bool kIsPacedByMemory = Rows <= 2;
   static constexpr int kUnrolled = kIsPacedByMemory ? Type::kColumns : std::max(32, Type::kColumns);  // columns
 
-  // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. Computed before the products and added
-  // behind them, so that neither waits; of one or two rows group by group, as these wait for memory and gain nothing.
+  // The sums of the rows' inputs times minus the zero point, a vector of rows for each group. They are computed before the products and
+  // added after them, so that neither waits; for one or two rows group by group, as these are memory-bound and would gain nothing.
   class Zeros {
    public:
     explicit Zeros(const TileArgs& t) : t_(t) {
@@ -133,7 +133,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
 
  public:
   static void run(const TileArgs& t) {
-    // The results stay in memory, where the compiler cannot move them: these loops need the registers for sums.
+    // The results stay in memory, because these loops need the registers for sums.
     Results results;
     Results* c = &results;
     asm("" : "+r"(c));
@@ -166,7 +166,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
  protected:
   static const uint8_t* header(const TileArgs& t, int v) { return t.header + size_t(v / kPanelVectors) * t.panel_bytes; }
 
-  // Not inlined: the compiler runs out of registers when it sees what becomes of the sums.
+  // Not inlined: the compiler runs out of registers when it sees the use of the sums.
   [[gnu::noinline]] static void multiply(const TileArgs& t, int columns, Prefetch& ahead, bool is_first, Products& products) {
     Sums sums = {};
     Prefetch prefetch = Prefetch::kGoesOn ? ahead : Prefetch(t);
@@ -213,8 +213,8 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   }
 };
 
-// Tiles of so few sums that results, sums and what they are made of fit the registers together. Nothing passes through memory,
-// and the scaling of one group overlaps with the products of the next. One row runs at the pace of memory only this way.
+// Tiles with so few sums that results, sums and operands fit in the registers together. Nothing goes through memory, and the scaling of
+// one group overlaps with the products of the next. Only in this way does one row run at the speed of memory.
 template <class Type, int Rows, int Panels>
 class StreamTile : IntegerTile<Type, Rows, Panels> {
   using Tile = IntegerTile<Type, Rows, Panels>;

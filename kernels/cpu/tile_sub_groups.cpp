@@ -1,18 +1,18 @@
 // Integer tiles over weights whose groups of 256 columns have sub-groups with small integer factors (GGUF's k-quants).
 //
-// The factor of a sub-group is multiplied into its integer sum, which on AVX2 costs nothing: the instruction that adds 16-bit sums
-// in pairs multiplies them as well. So only 256 columns come to a conversion into f32 and a scale. Of a row and a group:
+// The factor of a sub-group is multiplied into its integer sum, which is free on AVX2: the instruction that adds 16-bit sums in pairs
+// also multiplies them. So there is only one conversion to f32 and one scale for 256 columns. For a row and a group:
 //   sum = sum over sub-groups of factor * sum(u x)              at most 63 * 127 * 256 * 128 = 2.6e8
 //   rest = sum over sub-groups of offset factor * sum(x)        at most 127 * 256 * 128 = 4.2e6
 //   c += rest * input scale * offset                            or without offsets, sum -= zero point * rest
 //   c += sum * input scale * scale
-// Integers are exact in any order, and all tiles, tall ones too, round these alike.
+// Integers are exact in any order, and all tiles, tall ones too, round the last two lines in the same way.
 #include "integer_products.h"
 
 namespace appl {
 namespace {
 
-// Of sub-groups of `Size` columns.
+// The tile for sub-groups of `Size` columns.
 template <class Type, int Size, int Rows, int Panels>
 class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   using Steps = IntegerSteps<Type, Rows, Panels>;
@@ -21,16 +21,16 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   using Prefetch = appl::Prefetch<Panels, ahead_of_integers(Rows, Panels, Type::kSteps, true)>;
   using Factors = Words[kVectors];
   static constexpr int kSubGroups = kMaxActivationGroup / Size, kUnits = Size / Type::kColumns;
-  static constexpr int kUnrolledUnits = APPL_VNNI ? kUnrolledSteps : 1;  // elsewhere the compiler would ask for the lines of all at once
+  static constexpr int kUnrolledUnits = APPL_VNNI ? kUnrolledSteps : 1;  // else the compiler would prefetch for all units at once
 
-  // Where the tile is: the input and the weights of a sub-group, the header of its group, and the sums of the group's inputs.
+  // The tile's place: the input and the weights of a sub-group, the header of its group, and the sums of the group's inputs.
   struct Place {
     const uint8_t *a, *b, *header;
     const int16_t* sub_sum;
   };
 
  public:
-  // Not inlined: each size is a function of its own, whose loops can be looked at.
+  // Not inlined, so that each size is a separate function, whose machine code can be inspected.
   [[gnu::noinline]] static void run(const TileArgs& t) {
     Accumulators<Rows, kVectors> c;
     c.start(t);
@@ -68,7 +68,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
     for (int v = 0; v < kVectors; ++v) pairs[v] = load_factor_pairs(of_panel(t, from, v) + pair * kPanel * 2, v % kPanelVectors);
   }
 
-  // Leaves the input and the weights behind the sub-group.
+  // Multiplies a sub-group, and moves the input and the weights to its end.
   template <int Half>
   [[gnu::always_inline]] static void add_sub_group(const TileArgs& t, const Factors& pairs, Place& at, Prefetch& prefetch, Products& sums) {
     Factors factors;
@@ -80,7 +80,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
     at.b += kUnits * kUnitBytes;
   }
 
-  // Where sums and products do not fit the registers together: without VNNI.
+  // The same if sums and products do not fit in the registers together, which is so without VNNI.
   [[gnu::noinline]] static void multiply_apart(const TileArgs& t, const Factors& factors, const Place& at, Prefetch& prefetch,
                                                Products& sums) {
     multiply(t, factors, at, prefetch, sums);
@@ -107,7 +107,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
       }
   }
 
-  // Of a group, behind its products: of many rows the registers have no room for both, and of few it costs nothing.
+  // Adds a group's rests after its products: for many rows the registers have no room for both, and for few rows it costs nothing.
   [[gnu::always_inline]] static void add_rests(const TileArgs& t, const Place& at, Products& rests) {
     const uint8_t* const from = at.header + (t.has_offset ? t.sub_offset_at : t.sub_scale_at);
     for (int pair = 0; pair < kSubGroups / 2; ++pair) {
@@ -141,7 +141,7 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
   }
 };
 
-// Of sub-groups of 32 columns or, where units of columns allow it, of 16.
+// The tile for sub-groups of 32 columns or, if units of columns allow it, of 16.
 template <class Type, int Rows, int Panels>
 struct TileOfAnySize {
   static void run(const TileArgs& t) {

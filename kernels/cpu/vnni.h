@@ -1,5 +1,5 @@
-// What integer tiles do with VNNI. Instructions are spelled out like multiply_add in simd.h: the sums of a tile take nearly all
-// registers, and the compiler, left to itself, spills them.
+// The VNNI operations of integer tiles. Instructions are spelled out as in multiply_add in simd.h: the sums of a tile take nearly all
+// registers, and the compiler by itself would spill them.
 #pragma once
 
 #include "tile.h"
@@ -24,14 +24,14 @@ inline Ints add_byte_dots(Ints sum, Words a, Words b) {
   return sum;
 }
 
-// A load for each, where the compiler would load a vector and shuffle it.
+// Loads each value separately; the compiler would load a vector and shuffle it.
 inline Ints load_splat(const int32_t* x) {
   Ints result;
   asm("vpbroadcastd %1, %0" : "=v"(result) : "m"(*x));
   return result;
 }
 
-// c += f32(sum) * x * w, where c lies in memory.
+// c += f32(sum) * x * w, with c in memory.
 inline void add_scaled(Floats& c, Ints sum, Floats x, Floats w) {
   asm("vcvtdq2ps %[sum], %[sum]\n\t"
       "vmulps %[x], %[sum], %[sum]\n\t"

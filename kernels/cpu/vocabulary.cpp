@@ -30,7 +30,7 @@ void for_blocks_reaching(const float* logits, int count, float floor, Body&& bod
 
 double mass_of(const Candidate& c, float maximum) { return std::exp(double(c.logit) - double(maximum)); }
 
-// The place of the first candidate, in order, at which the running sum of weight(candidate) reaches `target`.
+// The index of the first candidate at which the running sum of weight(candidate) reaches `target`.
 template <class Weight>
 Cut cut_at(Candidates& candidates, double target, Weight&& weight) {
   sort_in_order(candidates);
@@ -48,7 +48,7 @@ double mass_of_all(const Candidates& candidates, float maximum) {
   return sum;
 }
 
-// What `cut` keeps near the maximum; all of it when `enough` is not satisfied with that.
+// Gathers the tokens that `cut` keeps near the maximum; all that it keeps if these do not satisfy `enough`.
 template <class Enough>
 void gather_enough(const float* logits, int count, float maximum, Cut cut, Candidates& out, Enough&& enough) {
   const float near = maximum - kNearMaximum;
@@ -128,7 +128,7 @@ void sort_in_order(Candidates& candidates) { std::sort(candidates.begin(), candi
 
 Cut keep_first(const float* logits, int count, float maximum, Cut cut, int64_t k, Candidates& scratch) {
   gather_enough(logits, count, maximum, cut, scratch, [k](const Candidates& c) { return int64_t(c.size()) >= k; });
-  if (int64_t(scratch.size()) < k) return cut;  // all that it keeps; with k of them, these may be the near ones alone
+  if (int64_t(scratch.size()) < k) return cut;  // all that it keeps; if there are k of them, they may be only the near ones
   const auto last = scratch.begin() + (k - 1);
   std::nth_element(scratch.begin(), last, scratch.end(), comes_before);
   return {last->logit, last->id};

@@ -1,4 +1,4 @@
-// Searches over one row of logits: the largest, the first so many in order, the smallest set of a given mass.
+// Searches over one row of logits: the largest, the k largest in order, the smallest set of a given mass.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace appl {
 
 struct Extremum {
-  float value;  // minus infinity where there is none
+  float value;  // minus infinity if there is none
   bool has_nan;
 };
 Extremum find_maximum(const float* logits, int count);
@@ -20,7 +20,7 @@ int64_t count_above(const float* logits, int count, float value);
 // sum(exp(logit - maximum)) over logits not below `floor`.
 double sum_of_exponentials(const float* logits, int count, float maximum, float floor);
 
-// An end in the order (logit descending, id ascending): what comes before it, and itself, is kept.
+// A cut in the order (logit descending, id ascending): the token at the cut and all before it are kept.
 struct Cut {
   float logit;
   int id;
@@ -33,13 +33,13 @@ struct Candidate {
 };
 using Candidates = std::vector<Candidate>;
 
-// Keeps exactly the first `k` of what `cut` keeps, or all where there are not so many.
+// Keeps exactly the first `k` tokens that `cut` keeps, or all if there are fewer.
 Cut keep_first(const float* logits, int count, float maximum, Cut cut, int64_t k, Candidates& scratch);
 
-// Keeps the shortest prefix of what `cut` keeps whose share of its mass reaches `p`.
+// Keeps the shortest prefix of the tokens that `cut` keeps whose share of their mass reaches `p`.
 Cut keep_mass(const float* logits, int count, float maximum, Cut cut, float p, Candidates& scratch);
 
-// Collects what `cut` keeps, by id.
+// Collects the tokens that `cut` keeps, by id.
 void gather(const float* logits, int count, Cut cut, Candidates& out);
 void sort_in_order(Candidates& candidates);
 

@@ -18,7 +18,7 @@ float half_or_float(const void* values, bool are_f32, size_t index) {
 
 int element_bits(int layout) { return layout == APPL_INT8 ? 8 : layout == APPL_INT4 ? 4 : layout == APPL_INT5 ? 5 : 6; }
 
-// The zero point that stands for an offset which is always that many scales below zero.
+// The zero point of symmetric weights: it replaces an offset that is always minus this times the scale.
 int centre(int layout) { return 1 << (element_bits(layout) - 1); }
 
 void check_groups(int layout, int columns, int group_size, int sub_group_size) {
@@ -50,8 +50,8 @@ void check(const appl_matrix& m) {
   require(m.sub_scale != nullptr && (m.offset == nullptr || m.sub_offset != nullptr), "sub-groups lack their factors");
 }
 
-// True where every offset is the scale times minus the middle of the codes, as in formats with signed values: the zero point
-// says it for free.
+// Whether every offset is the scale times minus the middle of the codes, as in formats with signed values; then the zero point
+// replaces it for free.
 bool is_symmetric(const appl_matrix& m) {
   if (m.layout < APPL_INT4 || m.offset == nullptr) return false;
   if (m.sub_group_size != 0) {
@@ -66,7 +66,7 @@ bool is_symmetric(const appl_matrix& m) {
   return true;
 }
 
-// The sizes that follow from a form. Everything that a file could claim is checked here.
+// The sizes that follow from a form. Every value of a form, which may come from a file, is checked here.
 appl_weight describe(const appl_packed_form& form) {
   require(form.layout >= APPL_F32 && form.layout <= APPL_INT6, "a weight has an unknown layout");
   require(form.rows > 0 && form.columns > 0, "a weight has no elements");
@@ -96,7 +96,7 @@ appl_weight describe(const appl_packed_form& form) {
   return w;
 }
 
-// T is what moves at once: an element, or for bf16 a pair of columns. `columns` counts whole Ts of a row.
+// T is the unit that is moved: an element, or for bf16 a pair of columns. `columns` counts whole Ts of a row.
 template <class T>
 void pack_dense(const appl_matrix& m, int columns, int panel, uint8_t* to) {
   const int live = std::min(kPanel, m.rows - panel * kPanel);
@@ -117,7 +117,7 @@ void pack_bf16(const appl_matrix& m, int panel, uint8_t* to) {
   for (int lane = 0; lane < live; ++lane) out[lane * 2] = last[size_t(lane) * size_t(m.columns)];
 }
 
-// The factors of one row's sub-groups, two beside each other.
+// Packs the factors of one row's sub-groups, two next to each other.
 void pack_factors(const int8_t* factors, int count, int lane, uint8_t* to) {
   for (int i = 0; i < count; i += 2) std::memcpy(to + (i / 2 * kPanel + lane) * 2, factors + i, 2);
 }
@@ -234,7 +234,7 @@ appl_weight* reserve(appl_pool& pool, const appl_packed_form& form) {
 void fill(appl_weight& w, int first_row, const appl_matrix& m) {
   appl_packed_form form = form_of(m, w.rows), whole = form_of(w);
   if (!w.has_offset && form.has_offset) throw Error(APPL_UNSUPPORTED, "these rows need offsets, and the weight has none");
-  form.has_offset = whole.has_offset;  // rows that could do without theirs keep them
+  form.has_offset = whole.has_offset;  // rows that do not need offsets keep them too
   form.zero_point = whole.zero_point;
   form.bytes = whole.bytes;
   require(std::memcmp(&form, &whole, sizeof(form)) == 0, "these rows have another form than their weight");

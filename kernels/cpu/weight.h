@@ -1,14 +1,14 @@
-// Packed weights. One layout a weight type serves every batch size and every level.
+// Packed weights. One layout for each weight type serves every batch size and every level.
 //
-// Rows are taken sixteen at a time: a panel. Inside a panel the columns follow each other, each with its sixteen rows:
+// Sixteen rows are a panel. Inside a panel the columns follow each other, each with its sixteen rows:
 //   f32, f16   [K][16]
 //   bf16       [K / 2][16][2]             pairs, for vdpbf16ps; elsewhere a shift and a mask widen them
 //   int8       [K / G]( header, [G / 4][16][4] )   bytes q + 128
 //   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
 //   int5       [K / G]( header, [G / 32][5][16][4] )   a line of fifth bits, then nibbles as in int4; see planes.h
 //   int6       [K / G]( header, [G / 16][3][16][4] )   a line of fifth and sixth bits, then nibbles
-// A header has the sixteen scales of the group, then the sixteen offsets where they are stored; where a group has sub-groups,
-// their int8 factors follow, [sub-groups / 2][16][2], and those of the offsets. K is padded with zeros
+// A header has the sixteen scales of the group, then the sixteen offsets if they are stored; if a group has sub-groups, their
+// int8 factors follow, [sub-groups / 2][16][2], and those of the offsets. K is padded with zeros
 // to a multiple of 2 (bf16) or 8 (per-channel int8, int4), N to a multiple of 16.
 #pragma once
 
@@ -26,8 +26,8 @@ struct appl_weight {
   int num_panels;
   size_t panel_bytes;
 
-  // Quantized layouts only. An element is (q - zero_point) * scale, plus the offset where stored; where groups have sub-groups,
-  // scale and offset are each times the sub-group's own factor.
+  // For quantized layouts only. An element is (q - zero_point) * scale, plus the offset if it is stored; if groups have sub-groups,
+  // scale and offset are each multiplied with the sub-group's factor.
   int group_size = 0;  // in padded columns
   int sub_group_size = 0;
   int num_groups = 0;
@@ -35,9 +35,9 @@ struct appl_weight {
   bool scales_are_f32 = false;
   bool has_offset = false;
   size_t header_bytes = 0;
-  size_t block_bytes = 0;  // header and data of a group
+  size_t block_bytes = 0;  // of header and data of a group
 
-  uint8_t* data = nullptr;  // in the pool's store, which frees it; or adopted, and then never written
+  uint8_t* data = nullptr;  // in the pool's store, which frees it; or adopted, and then read-only
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout >= APPL_INT8; }
@@ -51,19 +51,19 @@ namespace appl {
 
 appl_weight* pack(appl_pool& pool, const appl_matrix& matrix);
 
-// A weight of this form with zeroed panels, and the packing of some of its rows: [first_row, first_row + rows.rows).
+// Makes a weight of this form with zeroed panels; and packs some of its rows, [first_row, first_row + rows.rows).
 appl_weight* reserve(appl_pool& pool, const appl_packed_form& form);
 void fill(appl_weight& weight, int first_row, const appl_matrix& rows);
 
-// The form that `rows`, taken alone, would be packed in; `num_rows` rows in all.
+// The form in which `rows` alone would be packed, in a matrix of `num_rows` rows.
 appl_packed_form form_of(const appl_matrix& rows, int num_rows);
 appl_packed_form form_of(const appl_weight& weight);
 
-// A weight over panels that lie packed already. They are borrowed.
+// Makes a weight over panels that are packed already. They are borrowed.
 appl_weight* adopt(const appl_packed_form& form, const void* data);
 
-// A digest of bytes that tells damaged ones from whole ones (it does not resist intent), at the speed of memory. Without
-// a pool it works on the calling thread.
+// A checksum that detects damaged bytes (but no deliberate change), at the speed of memory. Without a pool it runs on the calling
+// thread.
 uint64_t checksum(appl_pool* pool, const void* data, size_t bytes);
 
 // Dequantizes row `row` into out[0 .. columns), times `scale`.

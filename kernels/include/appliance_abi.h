@@ -1,9 +1,9 @@
 /* The C ABI of the native kernel libraries: plain structs, no torch, no Python, no C++.
  *
- * One library a processor level is built from the same sources; each exports exactly the functions below. Every size is
- * checked when a weight is packed and when a program is created; a step is checked for bounds and then runs whole.
- * A function that returns int32_t returns an appl_status; appl_last_error() then has a sentence about it. A program, the
- * weights and the pool it was created with are used by one thread at a time; the library keeps no other state.
+ * One library is built for each processor level, from the same sources; each exports exactly the functions below. Every size
+ * is checked when a weight is packed and when a program is created; the bounds of a step are checked before it runs.
+ * A function that returns int32_t returns an appl_status; appl_last_error() then has a sentence about it. Only one thread at
+ * a time may use a program, its weights and its pool; the library has no other state.
  */
 #ifndef APPLIANCE_ABI_H
 #define APPLIANCE_ABI_H
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define APPL_PACKED_VERSION 1 /* raised when the panels of any weight change */
+#define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
 #define APPL_ABI_VERSION 10
 #define APPL_EXPORT __attribute__((visibility("default")))
 
@@ -55,7 +55,7 @@ typedef struct appl_weight appl_weight;
 typedef struct appl_screen appl_screen;
 typedef struct appl_program appl_program;
 
-/* A weight as its checkpoint translator left it, row-major; see appliance.kernels.layout.CanonicalWeight. */
+/* A canonical weight from its translator, row-major; see appliance.kernels.layout.CanonicalWeight. */
 typedef struct {
   int32_t layout; /* appl_layout */
   int32_t rows;
@@ -66,19 +66,19 @@ typedef struct {
   const void* data;
   const void* scale;
   const void* offset;       /* NULL for none */
-  const int8_t* sub_scale;  /* of each sub-group: times the group's scale */
-  const int8_t* sub_offset; /* times the group's offset */
+  const int8_t* sub_scale;  /* of each sub-group: a factor of the group's scale */
+  const int8_t* sub_offset; /* a factor of the group's offset */
 } appl_matrix;
 
-/* How a weight is packed: all that it takes to use panels that were packed before. */
+/* The form of a packed weight: all that is needed to use panels that were packed before. */
 typedef struct {
   int32_t layout, rows, columns;
   int32_t group_size; /* as in appl_matrix */
   int32_t scales_are_f32;
-  int32_t has_offset; /* stored; an offset of -8 (int4), -16 (int5) or -32 (int6) scales is not */
+  int32_t has_offset; /* offsets are stored; an offset of -8 (int4), -16 (int5) or -32 (int6) times the scale is not */
   int32_t zero_point;
   int32_t sub_group_size; /* as in appl_matrix */
-  uint64_t bytes;         /* of all panels; filled in, and checked where panels are given */
+  uint64_t bytes;         /* of all panels; an output, and checked if panels are given */
 } appl_packed_form;
 
 /* Columns of an activation buffer: row r starts at data + r * stride. */
@@ -90,7 +90,7 @@ typedef struct {
   int32_t reserved;
 } appl_span;
 
-/* Absent spans and vectors have data NULL. Vectors and rope tables are borrowed and stay alive with the program. */
+/* Absent spans and vectors have data NULL. Vectors and rope tables are borrowed and must live as long as the program. */
 typedef struct {
   const appl_weight* table;
   const appl_weight* position_table;
@@ -104,7 +104,7 @@ typedef struct { /* RMS and layer norm */
   const float* weight;
   const float* bias;
   float eps;
-  int32_t for_linear; /* nobody reads `out` but the Linear behind: it need not be written */
+  int32_t for_linear; /* only the next Linear reads `out`: it need not be written */
 } appl_norm;
 
 typedef struct {
@@ -133,7 +133,7 @@ typedef struct {
 typedef struct {
   appl_span gate, up, out;
   int32_t activation;
-  int32_t from_linear; /* the operator before is a Linear without bias that writes gate and up, and nobody else reads these */
+  int32_t from_linear; /* the operator before is a Linear without bias that writes gate and up, and no other operator reads these */
   int32_t for_linear;  /* as in appl_norm */
   int32_t reserved;
 } appl_gated;
@@ -148,7 +148,7 @@ typedef struct {
 
 typedef struct {
   appl_span k, v;
-  int32_t cache; /* its number among the program's */
+  int32_t cache; /* the index of a cache of the program */
   int32_t reserved;
 } appl_kv_write;
 
@@ -235,12 +235,12 @@ typedef struct {
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
-  const int32_t* num_largest;     /* of each row's logits so many count, 0 for all: the others may be any that are less; NULL: all */
+  const int32_t* num_largest;     /* so many largest logits of each row are exact, 0 for all; others may be any smaller ones; NULL: all */
   int32_t past_rows, past_stride; /* of past_table */
-  const int32_t *past_table, *past_row, *num_past; /* tokens that are not among num_largest; NULL: none */
+  const int32_t *past_table, *past_row, *num_past; /* tokens that do not count in num_largest; NULL: none */
 } appl_step;
 
-/* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL where no row wants log-probabilities. */
+/* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL if no row requests log-probabilities. */
 typedef struct {
   int32_t num_rows, vocab_size, logits_stride, token_table_stride, mask_stride, logprobs_stride;
   int32_t raw_logprobs; /* of the logits as given, else of the processed ones */
@@ -262,37 +262,37 @@ APPL_EXPORT int32_t appl_abi_version(void);
 APPL_EXPORT const char* appl_level(void);
 APPL_EXPORT const char* appl_last_error(void); /* of the calling thread */
 
-/* A pool of num_threads threads, the calling one among them. Idle threads sleep. */
+/* Creates a pool of num_threads threads, including the calling one. Idle threads sleep. */
 APPL_EXPORT int32_t appl_pool_create(int32_t num_threads, appl_pool** pool);
 APPL_EXPORT void appl_pool_destroy(appl_pool* pool);
 
-/* The packed copy lies in the pool's memory, which is freed with the pool. */
+/* Packs a matrix into the pool's memory, which is freed with the pool. */
 APPL_EXPORT int32_t appl_weight_pack(appl_pool* pool, const appl_matrix* matrix, appl_weight** weight);
 APPL_EXPORT void appl_weight_destroy(appl_weight* weight);
 APPL_EXPORT uint64_t appl_weight_bytes(const appl_weight* weight);
 
-/* The same in pieces: `form_of` says how some rows of a matrix of num_rows are packed, `reserve` makes room, and `fill`
- * packs rows from first_row on, both multiples of 16 but at the end; pieces may be filled by several threads at once.
- * APPL_UNSUPPORTED: the rows need offsets, and the form has none. */
+/* Packs in pieces: `form_of` gives the form of some rows of a matrix of num_rows, `reserve` allocates, and `fill` packs
+ * rows from first_row on. Both counts are multiples of 16 except at the end; several threads may fill pieces at once.
+ * APPL_UNSUPPORTED: the rows need offsets, but the form has none. */
 APPL_EXPORT int32_t appl_weight_form_of(const appl_matrix* rows, int32_t num_rows, appl_packed_form* form);
 APPL_EXPORT int32_t appl_weight_reserve(appl_pool* pool, const appl_packed_form* form, appl_weight** weight);
 APPL_EXPORT int32_t appl_weight_fill(appl_weight* weight, int32_t first_row, const appl_matrix* rows);
 
-/* An int8 copy of a dense weight, or of int8 one of six bits, in the pool's memory, which tells where its largest products with an
- * input may be. It is used for so many rows at most. */
+/* Creates a screen in the pool's memory: an int8 copy of a dense weight, or a six-bit copy of an int8 one, which shows where the
+ * largest products with an input may be. appl_screen_most_rows gives the largest number of rows for which it is used. */
 APPL_EXPORT int32_t appl_screen_create(appl_pool* pool, const appl_weight* weight, appl_screen** screen);
 APPL_EXPORT void appl_screen_destroy(appl_screen* screen);
 APPL_EXPORT uint64_t appl_screen_bytes(const appl_screen* screen);
 APPL_EXPORT int32_t appl_screen_most_rows(const appl_screen* screen);
 
-/* What is in a file and comes back: form and panels of a weight, and a weight over such panels, which are borrowed, only
- * read, and aligned to 64 bytes. Panels of another packed version mean something else. */
+/* For files of packed weights: the form and the panels of a weight, and a weight over such panels, which are borrowed,
+ * read-only, and aligned to 64 bytes. Panels of another packed version are not compatible. */
 APPL_EXPORT int32_t appl_packed_version(void);
 APPL_EXPORT void appl_weight_form(const appl_weight* weight, appl_packed_form* form);
 APPL_EXPORT const void* appl_weight_panels(const appl_weight* weight);
 APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* panels, appl_weight** weight);
 
-/* Tells damaged bytes from whole ones, at the speed of memory; it does not resist intent. pool NULL: this thread alone. */
+/* A checksum that detects damage, but no deliberate change, at the speed of memory. pool NULL: on this thread alone. */
 APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
 
 /* Bytes of the keys (or the values) of one cache. */
@@ -303,27 +303,26 @@ APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* op
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
-/* Begins a step on another thread of the pool and returns. The step and its arrays are borrowed, and neither the program nor its pool
- * is called for anything else, until it is finished (the caller helps) or cancelled (it ends behind the operator that runs, and nobody
- * may rely on what it wrote). A pool of one thread runs it when it is finished. */
+/* Begins a step on another thread of the pool and returns. The step and its arrays are borrowed, and the program and its pool must not
+ * be called for anything else, until the step is finished (the caller helps) or cancelled (it ends after the operator that runs, and
+ * what it wrote is undefined). A pool of one thread runs the step when it is finished. */
 APPL_EXPORT int32_t appl_program_start(appl_program* program, const appl_step* step);
 APPL_EXPORT int32_t appl_program_finish(appl_program* program);
 APPL_EXPORT void appl_program_cancel(appl_program* program);
-/* From the next step on, the seconds that operator i runs are added to seconds[i]; NULL ends it, and costs nothing. */
+/* From the next step on, adds the seconds of operator i to seconds[i]; NULL ends that, and then costs nothing. */
 APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);
-/* Keys that the last step read once for several decodes: how many more these would have read by themselves, in each layer that sees
- * all keys. */
+/* The keys that cascade attention saved in the last step, in each layer with full attention: it read a prefix once for several decodes. */
 APPL_EXPORT uint64_t appl_program_shared_keys(const appl_program* program);
 /* pairs: source and destination blocks, num_pairs times. */
 APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs);
 
 APPL_EXPORT int32_t appl_sample(appl_pool* pool, const appl_sampling* sampling);
 
-/* Probes, repeated for so many seconds. Bytes a second over a buffer; operations (2 a multiply-add) a second of the products that
- * the level's tiles of a layout are made of, in registers. */
+/* Probes, repeated for the given seconds: bytes per second read from a buffer; operations per second (2 per multiply-add), in
+ * registers, of the products that the level's tiles of a layout use. */
 typedef struct appl_rates {
-  double best; /* of one repetition: what the machine can */
-  double mean; /* of all: what it gave */
+  double best; /* of one repetition: the machine's limit */
+  double mean; /* of all repetitions: its actual rate */
 } appl_rates;
 APPL_EXPORT int32_t appl_measure_read(appl_pool* pool, uint64_t buffer_bytes, double seconds, appl_rates* bytes_per_second);
 APPL_EXPORT int32_t appl_measure_peak(appl_pool* pool, int32_t layout, double seconds, appl_rates* operations_per_second);
