@@ -19,11 +19,18 @@ ARCHITECTURES: Final = {
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen2moe": ("Qwen2MoeForCausalLM", "qwen2_moe"),
+    "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
+    "dots1": ("Dots1ForCausalLM", "dots1"),
+    "glm4moe": ("Glm4MoeForCausalLM", "glm4_moe"),
+    "ernie4_5-moe": ("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"),
     "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
     "phi3": ("Phi3ForCausalLM", "phi3"),
     "gpt2": ("GPT2LMHeadModel", "gpt2"),
 }
+_WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
+_MIXTURES: Final = ("llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe")
 CONVENTIONS: Final = {
     "llama": StoredConventions(interleaved_heads=True),
     "gemma2": StoredConventions(norm_includes_one=True),
@@ -44,6 +51,16 @@ _KEYS: Final = {
     "final_logit_softcapping": "final_logit_softcapping",
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_count": "n_shared_experts",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "nextn_predict_layers": "num_nextn_predict_layers",
 }
 _OTHER_NUMBERS: Final = (
     "attention.scale",
@@ -53,7 +70,8 @@ _OTHER_NUMBERS: Final = (
     "rope.scaling.original_context_length",
 )
 # If a file has these, the computation differs in ways that no family here can express.
-_REFUSED: Final = ("expert_count", "attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
+_REFUSED: Final = ("attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
+_SIGMOID: Final = 2  # llama.cpp's number of the gating function
 _GEMMA2_27B_LAYERS: Final = 46
 _GEMMA3_27B_LAYERS: Final = 62
 
@@ -70,8 +88,9 @@ def gguf_architecture(file: GgufFile) -> str:
 def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
     """Returns the Hugging Face config equivalent to the metadata. `tensors` are those of all shards."""
     architecture = gguf_architecture(file)
-    class_name, model_type = ARCHITECTURES[architecture]
     values = _architecture_values(file, architecture)
+    has_experts = bool(values.get("expert_count"))
+    class_name, model_type = (_WITH_EXPERTS if has_experts else {}).get(architecture, ARCHITECTURES[architecture])
     config: dict[str, Any] = {"architectures": [class_name], "model_type": model_type}
     config |= {name: values[key] for key, name in _KEYS.items() if key in values}
     config["vocab_size"] = _vocab_size(file, tensors)
@@ -83,6 +102,8 @@ def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
     config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(values, tensors)) else {}
     if special := _SPECIAL.get(architecture):
         special(config, values)
+    if architecture == "glm4moe":
+        config["use_qk_norm"] = any(name.endswith("attn_q_norm.weight") for name in tensors)
     if any(name.endswith("attn_q.bias") for name in tensors):
         config["attention_bias"] = True
         config["attention_out_bias"] = any(name.endswith("attn_output.bias") for name in tensors)
@@ -104,7 +125,7 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
     for key in (*_KEYS, *_OTHER_NUMBERS):
         if key in values and not _is_sane_number(values[key]):
             raise CheckpointError(file.path.name, f"{prefix}{key} is {values[key]!r}; a number is expected")
-    for key in _REFUSED:
+    for key in _REFUSED if architecture in _MIXTURES else (*_REFUSED, "expert_count"):
         if values.get(key):
             raise CheckpointError(
                 file.path.name, f"{prefix}{key} = {values[key]} is not in this version for GGUF files"
@@ -191,6 +212,41 @@ def _no_window(config: dict[str, Any], values: dict[str, Any]) -> None:
     config.setdefault("sliding_window", None)
 
 
+def _qwen2moe(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """Older files leave out the experts' width: llama.cpp shares the feed-forward's out among those that are chosen."""
+    config["use_sliding_window"] = False
+    width, chosen = config.get("intermediate_size", 0), config.get("num_experts_per_tok") or 1
+    config.setdefault("moe_intermediate_size", width // chosen)
+    config.setdefault("shared_expert_intermediate_size", width)
+    config["norm_topk_prob"] = False
+
+
+def _qwen3moe(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["use_sliding_window"] = False
+    config["norm_topk_prob"] = True
+
+
+def _deepseek_routing(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["norm_topk_prob"] = bool(values.get("expert_weights_norm", False))
+    config["sliding_window"] = None
+    if not config.get("routed_scaling_factor"):
+        config.pop("routed_scaling_factor", None)
+    if values.get("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise CheckpointError("GGUF", f"expert_gating_func is {values['expert_gating_func']}; {_SIGMOID} is expected")
+
+
+def _glm4moe(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """Blocks that draft tokens are counted among the layers. Head norms are there or not."""
+    _deepseek_routing(config, values)
+    config["num_hidden_layers"] = config.get("num_hidden_layers", 0) - config.get("num_nextn_predict_layers", 0)
+
+
+def _ernie(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["moe_num_shared_experts"] = config.pop("n_shared_experts", 0)
+    config["moe_layer_start_index"] = config.pop("first_k_dense_replace", 0)
+    config["moe_layer_interval"] = values.get("interleave_moe_layer_step", 1)
+
+
 def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
     scale = values.get("attention.scale")
     if scale:  # it is the factor of the scores; transformers has x where the factor is x ** -1/2
@@ -208,6 +264,11 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "phi3": _no_window,
     "qwen2": _qwen2,
     "qwen3": _qwen2,
+    "qwen2moe": _qwen2moe,
+    "qwen3moe": _qwen3moe,
+    "dots1": _deepseek_routing,
+    "glm4moe": _glm4moe,
+    "ernie4_5-moe": _ernie,
 }
 
 

@@ -11,7 +11,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.gguf import GgufFile, open_gguf
 from appliance.checkpoint.gguf_config import CONVENTIONS, StoredTensors, gguf_architecture, translate_config
-from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name
+from appliance.checkpoint.gguf_names import ROPE_FACTORS, ROW_VECTORS, hugging_face_name, layer_of
 from appliance.checkpoint.gguf_values import LazyArray, MetadataValue
 from appliance.checkpoint.storage import is_plain_type
 from appliance.checkpoint.token_ids import TokenIds
@@ -56,8 +56,8 @@ def _facts(files: list[GgufFile]) -> ModelFacts:
         if name in stored:
             file, tensor = stored[name]
             digest.update(file.read(tensor))
-    tensors = _translate(first, architecture, stored)
     geometry = derive_geometry(normalize_config(config))
+    tensors = _translate(first, architecture, geometry.num_layers, stored)
     return ModelFacts(
         root=str(first.path),
         format="gguf",
@@ -97,11 +97,14 @@ def _stored_tensors(files: list[GgufFile]) -> StoredTensors:
     return stored
 
 
-def _translate(first: GgufFile, architecture: str, stored: StoredTensors) -> tuple[TensorFacts, ...]:
+def _translate(first: GgufFile, architecture: str, num_layers: int, stored: StoredTensors) -> tuple[TensorFacts, ...]:
+    """Returns the tensors of `num_layers` layers under their Hugging Face names."""
     tensors = []
     for name, (file, tensor) in stored.items():
         if name in ROPE_FACTORS:
             continue
+        if (layer := layer_of(name)) is not None and layer >= num_layers:
+            continue  # it drafts tokens for speculation
         translated = hugging_face_name(architecture, name)
         if translated is None:
             raise CheckpointError(
@@ -111,7 +114,7 @@ def _translate(first: GgufFile, architecture: str, stored: StoredTensors) -> tup
             TensorFacts(
                 name=translated,
                 stored_name=name,
-                shape=tensor.shape,
+                shape=(1, *tensor.shape) if name.endswith(ROW_VECTORS) else tensor.shape,
                 storage=tensor.storage,
                 file=file.path.name,
                 offset_bytes=tensor.offset_bytes,

@@ -28,6 +28,29 @@ _GATED: Final = {
     "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
 }
 _LLAMA: Final = _MODEL | _ATTENTION | _GATED | {"blk.{n}.ffn_norm": "model.layers.{n}.post_attention_layernorm"}
+_EXPERTS: Final = {
+    "blk.{n}.ffn_gate_inp": "model.layers.{n}.mlp.gate",
+    "blk.{n}.ffn_gate_exps": "model.layers.{n}.mlp.experts.gate_proj",
+    "blk.{n}.ffn_up_exps": "model.layers.{n}.mlp.experts.up_proj",
+    "blk.{n}.ffn_down_exps": "model.layers.{n}.mlp.experts.down_proj",
+}
+_SHARED_EXPERTS: Final = {
+    "blk.{n}.ffn_gate_shexp": "model.layers.{n}.mlp.shared_experts.gate_proj",
+    "blk.{n}.ffn_up_shexp": "model.layers.{n}.mlp.shared_experts.up_proj",
+    "blk.{n}.ffn_down_shexp": "model.layers.{n}.mlp.shared_experts.down_proj",
+}
+_GATED_SHARED_EXPERT: Final = {
+    "blk.{n}.ffn_gate_inp_shexp": "model.layers.{n}.mlp.shared_expert_gate",
+    "blk.{n}.ffn_gate_shexp": "model.layers.{n}.mlp.shared_expert.gate_proj",
+    "blk.{n}.ffn_up_shexp": "model.layers.{n}.mlp.shared_expert.up_proj",
+    "blk.{n}.ffn_down_shexp": "model.layers.{n}.mlp.shared_expert.down_proj",
+}
+_MIXTRAL: Final = {
+    "blk.{n}.ffn_gate_inp": "model.layers.{n}.block_sparse_moe.gate",
+    "blk.{n}.ffn_gate_exps": "model.layers.{n}.block_sparse_moe.experts.w1",
+    "blk.{n}.ffn_up_exps": "model.layers.{n}.block_sparse_moe.experts.w3",
+    "blk.{n}.ffn_down_exps": "model.layers.{n}.block_sparse_moe.experts.w2",
+}
 _GEMMA2: Final = (
     _MODEL
     | _ATTENTION
@@ -59,14 +82,31 @@ _GPT2: Final = {
     "blk.{n}.ffn_down": "transformer.h.{n}.mlp.c_proj",
 }
 NAMES: Final[dict[str, dict[str, str]]] = {
-    "llama": _LLAMA,
+    "llama": _LLAMA | _MIXTRAL,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA | _HEAD_NORMS,
+    "qwen2moe": _LLAMA | _EXPERTS | _GATED_SHARED_EXPERT,
+    "qwen3moe": _LLAMA | _HEAD_NORMS | _EXPERTS,
+    "dots1": _LLAMA | _HEAD_NORMS | _EXPERTS | _SHARED_EXPERTS,
+    "glm4moe": _LLAMA
+    | _HEAD_NORMS
+    | _EXPERTS
+    | _SHARED_EXPERTS
+    | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
+    "ernie4_5-moe": _LLAMA | _EXPERTS | _SHARED_EXPERTS,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2 | _HEAD_NORMS,
     "phi3": _PHI3,
     "gpt2": _GPT2,
 }
+# Tensors that are no module's weight: the Hugging Face name is the whole name.
+_CORRECTIONS: Final = {
+    "dots1": "model.layers.{n}.mlp.gate.e_score_correction_bias",
+    "glm4moe": "model.layers.{n}.mlp.gate.e_score_correction_bias",
+    "ernie4_5-moe": "model.layers.{n}.mlp.moe_statics.e_score_correction_bias",
+}
+# Matrices of one row, which files have as vectors.
+ROW_VECTORS: Final = ("ffn_gate_inp_shexp.weight",)
 # These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -80,5 +120,13 @@ def hugging_face_name(architecture: str, stored: str) -> str | None:
         return None
     match = _LAYER.match(base)
     pattern = _LAYER.sub("blk.{n}.", base) if match else base
+    if match and pattern == "blk.{n}.exp_probs_b" and architecture in _CORRECTIONS:
+        return _CORRECTIONS[architecture].replace("{n}", match.group(1))
     name = NAMES[architecture].get(pattern)
     return None if name is None else f"{name.replace('{n}', match.group(1) if match else '')}.{suffix}"
+
+
+def layer_of(stored: str) -> int | None:
+    """Returns the layer of a GGUF tensor; None if it belongs to no layer."""
+    match = _LAYER.match(stored)
+    return int(match.group(1)) if match else None

@@ -21,7 +21,8 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         routing=RoutingSpec("softmax", correction=True, renormalize=True),
         shared=FeedForwardSpec(num_shared * config.moe_intermediate_size, activation) if num_shared else None,
     )
-    modules = ExpertModules(correction="mlp.moe_statics.e_score_correction_bias", correction_is_row=True)
+    is_row = facts.format == "safetensors"  # [1, experts]; GGUF files have a vector
+    modules = ExpertModules(correction="mlp.moe_statics.e_score_correction_bias", correction_is_row=is_row)
     decoder = llama_decoder(model, mixture=Mixture.of(model, spec, modules, _sparse_layers(model)))
     return replace(
         decoder,

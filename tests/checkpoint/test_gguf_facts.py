@@ -211,7 +211,7 @@ def test_block_types_make_it_quantized(tmp_path: Path) -> None:
     ("architecture", "change", "tensors", "words"),
     [
         ("rwkv6", {}, {}, "'rwkv6' is not in this version"),
-        ("llama", {"llama.expert_count": 8}, {}, "expert_count = 8 is not in this version"),
+        ("qwen2", {"qwen2.expert_count": 8}, {}, "expert_count = 8 is not in this version"),
         ("llama", {"llama.attention.head_count_kv": [2, 1]}, {}, "differs between layers"),
         ("llama", {}, {"blk.0.mystery.weight": np.zeros(4, np.float32)}, "blk.0.mystery.weight"),
         ("llama", {"llama.block_count": 0}, {}, "num_hidden_layers is 0"),

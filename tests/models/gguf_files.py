@@ -4,7 +4,7 @@ The gguf package quantizes only the plain block types. Tensors of k-quants are r
 instead; either way `dequantized` holds what the file says, for the oracle to compute with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,14 @@ from tests.models.tiny import randomize
 GgmlType = gguf.GGMLQuantizationType
 KindOf = Callable[[str], GgmlType]  # of a matrix, by its GGUF name
 
+ARCHITECTURES = {
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "glm4_moe": "glm4moe",
+    "ernie4_5_moe": "ernie4_5-moe",
+}  # of families whose names differ
+_PLAIN = ("position", "ffn_gate_inp", "exp_probs_b")  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma2", "gemma3")
 _SCALE_BYTES = {
     "Q2_K": (80, 82, 1.5),
@@ -45,14 +53,14 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
     number = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[architecture]
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     state = model.state_dict()
-    for name, tensor in state.items():
+    for name, tensor in _stored_parts(state):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert stored_name is not None, name
+        stored_name = _stored_name(names, name)
         values = _to_stored(config, architecture, name, tensor.numpy())
-        kind = kind_of(stored_name) if values.ndim == 2 and "position" not in stored_name else GgmlType.F32
-        raw = quantize(values, kind)
+        is_plain = values.ndim == 1 or any(part in stored_name for part in _PLAIN)
+        kind = GgmlType.F32 if is_plain else kind_of(stored_name)
+        raw = quantize(values.squeeze() if is_plain else values, kind)
         writer.add_tensor(stored_name, raw, raw_dtype=kind)
         exact = gguf.quants.dequantize(raw, kind).reshape(values.shape)
         tensor.copy_(torch.from_numpy(_from_stored(config, architecture, name, exact).copy()))
@@ -65,8 +73,31 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
     return GgufFile(path, model.eval())
 
 
+def _stored_parts(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors, with the joined stack of gates and ups as the two that files have."""
+    for name, tensor in state.items():
+        if name.endswith("experts.gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1), strict=True):
+                yield name.replace("gate_up_proj", f"{part}.weight"), half
+        elif name.endswith("experts.down_proj"):
+            yield f"{name}.weight", tensor
+        else:
+            yield name, tensor
+
+
+def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
+    if name.endswith("e_score_correction_bias"):
+        return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
+    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    assert found is not None, name
+    return found
+
+
 def quantize(values: np.ndarray, kind: GgmlType) -> np.ndarray:
-    """Bytes (or elements) of `values`; random blocks of their spread for k-quants."""
+    """Bytes (or elements) of `values`; random blocks of their spread for k-quants. A stack is a matrix of all rows."""
+    if values.ndim == 3:
+        rows = quantize(values.reshape(-1, values.shape[2]), kind)
+        return rows.reshape(*values.shape[:2], -1)
     if kind.name not in _SCALE_BYTES:
         return gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind)
     scale_at, minimum_at, ratio = _SCALE_BYTES[kind.name]
@@ -131,13 +162,37 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_value_length(head_dim)
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     writer.add_rope_freq_base(rope["rope_theta"])
-    if architecture in ("llama", "phi3"):
+    if getattr(config, "num_experts_per_tok", None):
+        _write_experts(writer, config)
+    if architecture in ("llama", "phi3", "glm4moe"):
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     if architecture in _NORM_PLUS_ONE:
         writer.add_sliding_window(config.sliding_window)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    numbers = {
+        "moe_intermediate_size": writer.add_expert_feed_forward_length,
+        "shared_expert_intermediate_size": writer.add_expert_shared_feed_forward_length,
+        "n_shared_experts": writer.add_expert_shared_count,
+        "moe_num_shared_experts": writer.add_expert_shared_count,
+        "routed_scaling_factor": writer.add_expert_weights_scale,
+        "first_k_dense_replace": writer.add_leading_dense_block_count,
+        "moe_layer_start_index": writer.add_leading_dense_block_count,
+        "n_group": writer.add_expert_group_count,
+        "topk_group": writer.add_expert_group_used_count,
+    }
+    for name, add in numbers.items():
+        if getattr(config, name, None) is not None:
+            add(getattr(config, name))
+    if hasattr(config, "routed_scaling_factor"):
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _write_rope_factors(writer: gguf.GGUFWriter, config: Any, model: torch.nn.Module) -> None:

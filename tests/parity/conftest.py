@@ -14,7 +14,7 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import KERNEL_SET_NAMES, load_kernel_set
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
-from tests.models.gguf_files import GgufFile, KindOf, write_gguf
+from tests.models.gguf_files import ARCHITECTURES, GgufFile, KindOf, write_gguf
 from tests.models.tiny import FAMILIES, VARIANTS, make_tiny
 
 Write = Callable[[str, str, KindOf], GgufFile]
@@ -78,10 +78,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
     def write(name: str, label: str, kind_of: KindOf) -> GgufFile:
         if (name, label) not in made:
             path = tmp_path_factory.mktemp("gguf") / f"{name}-{label}.gguf"
-            made[name, label] = write_gguf(wide_config(name), name.split("-", maxsplit=1)[0], path, kind_of)
+            made[name, label] = write_gguf(wide_config(name), _architecture(name), path, kind_of)
         return made[name, label]
 
     return write
+
+
+def _architecture(name: str) -> str:
+    family = name.split("-", maxsplit=1)[0]
+    return ARCHITECTURES.get(family, family)
 
 
 def wide_config(name: str) -> transformers.PretrainedConfig:
@@ -94,6 +99,9 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
     elif name == "phi3":
         wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
+    elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe"):
+        wide |= {"moe_intermediate_size": 256}
+        wide |= {"sliding_window": None} if name == "dots1" else {}  # llama.cpp has no window for it
     elif name == "qwen3":
         wide |= {"head_dim": 64, "attention_bias": False}
     return replace(tiny, values={**tiny.values, **wide}).config()

@@ -53,6 +53,17 @@ def test_every_family_from_gguf(name: str, written: Write, kernel_set: KernelSet
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
 
 
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_K", "Q6_K", "F16"])
+def test_stacks_of_experts_of_every_kind_of_block(kind: str, written: Write, kernel_set: KernelSet) -> None:
+    file = written("mixtral", kind, lambda _: GgmlType[kind])
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
+def test_gates_and_ups_of_experts_stored_unlike(written: Write, kernel_set: KernelSet) -> None:
+    file = written("mixtral", "mixed", lambda name: GgmlType.Q8_0 if "ffn_up" in name else GgmlType.Q5_0)
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
 def test_llama3_scaling_from_rope_freqs(written: Write, kernel_set: KernelSet) -> None:
     file = written("llama-llama3", "F32", lambda _: GgmlType.F32)
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
