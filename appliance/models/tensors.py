@@ -16,9 +16,11 @@ def tensor_problems(described: Described, facts: ModelFacts) -> Iterator[Problem
     spec, stored = described.spec, {tensor.name: tensor for tensor in facts.tensors}
     wanted = dict.fromkeys(source.tensor for source in spec.weights.values())
     missing = [name for name in wanted if name not in stored]
-    yield from _problem("the checkpoint lacks", missing, "is the download complete?")
     unread = [name for name in stored if name not in wanted and not is_ignored(name, spec)]
-    yield from _problem("no part of the model reads", unread, "does the architecture in config.json match the weights?")
+    mismatch = "does the architecture in config.json match the weights?"
+    incomplete = f"other tensors are in their place: {mismatch}" if unread else "is the download complete?"
+    yield from _problem("the checkpoint lacks", missing, incomplete)
+    yield from _problem("no part of the model reads", unread, mismatch)
     if not missing:
         yield from _misshapen(described, stored)
 
@@ -47,4 +49,5 @@ def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator
 def _problem(what: str, names: Sequence[str], hint: str) -> Iterator[Problem]:
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        yield Problem(f"{what} {len(names)} tensors: {', '.join(names[:_SHOWN])}{more}", hint=hint)
+        noun = "tensor" if len(names) == 1 else "tensors"
+        yield Problem(f"{what} {len(names)} {noun}: {', '.join(names[:_SHOWN])}{more}", hint=hint)

@@ -99,10 +99,20 @@ def test_all_missing_tensors_are_named_at_once(tmp_path: Path) -> None:
     assert all(name in message for name in missing)
 
 
+def test_tensors_under_other_names_are_no_broken_download(tmp_path: Path) -> None:
+    renamed = {name.replace("model.", "decoder."): value for name, value in tensors().items()}
+    facts = saved(tmp_path, renamed)
+    with open_tensors(facts) as reader, pytest.raises(WeightError) as caught:
+        weights_of(facts, reader)
+    assert caught.value.hint == (
+        "other tensors are in their place: does the architecture in config.json match the weights?"
+    )
+
+
 def test_a_tensor_that_nothing_reads_is_an_error(tmp_path: Path) -> None:
     extra = {"model.layers.0.self_attn.q_proj.bias": np.zeros(8, np.float32)}
     message = refusal(saved(tmp_path, tensors() | extra))
-    assert "no part of the model reads 1 tensors: model.layers.0.self_attn.q_proj.bias" in message
+    assert "no part of the model reads 1 tensor: model.layers.0.self_attn.q_proj.bias" in message
 
 
 def test_buffers_that_training_left_behind_are_ignored(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 
-from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.architectures import _BUILT, _KNOWN, ARCHITECTURES
 from appliance.catalog.formats import STORAGES, dense_error
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.checkpoint.facts import Storage
@@ -29,6 +29,13 @@ def test_profiles_name_known_kernel_sets() -> None:
 @pytest.mark.parametrize("name", [entry.name for entry in ARCHITECTURES.values() if entry.family])
 def test_every_family_is_there(name: str) -> None:
     assert callable(importlib.import_module(str(ARCHITECTURES[name].family)).build)
+
+
+def test_an_architecture_has_one_row() -> None:
+    """A family that is added leaves the list of those that are known by name only."""
+    names = [entry.name for entry in (*_BUILT, *_KNOWN)]
+    assert len(names) > 20
+    assert [name for name in names if names.count(name) > 1] == []
 
 
 def test_errors_are_stated_where_there_are_any() -> None:

@@ -103,7 +103,7 @@ def test_a_checkpoint_of_other_tensors_is_told_what_is_wrong_with_it() -> None:
     with pytest.raises(SpecError) as caught:
         plan(load(), MODELS["incomplete"]())
     (found,) = caught.value.diagnostics
-    assert found.message == "the checkpoint lacks 1 tensors: model.layers.1.mlp.down_proj.weight"
+    assert found.message == "the checkpoint lacks 1 tensor: model.layers.1.mlp.down_proj.weight"
     assert found.hint == "is the download complete?"
 
 
