@@ -1,10 +1,10 @@
-"""Model architectures under their Hugging Face class names: which family module runs each."""
+"""The model architectures by Hugging Face class name, with the family module that runs each."""
 
 import msgspec
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """`family` is the dotted path of the module in appliance.models; None while this version cannot run it."""
+    """One architecture. `family`: the dotted path of its module in appliance.models; None: it cannot run yet."""
 
     name: str
     family: str | None
@@ -36,7 +36,7 @@ _BUILT = (
     _built("GPT2LMHeadModel", "gpt2"),
 )
 
-# Known by name, so that the refusal says "not in this version" instead of "unknown".
+# These are listed so that the refusal says "not in this version" instead of "unknown".
 _KNOWN = (
     _known("BertModel", "embed"),
     _known("BloomForCausalLM"),
@@ -65,4 +65,4 @@ _KNOWN = (
     _known("XLMRobertaForSequenceClassification", "classify", "score"),
 )
 
-ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_BUILT, *_KNOWN)}
+ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_BUILT)}

@@ -1,4 +1,4 @@
-"""What can be seen of a chat template without rendering it."""
+"""Detects the content format of a chat template without rendering it."""
 
 import re
 from typing import Literal
@@ -10,5 +10,5 @@ _PARTS_LOOP = re.compile(rf"\bfor\s+\w+\s+in\s+{_NAME}")
 
 
 def detect_content_format(source: str) -> ContentFormat:
-    """Which form of message content a template reads: "openai" when it walks over the parts of a message's content."""
+    """Returns the form of message content that a template reads: "openai" if it loops over the parts of a content."""
     return "openai" if _PARTS_LOOP.search(source) else "string"

@@ -1,6 +1,6 @@
-"""Every lesser form in which something that was asked for can be had. What has no lesser form here is refused.
+"""The degradations: every lesser form in which a requested feature can be had. Without a lesser form it is refused.
 
-Each is an error or it is said: in the plan, or in the header x-degraded of the answers and in a counter.
+Each is an error, or it is reported: in the plan, or in the header x-degraded of the answers and in a counter.
 """
 
 from typing import Literal
@@ -14,9 +14,9 @@ DegradationKind = Literal[
 
 
 class Degradation(msgspec.Struct, frozen=True):
-    """planned: for all requests, when the plan is made; else for one request. error: the rule or the code of the error
-    in its place. by_strictness: what the spec's strictness says holds; else it is allowed, for the client asked for it.
-    """
+    """One degradation. planned: it is decided in the plan for all requests; else for one request. error: the rule or
+    error code if it is not allowed. by_strictness: the spec's strictness decides; else it is allowed, because the
+    client requested it."""
 
     kind: DegradationKind
     planned: bool

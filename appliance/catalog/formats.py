@@ -1,7 +1,7 @@
-"""How each stored tensor type becomes one of the kernels' canonical layouts, with its size and its stated error.
+"""The canonical layout, size and stated error for each stored tensor type.
 
-A translator in loading/formats exists for each row of STORAGES; the planner and the translators read the same table, so
-a plan's bytes are the bytes that load.
+Each row of STORAGES has a translator in loading/formats; the planner and the translators read the same table, so the
+planned bytes are the bytes that are loaded.
 """
 
 from typing import Literal
@@ -20,10 +20,10 @@ INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
 
 class WeightForm(msgspec.Struct, frozen=True):
-    """A canonical layout with its parameters. `group_size` None means dense, or one group a row.
+    """A canonical layout with its parameters. `group_size` None means dense, or one group per row.
 
-    sub_group_size: columns of a sub-group, where groups of 256 have them; each has an 8-bit factor for the scale, and
-    one for the offset.
+    sub_group_size: the columns of a sub-group, if groups of 256 have them; each sub-group has an 8-bit factor for the
+    scale, and one for the offset.
     """
 
     layout: CanonicalLayout
@@ -42,7 +42,7 @@ class WeightForm(msgspec.Struct, frozen=True):
 
 
 INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
-CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero where every offset is minus that many scales
+CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero in weights without offsets
 _ELEMENT_BITS: dict[CanonicalLayout, int] = {
     "f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4, "int5": 5, "int6": 6,
 }  # fmt: skip
@@ -58,12 +58,12 @@ INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
 INT5_S32 = WeightForm("int5", 256, has_offset=True, sub_group_size=32)
 INT6_S16 = WeightForm("int6", 256, has_offset=True, sub_group_size=16)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
-SIX_BIT_SCREEN_ROWS = 4  # kernels/cpu/screen.h: steps of more rows do without a screen in six bits
+SIX_BIT_SCREEN_ROWS = 4  # kernels/cpu/screen.h: steps with more rows do not use a six-bit screen
 
 
 def screen_form(layout: str, group_size: int | None, columns: int) -> WeightForm | None:
-    """Of the copy that tells where the largest products with a weight may be: 8 bits of 16 and 32, and 6 of int8 in
-    groups that int6 has. None where a copy would save too little, or cannot be."""
+    """Returns the form of a weight's screen: int8 for 16 and 32 bits, int6 for int8 in groups that int6 supports. None
+    if a screen would save too little or is not possible."""
     if layout in DENSE:
         return WeightForm("int8", scale_bytes=4)
     size = min(group_size or columns, 256)
@@ -72,9 +72,9 @@ def screen_form(layout: str, group_size: int | None, columns: int) -> WeightForm
 
 
 class StoredFormat(msgspec.Struct, frozen=True):
-    """A stored tensor type: its native canonical form (None: no kernel layout takes it in this version).
+    """A stored tensor type and its canonical form (None: no kernel layout supports it in this version).
 
-    is_symmetric: every offset is the layout's centre in scales below zero, which kernels know and do not keep.
+    is_symmetric: every offset is minus the layout's centre times the scale; kernels know that and do not store it.
     """
 
     form: WeightForm | None
@@ -88,7 +88,7 @@ _CODE_GROUPS: dict[str, int | None] = {"channel": None, "g32": 32, "g64": 64, "g
 
 
 def _codes(bits: Literal[4, 8], group_size: int | None, *, zero_point: bool) -> StoredFormat:
-    """Codes with their own tensor of scales. One scale a row is kept in f32: it costs next to nothing."""
+    """Returns the format of codes with a separate scale tensor. A scale per row stays f32, which costs very little."""
     form = WeightForm(
         "int8" if bits == 8 else "int4",
         group_size,
@@ -139,7 +139,7 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
     ("bf16", "f16"): "values beyond 65,504 overflow, below 2^-14 lose bits",
 }
 
-# Quantizations that load time can apply to a dense checkpoint, by the form of each role's matrices.
+# The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
     "int8": {"linear": (INT8_G32, INT8_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
     "int4": {"linear": (INT4_G32, INT4_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
@@ -147,7 +147,7 @@ LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
 
 
 def dense_error(storage: str, layout: str) -> str:
-    """The stated error of turning `storage` into dense `layout`."""
+    """Returns the stated error of converting `storage` to dense `layout`."""
     stored = STORAGES[storage]
     if stored.is_quantized:
         return {"f32": EXACT, "bf16": BF16_ERROR, "f16": F16_ERROR}[layout]

@@ -1,4 +1,4 @@
-"""The kernel sets: what each needs of a machine and which types it has. Every set has every operator."""
+"""The kernel sets: their requirements of a machine and their types. Every set has every operator."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ _AMX_FLAGS = (*_AVX512_VNNI_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 
 class MemoryMargin(msgspec.Struct, frozen=True):
-    """What a device's memory holds besides the engine's own items."""
+    """Memory of a device that is kept free for something besides the engine's own items."""
 
     size_bytes: int
     purpose: str
@@ -30,7 +30,7 @@ MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
 
 
 class KernelSetFacts(msgspec.Struct, frozen=True):
-    """One kernel set; profiles say which are preferred. `is_built`: this version has it."""
+    """One kernel set; profiles say which sets are preferred. `is_built`: this version has it."""
 
     name: str
     device: DeviceKind
@@ -44,13 +44,13 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     can_quantize_activations: bool = True
     can_screen_logits: bool = True
     activation_dtypes: tuple[str, ...] = ("f32",)
-    integer_activation_bytes: int = 2  # of one activation beside integer weights; 1 where there is VNNI
+    integer_activation_bytes: int = 2  # of one activation multiplied with integer weights; 1 with VNNI
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
-    is_automatic: bool = True  # False: planned only where a profile or a spec names it
+    is_automatic: bool = True  # False: planned only if a profile or a spec names it
 
     @property
     def level(self) -> str | None:
-        """The processor level whose native library this set is; None where it has none."""
+        """The processor level of this set's native library; None if it has none."""
         return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
 
 

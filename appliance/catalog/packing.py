@@ -1,4 +1,4 @@
-"""What weights take once a kernel set has packed them. Mirrors kernels/cpu/weight.cpp."""
+"""The sizes of packed weights, which mirror kernels/cpu/weight.cpp."""
 
 from appliance.catalog.formats import WeightForm
 
@@ -7,7 +7,7 @@ _QUANTIZED_COLUMNS = 8  # a word of every lane holds four int8 or eight int4; gr
 
 
 def packed_bytes(form: WeightForm, rows: int, columns: int, panel: int) -> int:
-    """Bytes of a packed matrix.
+    """Returns the bytes of a packed matrix.
 
     Rows are padded to whole panels; with a panel of 1 nothing is padded. Columns are padded to 2 (bf16) or to 8
     (integers), a group that spans the row with them.

@@ -1,12 +1,12 @@
-"""Parsers of tool calls and of reasoning: where each is, and how a chat template tells which one its model needs."""
+"""The parsers of tool calls and of reasoning: their import paths, and the signs in chat templates that select them."""
 
 import msgspec
 
 
 class Parser(msgspec.Struct, frozen=True):
-    """path: of the ToolFormat or ReasoningFormat, "module:NAME".
+    """One parser. path: its ToolFormat or ReasoningFormat, "module:NAME".
 
-    signs: texts of which all stand in the chat templates of models that need it; empty where no template tells.
+    signs: texts that the chat templates of its models all contain; empty if templates do not show it.
     """
 
     name: str
@@ -23,7 +23,7 @@ def _reasoning(name: str, *signs: str) -> Parser:
     return Parser(name, f"appliance.text.reasoning.{name}:{name.upper()}", signs)
 
 
-# The first whose signs all stand in the template is chosen.
+# The first parser whose signs are all in the template is chosen.
 TOOL_PARSERS: tuple[Parser, ...] = (
     _tools("gpt_oss", "<|channel|>", "<|start|>"),
     _tools("qwen3_coder", "<function=", "<parameter="),
@@ -58,7 +58,7 @@ OLD_NAMES = {"GptOss": "gpt_oss", "deepseek_v31": "deepseek_v3", "qwen3_xml": "q
 
 
 def find_parser(table: tuple[Parser, ...], name: str) -> Parser | None:
-    """By its name, or by a name it had."""
+    """Returns a parser by its name, or by a former name; None if there is none."""
     name = OLD_NAMES.get(name, name)
     return next((parser for parser in table if parser.name == name), None)
 

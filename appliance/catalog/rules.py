@@ -1,10 +1,10 @@
-"""Every rule that a diagnostic of the spec may name. Cross-field rules say where their check is."""
+"""The rules that a diagnostic of the spec may name. Cross-field rules also name their check."""
 
 from typing import NamedTuple
 
 
 class CrossFieldRule(NamedTuple):
-    """`check` is a function of `appliance.spec.rules.<module>`."""
+    """One rule; `check` is a function of `appliance.spec.rules.<module>`."""
 
     id: str
     module: str

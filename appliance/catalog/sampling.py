@@ -1,7 +1,7 @@
-"""The sampling parameters, each declared once: its type in arrays, what turns it off, and its bounds.
+"""The sampling parameters, each declared once: its type in arrays, its neutral value, and its bounds.
 
-A spec, a checkpoint and a request are held to the same bounds. The engine's rows, the arrays of a kernel set's sampler
-and the order of its native struct follow COLUMNS.
+The same bounds apply to a spec, a checkpoint and a request. The engine's rows, the arrays of a kernel set's sampler and
+the order of its native struct follow COLUMNS.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ LARGEST_INTEGER: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """low, high: the least and the greatest value. words: what is allowed, for people."""
+    """The bounds of a value. low, high: the least and the greatest value. words: the allowed values, for people."""
 
     words: str
     low: float
@@ -22,7 +22,7 @@ class Bound:
     has_zero: bool = False  # 0 is allowed as well
 
     def holds(self, value: Any) -> bool:
-        """False for another type, and for what is no number."""
+        """Returns whether the value is within the bounds; False for another type and for NaN."""
         if isinstance(value, bool) or not isinstance(value, int if self.is_integer else int | float):
             return False
         if self.has_zero and value == 0:
@@ -41,7 +41,7 @@ class SamplingColumn:
 
 
 # In the order of appl_sampling (kernels/include/appliance_abi.h). Logits are divided in 32 bits by temperatures and
-# repetition penalties: by less than their least values, logits that differ would all become infinite.
+# repetition penalties: with less than their least values, different logits would all become infinite.
 COLUMNS: Final = (
     SamplingColumn("temperature", "f32", 0.0, Bound("0, or a number from 1e-20 to 100", 1e-20, 100, has_zero=True)),
     SamplingColumn("top_p", "f32", 1.0, Bound("a number above 0 and at most 1", 0, 1, is_above_low=True)),
@@ -60,7 +60,7 @@ COLUMNS: Final = (
 _AT_LEAST_ONE = Bound("an integer of at least 1; a limit of every request", 1, LARGEST_INTEGER, is_integer=True)
 _ALL_OF_OLD = Bound("an integer of at least -1; 0 and -1 keep all", -1, LARGEST_INTEGER, is_integer=True)
 
-# Of the parameters that have defaults, by generation_config's names; there -1 is an older word for a top_k of all.
+# Bounds of the parameters that have defaults, by generation_config's names; there a top_k of -1 is an older form of 0.
 SAMPLING_BOUNDS: Final[dict[str, Bound]] = {
     **{column.name: column.bound for column in COLUMNS},
     "top_k": _ALL_OF_OLD,

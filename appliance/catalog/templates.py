@@ -1,4 +1,4 @@
-"""Chat templates that come with the package, for models whose own template knows no tools, or that have none."""
+"""The chat templates of the package, for models whose own template does not support tools, or that have no template."""
 
 from importlib.resources import files
 
@@ -19,6 +19,6 @@ SHIPPED = (
 
 
 def shipped_template(name: str) -> str:
-    """The text of one of SHIPPED."""
+    """Returns the text of one of SHIPPED."""
     assert name in SHIPPED
     return files("appliance").joinpath("text", "templates", f"{name}.jinja").read_text("utf-8")

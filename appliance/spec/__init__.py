@@ -1,4 +1,4 @@
-"""YAML to a typed Spec with line and column.
+"""Reads YAML into a typed Spec with line and column.
 
 loaded = load_spec("deployment.yaml", overrides=["cache.block_size=32"])
 loaded.spec.model.source

@@ -1,4 +1,4 @@
-"""A document to a spec: types first, then cross-field rules, also on what is left of a document with wrong types."""
+"""Checks a document into a spec: first types, then cross-field rules, even if some values have wrong types."""
 
 import copy
 from typing import Any
@@ -24,7 +24,7 @@ _STAND_INS: dict[Path, Any] = {
 
 
 def check(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
-    """The spec when its types are right, and everything found. Takes `x-` keys out of the document's data."""
+    """Returns the spec (None if a type is wrong) and all diagnostics. Removes `x-` keys from the document's data."""
     if (wrong := check_shape(document)) is not None:
         return None, [wrong]
     spec, errors = validate(document.data)
@@ -34,7 +34,7 @@ def check(document: Document) -> tuple[DeploymentSpec | None, list[Diagnostic]]:
 
 
 def _rules_on_the_rest(errors: list[ErrorDetails], document: Document) -> list[Diagnostic]:
-    """Rules that read nothing wrong, run on a copy without the wrong values."""
+    """Runs the rules that read no wrong value, on a copy without the wrong values."""
     if len(errors) > MAX_DIAGNOSTICS:
         return []
     data = copy.deepcopy(document.data)
@@ -44,11 +44,11 @@ def _rules_on_the_rest(errors: list[ErrorDetails], document: Document) -> list[D
         guessed.add(format_path(path))
         _prune(data, path)
     spec, _ = validate(data)
-    return check_rules(spec, guessed) if spec is not None else []  # its types are reported already
+    return check_rules(spec, guessed) if spec is not None else []  # wrong types are reported already
 
 
 def _outside_lists(path: Path) -> Path:
-    """The list field that holds `path`, so that other items keep their indices; else the path."""
+    """Returns the list field that contains `path`, so that other items keep their indices; else the path."""
     first = next((at for at, part in enumerate(path) if isinstance(part, int)), len(path))
     return path[:first]
 

@@ -1,9 +1,9 @@
-"""`include`: a spec laid over other files below its folder.
+"""Implements `include`: a spec is merged over other files below its folder.
 
-The files are laid in order, each over those before it: what a file includes first, in the order of its list, then the
-file itself. A file that is reached twice is laid once, where it was reached first. Mappings are merged key by key.
-Everything else, lists too, is replaced whole. `null` stands where the field takes null; over any other value it takes
-the value away, so that the field has its default again.
+Files are merged in order, each over those before it: first the files that a file includes, in the order of its list,
+then the file itself. A file that is reached twice is merged once, at its first place. Mappings are merged key by key.
+Everything else, lists too, is replaced whole. `null` is a value if the field accepts null; over any other value it
+removes that value, so that the field has its default again.
 """
 
 import os
@@ -43,14 +43,14 @@ _VERSION = re.compile(r"appliance/v(\d+)(?:(?:alpha|beta)\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The merged document, whose `sources` say which file wrote what, and its text.
+    """The merged document, whose `sources` give the file of each value, and its text.
 
-    `text` is what the file said when it includes nothing; else the merged document as YAML, `${...}` not filled in.
+    `text` is the file's text if it includes nothing; else the merged document as YAML, with `${...}` not filled in.
     """
 
     document: Document
     text: str
-    files: tuple[SourceFile, ...]  # as they were laid; the spec itself is the last
+    files: tuple[SourceFile, ...]  # in the order in which they were merged; the spec itself is the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class _Part:
 
 
 def compose(text: str, name: str, folder: Path, interpolate: Interpolate) -> Composition:
-    """The spec `name` and what it includes. Raises SpecError when a file cannot be read, is no YAML, or is outside.
+    """Merges the spec `name` and its includes. Raises SpecError if a file cannot be read, is not YAML, or is outside.
 
-    folder: of the spec. Files outside it are not read, whatever links lead there.
+    folder: the folder of the spec. Files outside it are not read, not even through links.
     """
     root = _parsed(SourceFile(name, text))
     parts = list(_Includes(folder.resolve()).parts(root, folder / Path(name).name, ()))
@@ -74,12 +74,12 @@ def compose(text: str, name: str, folder: Path, interpolate: Interpolate) -> Com
 
 
 def written_text(path: Path) -> str:
-    """The `text` of a spec's composition, without its values being checked. Raises SpecError."""
+    """Returns the `text` of a spec's composition, without checking its values. Raises SpecError."""
     return compose(read_text(path, str(path)), str(path), path.parent, _as_written).text
 
 
 def included_files(path: Path) -> tuple[Path, ...]:
-    """What the file includes itself, resolved; nothing where it cannot be read, which others report."""
+    """Returns the files that the file itself includes, resolved; none if it cannot be read (reported elsewhere)."""
     try:
         part = _parsed(SourceFile(str(path), read_text(path, str(path))))
         return tuple((path.parent / item.text).resolve() for item in _include_list(part))
@@ -88,7 +88,8 @@ def included_files(path: Path) -> tuple[Path, ...]:
 
 
 def reachable_files(path: Path) -> tuple[Path, ...]:
-    """The spec and what its includes lead to, resolved, right or wrong; at most MAX_FILES, none outside its folder."""
+    """Returns the spec and all files reached by includes, resolved, even if invalid: at most MAX_FILES, all below its
+    folder."""
     root = path.resolve()
     found = [root]
     for file in found:
@@ -102,14 +103,14 @@ def _as_written(reference: str) -> str:
 
 
 class _Includes:
-    """Follows `include` lists, and finds what they must not do."""
+    """Follows `include` lists, and refuses circles and files outside the folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._seen: set[Path] = set()
 
     def parts(self, part: _Part, path: Path, above: tuple[Path, ...]) -> Iterator[_Part]:
-        """Those below first. `above`: the files whose lists lead here, resolved."""
+        """Yields included files first, then the file. `above`: the files whose lists lead here, resolved."""
         here = path.resolve()
         self._seen.add(here)
         for item in _include_list(part):
@@ -134,7 +135,7 @@ class _Includes:
         return inner
 
     def _read(self, part: _Part, item: ScalarNode, inner: Path) -> _Part:
-        """Parsed, and found to be a mapping of this format's version."""
+        """Reads and parses a file. Raises SpecError if it is not a mapping of this format's version."""
         name = os.path.normpath(Path(part.source.name).parent / item.text)
         try:
             text = read_text(inner, name)
@@ -162,7 +163,7 @@ def _parsed(source: SourceFile) -> _Part:
 
 
 def _refuse_other_versions(part: _Part) -> None:
-    """Alone: what else is found in a file of another version would mislead."""
+    """Raises SpecError for another version, as the only finding: others would mislead."""
     for key, value in part.node.entries if isinstance(part.node, MappingNode) else []:
         if key.text != "api_version" or not isinstance(value, ScalarNode) or value.text == API_VERSION:
             continue
@@ -174,7 +175,7 @@ def _refuse_other_versions(part: _Part) -> None:
 
 
 def _include_list(part: _Part) -> Iterator[ScalarNode]:
-    """The items of the file's own list; references in it are not filled in, and none is needed."""
+    """Yields the items of the file's own list; references in it are not filled in."""
     entries = part.node.entries if isinstance(part.node, MappingNode) else []
     for key, value in entries:
         if key.text != KEY:
@@ -195,7 +196,7 @@ def _refuse(part: _Part, position: Position, rule: str, message: str, hint: str)
 
 
 def _laid(parts: list[_Part], interpolate: Interpolate) -> Document:
-    """All parts as one document. Its own file's findings have no file yet, as those of a spec without includes."""
+    """Merges all parts into one document. Findings in the spec itself have no file yet, as without includes."""
     *below, own = parts
     document = Document()
     for part in [*below, own]:
@@ -213,7 +214,7 @@ def _placed(found: Diagnostic, source: SourceFile) -> Diagnostic:
 
 
 def lay_over(below: Document, above: Document, source: SourceFile | None) -> Document:
-    """`above` laid over `below`. `source` wrote it; None is the spec itself."""
+    """Merges `above` over `below`. source: the file of `above`; None is the spec itself."""
     if not isinstance(above.data, dict) or not isinstance(below.data, dict):
         if above.data is None and below.data is not None:
             return below
@@ -243,7 +244,7 @@ def lay_over(below: Document, above: Document, source: SourceFile | None) -> Doc
 
 
 class _Under:
-    """Whether a path is one of some, or below one."""
+    """Tells whether a path is one of the given ones, or below one."""
 
     def __init__(self, paths: set[str]) -> None:
         self._paths = paths
@@ -257,7 +258,7 @@ class _Under:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any], path: SpecPath, replaced: set[str], removed: set[str]) -> Any:
-    """Adds to `replaced` and `removed` the paths whose value of `below` is gone."""
+    """Merges data, and adds the paths whose value in `below` was replaced or removed to these sets."""
     result = dict(below)
     for name, value in above.items():
         inner = (*path, name)
@@ -278,7 +279,7 @@ def _takes_null(path: SpecPath) -> bool:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts that our parser would take for something else are quoted, also those that YAML 1.1 takes for texts."""
+    """Quotes texts that our parser would read as another type, even if YAML 1.1 reads them as texts."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
@@ -295,5 +296,5 @@ _Dumper.add_representer(str, _text)
 
 
 def dump_yaml(data: Any) -> str:
-    """Plain data as YAML that reads back the same."""
+    """Writes plain data as YAML that reads back as the same data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""A section as JSON data, without pydantic's serializers, which take longer to build than a plan to make."""
+"""Converts a section to JSON data without pydantic's serializers, as building those is slower than making a plan."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from appliance.spec.fields import Section
 
 
 def as_data(value: Any) -> Any:
-    """What `model_dump(mode="json")` gives; a secret is shown as its mask."""
+    """Returns the same as `model_dump(mode="json")`; a secret becomes its mask."""
     if isinstance(value, Section):
         return {name: as_data(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, dict):

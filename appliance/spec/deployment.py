@@ -1,4 +1,4 @@
-"""The whole deployment: what one YAML file says."""
+"""The whole deployment, as one YAML file describes it."""
 
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ API_VERSION = "appliance/v1"
 
 
 class SpecHead(Section):
-    """The fields that are no sections."""
+    """The fields that are not sections."""
 
     api_version: Literal["appliance/v1"] = field(REQUIRED, "Version of this format.")
     kind: Literal["Deployment"] = field(REQUIRED, "What the file describes.")
@@ -55,7 +55,7 @@ class SpecHead(Section):
 
 
 class DeploymentSpec(SpecHead):
-    """What the user wrote; it may say `auto`. Sections that are None were not written and are off."""
+    """The deployment as the user wrote it; it may say `auto`. Sections that are None were not written and are off."""
 
     doc: ClassVar[str] = "One deployment: a model, the machine it runs on, and how it is served."
 

@@ -1,4 +1,4 @@
-"""Nodes to plain data, with the place of every key and value. Interpolates and merges; finds duplicate keys."""
+"""Converts nodes to plain data with the place of every key and value. Interpolates, merges, finds duplicate keys."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ MERGE_KEY = "<<"
 
 
 class InterpolationError(Exception):
-    """A `${...}` that cannot be filled in."""
+    """A reference `${...}` cannot be filled in."""
 
     def __init__(self, rule: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -27,13 +27,13 @@ Interpolate = Callable[[str], str]  # raises InterpolationError
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file that a document was made of; `name` as it is shown."""
+    """One file of a document; `name` is shown to users."""
 
     name: str
     text: str = field(repr=False)
 
     def placed(self, found: Diagnostic, position: Position, *, show_line: bool = True) -> Diagnostic:
-        """The finding with its place in this file, and its line unless that holds a secret."""
+        """Returns the finding with its place in this file, and its source line unless that holds a secret."""
         lines = _lines(self.text)
         line = lines[position.line - 1] if show_line and position.line <= len(lines) else None
         return dataclasses.replace(found, file=self.name, line=position.line, column=position.column, source_line=line)
@@ -46,7 +46,7 @@ def _lines(text: str) -> list[str]:
 
 @dataclass(slots=True)
 class Document:
-    """`values` and `keys` are places by path, as `paths.format_path` writes it; the root is ""."""
+    """Plain data and places. `values` and `keys`: places by path, as `paths.format_path` writes it; the root is ""."""
 
     data: Any = None
     values: dict[str, Position] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Document:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def place(self, path: str) -> Position:
-        """Of the value, else of the key, else of the nearest parent that is there."""
+        """Returns the place of the value, else of the key, else of the nearest existing parent."""
         if path in self.values:
             return self.values[path]
         if path in self.keys:
@@ -66,24 +66,24 @@ class Document:
         return self.key_place(parent(path))
 
     def source(self, path: str) -> SourceFile | None:
-        """The file that `place` is in; None where it is the spec's own."""
+        """Returns the included file that contains `place`; None if it is the spec itself."""
         while path and path not in self.values and path not in self.keys:
             path = parent(path)
         return self.sources.get(path)
 
     def key_place(self, path: str) -> Position:
-        """Of the key, else of the value, else of the nearest parent."""
+        """Returns the place of the key, else of the value, else of the nearest parent."""
         return self.keys[path] if path in self.keys else self.place(path)
 
 
 def parent(path: str) -> str:
-    """`a.b[0]` is in `a.b`, which is in `a`, which is in ``."""
+    """Returns the path of the parent: that of `a.b[0]` is `a.b`, then `a`, then the root ""."""
     cut = max(path.rfind("."), path.rfind("["))
     return path[:cut] if cut > 0 else ""
 
 
 def build(root: Node, interpolate: Interpolate) -> Document:
-    """Plain data: dicts with string keys, lists, strings, numbers, booleans and None."""
+    """Builds plain data: dicts with string keys, lists, strings, numbers, booleans and None."""
     document = Document()
     document.data = _Builder(document, interpolate).value(root, ())
     return document
@@ -122,7 +122,7 @@ class _Builder:
         return result
 
     def _merge(self, result: dict[str, Any], node: Node, path: Path) -> None:
-        """`<<: *base` and `<<: [*a, *b]`: keys that are not there yet, the first source first."""
+        """Merges `<<: *base` and `<<: [*a, *b]`: adds keys that are not there yet, the first source first."""
         for source in node.items if isinstance(node, SequenceNode) else [node]:
             if not isinstance(source, MappingNode):
                 hint = "name the anchor of a mapping: <<: *defaults"

@@ -10,7 +10,7 @@ class EditError(ValueError):
 
 
 def with_values(text: str, values: Mapping[str, int]) -> str:
-    """`values`: numbers by `section.field`. Raises EditError, and YamlReadError for text that is no YAML."""
+    """Sets `values`, numbers by `section.field`. Raises EditError, and YamlReadError if the text is not YAML."""
     for path, value in values.items():
         section, _, name = path.partition(".")
         text = _with_value(text, section, name, str(value))
@@ -40,7 +40,7 @@ def _with_value(text: str, section: str, name: str, value: str) -> str:
 
 
 def _entry(node: Node | None, name: str) -> Node | None:
-    """The value under a key of a mapping; None where there is none."""
+    """Returns the value under a key of a mapping; None if there is none."""
     if not isinstance(node, MappingNode):
         return None
     return next((value for key, value in node.entries if key.text == name), None)

@@ -1,4 +1,4 @@
-"""How a field of the spec is declared: one helper that keeps its documentation beside it."""
+"""The declaration of spec fields: one helper that keeps a field's documentation with it."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -9,21 +9,21 @@ from pydantic_core import PydanticUndefined
 
 ApplyClass = Literal["live", "adapters", "drain", "restart"]
 
-NOW = "0.1"  # the version a field is `since` unless it says otherwise
+NOW = "0.1"  # the default of a field's `since`
 REQUIRED: Any = PydanticUndefined
 
 
 class Section(BaseModel):
-    """A mapping of the spec. Unknown keys are errors and nothing is coerced; the parser takes `x-` keys out before."""
+    """A mapping of the spec. Unknown keys are errors and no value is coerced; the parser removes `x-` keys before."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True, protected_namespaces=())
     doc: ClassVar[str] = ""
 
 
 class FieldDoc:
-    """What is known of one field besides its type.
+    """The documentation of one field, besides its type.
 
-    `built_values` are the only values this version can run; of a list, the only items.
+    `built_values` are the only values that this version can run; for a list, the only items.
     """
 
     __slots__ = ("allowed", "apply", "auto", "built", "built_values", "default", "doc", "secret", "since", "vllm")
@@ -54,7 +54,7 @@ class FieldDoc:
         self.vllm = vllm
 
     def can_run(self, value: Any) -> bool:
-        """False when this version cannot do what `value` asks for. The default always runs: it asks for nothing."""
+        """Returns whether this version can run `value`. It can always run the default."""
         if value == self.default and type(value) is type(self.default):
             return True
         if self.built_values is not None:
@@ -75,11 +75,11 @@ def field(
     secret: bool = False,
     vllm: str = "",
 ) -> Any:
-    """A field of a Section.
+    """Declares a field of a Section.
 
-    `auto` says what the value `auto` becomes; `allowed` says in words what a type cannot; `vllm` is the name of
-    the vLLM argument when it is not the field's own. A mutable default is made anew for each model: pydantic copies
-    lists and dicts, a Section class is constructed. `built=False`: it is parsed and checked, and the planner refuses
+    `auto` says what the value `auto` becomes; `allowed` says in words what a type cannot; `vllm` is the name of the
+    vLLM argument if it differs from the field's. A mutable default is created for each model: pydantic copies lists and
+    dicts, and a Section class is constructed. `built=False`: the field is parsed and checked, but the planner refuses
     it.
     """
     if isinstance(default, type) and issubclass(default, Section):
@@ -108,7 +108,7 @@ def field(
 
 
 def field_doc(info: FieldInfo) -> FieldDoc:
-    """The FieldDoc of a field declared with `field`. Raises LookupError for any other field."""
+    """Returns the FieldDoc of a field declared with `field`. Raises LookupError for any other field."""
     for item in info.metadata:
         if isinstance(item, FieldDoc):
             return item

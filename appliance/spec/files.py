@@ -1,4 +1,4 @@
-"""Which texts of a command line are files of specs."""
+"""Recognizes the command-line arguments that are spec files."""
 
 import os
 from pathlib import Path
@@ -8,5 +8,5 @@ SPEC_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 def names_file(text: str) -> bool:
-    """Whether a text means a file rather than the name of a deployment, be the file there or not."""
+    """Returns whether a text means a file, which need not exist, rather than the name of a deployment."""
     return text.endswith(SPEC_SUFFIXES) or os.sep in text or Path(text).is_file()

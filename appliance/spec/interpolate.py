@@ -1,4 +1,4 @@
-"""`${env:NAME}`, `${env:NAME:?message}` and `${file:path}` in values; `$${` is a plain `${`."""
+"""Fills in `${env:NAME}`, `${env:NAME:?message}` and `${file:path}` in values; `$${` is a plain `${`."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)(?::\?(.*))?")
 
 
 def interpolator(environ: Mapping[str, str], folder: Path) -> Interpolate:
-    """Fills in references; relative files are below `folder`, that of the spec."""
+    """Returns a function that fills in references; relative files are below `folder`, the folder of the spec."""
 
     def fill(text: str) -> str:
         return _REFERENCE.sub(lambda matched: _filled(matched, environ, folder), text)
@@ -24,7 +24,7 @@ def interpolator(environ: Mapping[str, str], folder: Path) -> Interpolate:
 
 
 def referenced_variables(text: str) -> tuple[str, ...]:
-    """The environment variables that a spec's text names, each once, in order."""
+    """Returns the environment variables that a spec's text names, each once, in order."""
     bodies = (matched[1] for matched in _REFERENCE.finditer(text) if matched[1])
     return tuple(dict.fromkeys(env[1] for body in bodies if (env := _ENV.fullmatch(body))))
 

@@ -1,4 +1,4 @@
-"""From a file to a LoadedSpec, or to a SpecError with everything that is wrong."""
+"""Loads a file into a LoadedSpec, or raises SpecError with everything that is wrong."""
 
 import dataclasses
 import pathlib
@@ -29,7 +29,7 @@ from appliance.spec.tree import fields_of
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one value came from, when not from the file. Its text is not kept: it may be a secret."""
+    """The origin of a value that is not from the file. Its text is not kept, because it may be a secret."""
 
     path: str
     kind: Literal["env", "set"]
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class SetField:
-    """One field that the user wrote. For a section that cannot run in this version: the section as a whole."""
+    """One field that the user wrote. A section that this version cannot run counts as one field."""
 
     path: str
     value: Any
@@ -52,12 +52,12 @@ class SetField:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSpec:
-    """A valid spec and where each of its values stands."""
+    """A valid spec and the places of its values."""
 
     spec: DeploymentSpec
     file: str
-    text: str  # what the file says; where it includes others, all of them merged, `${...}` not filled in
-    files: tuple[SourceFile, ...]  # as they were laid over each other; the spec itself is the last
+    text: str  # the file's text; if it includes others, all of them merged, with `${...}` not filled in
+    files: tuple[SourceFile, ...]  # in the order in which they were merged; the spec itself is the last
     positions: Mapping[str, Position]  # of values, by path
     keys: Mapping[str, Position]
     sources: tuple[Source, ...]  # overrides, in the order they were applied
@@ -66,7 +66,7 @@ class LoadedSpec:
     _document: Document = field(repr=False)
 
     def is_set(self, path: str) -> bool:
-        """Whether the user wrote this field, or anything below it."""
+        """Returns whether the user wrote this field, or anything below it."""
         below = (path + ".", path + "[")
         return any(each == path or each.startswith(below) for each in self.positions)
 
@@ -80,7 +80,7 @@ class LoadedSpec:
         hint: str = "",
         severity: Severity = Severity.ERROR,
     ) -> Diagnostic:
-        """A finding about the value at `path`; about its nearest written parent when it was not written."""
+        """Makes a finding about the value at `path`, or about its nearest written parent if it was not written."""
         value = self.value(path)
         bare = Diagnostic(
             rule=rule, message=message, path=path, severity=severity, value=value, allowed=allowed, hint=hint
@@ -88,7 +88,7 @@ class LoadedSpec:
         return _Placed(self.files[-1], self._document, self.sources).place(bare)
 
     def origin(self, path: str) -> str:
-        """Where the value at `path` came from: `file:line:column`, an override, or `default`."""
+        """Returns the origin of the value at `path`: `file:line:column`, an override, or `default`."""
         if not self.is_set(path):
             return "default"
         bare = Diagnostic(rule="", message="", path=path)
@@ -97,12 +97,12 @@ class LoadedSpec:
         return found.file if is_override else f"{found.file}:{found.line}:{found.column}"
 
     def value(self, path: str) -> Any:
-        """The value at `path` as plain data, masked when it is secret; None when there is none."""
+        """Returns the value at `path` as plain data, masked if it is secret; None if there is none."""
         found = value_at(self.resolved(), parse_path(path))
         return None if found is ABSENT else found
 
     def resolved(self) -> dict[str, Any]:
-        """The spec as JSON data with every default, secrets masked."""
+        """Returns the spec as JSON data with every default and masked secrets."""
         data = self._data()
         for path in self.secrets:
             _mask(data, parse_path(path))
@@ -110,11 +110,11 @@ class LoadedSpec:
 
     @property
     def sha256(self) -> str:
-        """Digest of the spec with every default. Values from ${...} count, those of secret fields do not."""
+        """The digest of the spec with every default. Values from ${...} count, those of secret fields do not."""
         return hashing.sha256_json(self._data())
 
     def _data(self) -> dict[str, Any]:
-        """Without `include`: what was included is in the other fields."""
+        """Returns the spec as data without `include`, as included values are in the other fields."""
         data: dict[str, Any] = as_data(self.spec)
         del data[INCLUDE]
         return data
@@ -125,8 +125,8 @@ def load_spec(
 ) -> LoadedSpec:
     """Reads, overrides, interpolates and checks one file.
 
-    `overrides` are `path=value` texts of --set; `environ` is the process environment unless given. Raises SpecError
-    with every error found.
+    `overrides` are `path=value` texts of --set; `environ` is by default the process environment. Raises SpecError with
+    every error found.
     """
     file = pathlib.Path(path)
     return load_text(read_text(file, str(path)), str(path), overrides, environ, folder=file.parent)
@@ -140,7 +140,7 @@ def load_text(
     *,
     folder: pathlib.Path = pathlib.Path(),
 ) -> LoadedSpec:
-    """As `load_spec`, for a text that is already here."""
+    """Loads like `load_spec`, but from a text that was already read."""
     known = process_environ.snapshot() if environ is None else environ
     interpolate = interpolator(known, folder)
     composed = compose(text, file, folder, interpolate)
@@ -170,7 +170,7 @@ def load_text(
 
 
 def iter_set_fields(loaded: LoadedSpec) -> Iterator[SetField]:
-    """Every field the user set, in the order of the spec, sections that this version lacks as one."""
+    """Yields every field that the user set, in order; a section that this version lacks is one field."""
     yield from _set_fields(loaded, loaded.spec, "")
 
 
@@ -189,7 +189,7 @@ def _set_fields(loaded: LoadedSpec, section: Section, prefix: str) -> Iterator[S
 
 
 def _override(document: Document, values: Sequence[Override], interpolate: Interpolate) -> list[Diagnostic]:
-    """Applies overrides, or refuses them all where the file says `overrides: none`."""
+    """Applies overrides, or refuses them all if the file says `overrides: none`."""
     if isinstance(document.data, dict) and document.data.get("overrides") == "none":
         hint = "change the file, or write overrides: allowed"
         return [
@@ -226,14 +226,14 @@ class _Placed:
     sources: tuple[Source, ...]
 
     def place(self, found: Diagnostic) -> Diagnostic:
-        """Findings that have no place yet get that of their path."""
+        """Gives a finding without a place the place of its path."""
         source = next((each for each in reversed(self.sources) if self._is_from(each, found.path)), None)
         if found.path in self.document.interpolated and found.value is not None:
             message = found.message.replace(str(found.value), MASK)
             found = dataclasses.replace(found, value=MASK, message=message)
         if source is not None:
             return dataclasses.replace(found, file=source.origin, line=1, column=1)
-        if found.file:  # an included file's
+        if found.file:  # the finding is in an included file
             return found
         file, position = self.document.source(found.path) or self.own, Position(found.line, found.column)
         if position == (1, 1):
@@ -242,7 +242,7 @@ class _Placed:
         return file.placed(found, position, show_line=not is_literal_secret)
 
     def _is_from(self, source: Source, path: str) -> bool:
-        """Whether an override gave the value at `path`, or made the section that it is."""
+        """Returns whether an override set the value at `path`, or created the section at `path`."""
         made = path not in self.document.keys and path not in self.document.values
         return _within(path, source.path) or bool(path and made and _within(source.path, path))
 
@@ -252,7 +252,7 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _mask(data: Any, path: Path) -> None:
-    """Replaces the value at `path`, when it is there."""
+    """Masks the value at `path`, if there is one."""
     holder = value_at(data, path[:-1])
     if child(holder, path[-1]) is not ABSENT:
         holder[path[-1]] = MASK

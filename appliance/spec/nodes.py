@@ -1,4 +1,4 @@
-"""YAML text to nodes that know their place. Built from parser events, so that depth, size and aliases stay bounded.
+"""Parses YAML text to nodes with their places, from parser events, so that depth, size and aliases are bounded.
 
 Scalars follow the YAML 1.2 core schema: only true and false are booleans, `yes`, `on`, `1:30` and `2026-01-01` are
 strings. The only tags are the core ones.
@@ -27,7 +27,7 @@ _WORDS |= dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(("false"
 
 
 class Position(NamedTuple):
-    """Both count from 1; columns in characters."""
+    """A place in a text. Line and column count from 1; columns are characters."""
 
     line: int
     column: int
@@ -67,7 +67,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 
 
 def parse(text: str) -> Node | None:
-    """The root of the only document, or None when there is none. Raises YamlReadError."""
+    """Returns the root of the only document; None if there is none. Raises YamlReadError."""
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise YamlReadError(
             "yaml/too-large", f"the file is larger than {MAX_BYTES // 2**20} MiB", Position(1, 1), "is it a spec?"
@@ -87,7 +87,7 @@ def parse(text: str) -> Node | None:
 
 
 def scalar_value(text: str) -> Any:
-    """What an unquoted scalar means. Raises ValueError for NaN and infinities."""
+    """Returns the value of an unquoted scalar. Raises ValueError for NaN and infinities."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -104,7 +104,7 @@ def scalar_value(text: str) -> Any:
 
 
 class _Composer:
-    """Events to nodes, without recursion in the parser."""
+    """Composes nodes from events, without recursion in the parser."""
 
     def __init__(self, text: str) -> None:
         self._events = yaml.parse(text, Loader=_PARSER)
@@ -122,7 +122,7 @@ class _Composer:
         return root
 
     def _node(self, event: Any, depth: int) -> tuple[Node, int]:
-        """A node and how many nodes it holds, aliases followed."""
+        """Returns a node, and how many nodes it contains with aliases followed."""
         position = _start(event)
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), position)
@@ -190,7 +190,7 @@ def _too_deep(position: Position) -> YamlReadError:
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlReadError:
-    """At the problem; where the text just ends, at what was left open."""
+    """Places the error at the problem; if the text ends too early, at the construct that was left open."""
     problem = error.problem or "it cannot be read"
     ends = "end of stream" in problem or "<stream end>" in problem
     mark = (error.context_mark if ends else None) or error.problem_mark or error.context_mark

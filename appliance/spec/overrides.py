@@ -1,4 +1,4 @@
-"""Values from outside the file: `APPLIANCE__SECTION__FIELD`, then `--set path=value`. The later wins."""
+"""Overrides: `APPLIANCE__SECTION__FIELD`, then `--set path=value`. The later one wins."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from appliance.spec.paths import ABSENT, Path, child, format_path, parse_path, v
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value from outside: `text` is YAML, `origin` names where it came from."""
+    """One value from outside the file: `text` is YAML, `origin` names its source."""
 
     kind: Literal["env", "set"]
     origin: str  # "--set cache.block_size=32" without its value, or the variable's name
@@ -22,7 +22,7 @@ class Override:
 
 
 def collect(assignments: Sequence[str], environ: Mapping[str, str]) -> tuple[list[Override], list[Diagnostic]]:
-    """Overrides in the order they apply, and what is wrong with those that cannot be read."""
+    """Returns the overrides in the order in which they apply, and diagnostics of those that cannot be read."""
     overrides: list[Override] = []
     diagnostics: list[Diagnostic] = []
     for name in sorted(environ):
@@ -40,7 +40,7 @@ def collect(assignments: Sequence[str], environ: Mapping[str, str]) -> tuple[lis
 
 
 def apply(override: Override, document: Document, interpolate: Interpolate) -> list[Diagnostic]:
-    """Puts one value into the document, making the sections on its way. Its place becomes that of its text."""
+    """Sets one value in the document, and creates the sections on its path. Returns the diagnostics."""
     try:
         node = parse(override.text)
     except YamlReadError as fault:
@@ -72,7 +72,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 
 def _target(document: Document, path: Path) -> Any:
-    """What holds the last part of `path`: a dict, or a list that has the item; None when there is none."""
+    """Returns the container of the last part of `path`: a dict, or a list that has the item; None if there is none."""
     if document.data is None:
         document.data = {}
     num_present = max((at + 1 for at, part in enumerate(path) if isinstance(part, int)), default=0)
@@ -89,7 +89,7 @@ def _target(document: Document, path: Path) -> Any:
 
 
 def _forget(document: Document, text: str) -> None:
-    """The replaced value's places and marks are gone; so are its faults."""
+    """Removes the places, marks and diagnostics of a replaced value."""
     below = (text + ".", text + "[")
     for table in (document.values, document.keys):
         for path in [path for path in table if path == text or path.startswith(below)]:

@@ -1,4 +1,4 @@
-"""Paths of a spec: `lora.adapters[0].source`. A key with other characters stands in quotes: `rope["a.b"]`."""
+"""Paths of a spec: `lora.adapters[0].source`. A key with other characters is quoted: `rope["a.b"]`."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 Path = tuple[str | int, ...]
 
-ABSENT: Final = object()  # what `child` answers when there is no such part
+ABSENT: Final = object()  # the result of `child` if there is no such part
 
 _BARE = re.compile(r"[A-Za-z_][\w-]*")
 _PART = re.compile(r'\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[("(?:[^"\\]|\\.)*")\]')
@@ -25,7 +25,7 @@ def format_path(path: Path) -> str:
 
 
 def parse_path(text: str) -> Path:
-    """The inverse of `format_path`. Raises ValueError."""
+    """Parses a path; the inverse of `format_path`. Raises ValueError."""
     parts: list[str | int] = []
     at = 0
     while at < len(text):
@@ -41,7 +41,7 @@ def parse_path(text: str) -> Path:
 
 
 def child(data: Any, part: str | int) -> Any:
-    """The value of a key, or of an index from 0; ABSENT when there is none."""
+    """Returns the value of a key, or of an index from 0; ABSENT if there is none."""
     if isinstance(data, dict):
         return data.get(part, ABSENT)
     if isinstance(data, list) and isinstance(part, int) and 0 <= part < len(data):
@@ -50,7 +50,7 @@ def child(data: Any, part: str | int) -> Any:
 
 
 def value_at(data: Any, path: Path) -> Any:
-    """The value below `data`; ABSENT when there is none."""
+    """Returns the value at a path in `data`; ABSENT if there is none."""
     for part in path:
         data = child(data, part)
     return data

@@ -1,4 +1,4 @@
-"""A spec's file as text."""
+"""Reads a spec's file as text."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from appliance.spec.nodes import MAX_BYTES
 
 
 def read_text(file: Path, name: str) -> str:
-    """UTF-8, of which a byte order mark is no part. Raises SpecError, which calls the file `name`."""
+    """Reads UTF-8 without a byte order mark. Raises SpecError, which calls the file `name`."""
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 2)

@@ -1,4 +1,4 @@
-"""The reference pages of the spec, generated: what this version runs, and apart from it what it refuses."""
+"""Generates the reference pages of the spec: the fields that this version runs, and those that it refuses."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -33,17 +33,17 @@ Fields that this version runs are [here](spec.md).
 
 
 def reference_text() -> str:
-    """Markdown of the fields that this version runs, and of the rules, as committed."""
+    """Returns the Markdown of the fields that this version runs, and of the rules, as it is committed."""
     return _page(_HEAD, _is_run, ["", *_rule_lines()])
 
 
 def refused_text() -> str:
-    """Markdown of the fields that this version refuses, as committed."""
+    """Returns the Markdown of the fields that this version refuses, as it is committed."""
     return _page(_REFUSED_HEAD, lambda found: not _is_run(found), [])
 
 
 def _is_run(found: Field) -> bool:
-    """Whether this version runs the field: it is built, and so is every section around it."""
+    """Returns whether this version runs the field: it is built, and so is every section around it."""
     parts = found.path.replace("[]", "").split(".")
     around = (_by_path()[".".join(parts[:count])] for count in range(1, len(parts) + 1))
     return all(each.doc.built for each in around)
@@ -99,7 +99,7 @@ def _meaning(found: Field) -> Iterator[str]:
 
 
 def version_notes(found: Field) -> Iterator[str]:
-    """What this version cannot do with the field."""
+    """Yields notes on values of the field that this version does not run."""
     if found.doc.built_values is not None:
         values = ", ".join(f"`{value}`" for value in found.doc.built_values)
         yield f"This version runs {values}."

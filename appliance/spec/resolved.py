@@ -1,4 +1,4 @@
-"""A spec with every value, as YAML that is itself a spec; beside each value, where it came from."""
+"""Renders a spec with every value as YAML that is itself a spec, optionally with the origin of each value."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ _COMMENT_COLUMN = 48
 
 
 def render_resolved(loaded: LoadedSpec, *, explain: bool = False) -> str:
-    """Secrets are masked: values of secret fields, and what came from `${...}`."""
+    """Renders the spec. Secrets are masked: values of secret fields, and values from `${...}`."""
     writer = _Writer(loaded, explain)
     return "".join(f"{line}\n" for line in writer.section(type(loaded.spec), "", ""))
 
 
 def resolved_rows(loaded: LoadedSpec) -> list[dict[str, Any]]:
-    """`path`, `value` and `origin` of every field that is no section."""
+    """Returns `path`, `value` and `origin` of every field that is not a section."""
     return list(_Writer(loaded, False).rows(type(loaded.spec), ""))
 
 
@@ -69,7 +69,7 @@ class _Writer:
 
 
 def _flow(value: Any) -> str:
-    """On one line: JSON is YAML, and a plain word needs no quotes."""
+    """Writes a value on one line: as JSON, which is YAML, or as a plain word without quotes."""
     is_word = isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum()
     if is_word and isinstance(scalar_value(value), str):
         return str(value)

@@ -1,4 +1,4 @@
-"""The scalar types of the spec. Each says in JSON Schema and in words what it takes."""
+"""The scalar types of the spec. Each describes its values in JSON Schema and in words."""
 
 import re
 from collections.abc import Callable
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class Words:
-    """What a type takes, in words, for `allowed:` lines and the reference."""
+    """The values of a type in words, for `allowed:` lines and the reference."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 def _reader(parse: Callable[[str], Any], form: str, *, bare: bool) -> BeforeValidator:
-    """Reads strings with `parse`; a bare number passes when `bare`. Everything else is refused with the form."""
+    """Returns a validator that reads strings with `parse`, and bare numbers if `bare`. Refusals name `form`."""
 
     def read(value: Any) -> Any:
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""JSON Schema of a deployment, for editors and for check-jsonschema. Written to schemas/deployment.v1.json."""
+"""The JSON Schema of a deployment, for editors and for check-jsonschema, written to schemas/deployment.v1.json."""
 
 import json
 from typing import Any
@@ -21,7 +21,8 @@ _REFERENCE_DEF = {
 
 
 def deployment_schema() -> dict[str, Any]:
-    """Draft 7. Unknown keys are errors, `x-` keys are free; fields carry x-apply, x-auto, x-since, x-vllm."""
+    """Returns a draft 7 schema. Unknown keys are errors, `x-` keys are free; fields have x-apply, x-auto, x-since and
+    x-vllm."""
     generated = DeploymentSpec.model_json_schema(mode="validation")
     sections = {section.__name__: section for section in _sections()}
     definitions = {
@@ -35,14 +36,15 @@ def deployment_schema() -> dict[str, Any]:
         "$id": FILE_NAME,
         "title": "appliance deployment",
         **root,
-        "if": {"required": ["include"]},  # what is required may then stand in an included file
+        "if": {"required": ["include"]},  # required fields may then be in an included file
         "else": whole,
         "definitions": {**definitions, "Reference": _REFERENCE_DEF},
     }
 
 
 def _required_below(definitions: dict[str, Any]) -> dict[str, Any]:
-    """What the sections of the root require, taken out of their definitions. Items of lists keep it: they are whole."""
+    """Moves the `required` lists of the root's sections out of their definitions. List items keep theirs, as an item is
+    never merged from several files."""
     found: dict[str, Any] = {}
     for each in fields_of(DeploymentSpec):
         if each.child is not None and not each.is_list and "required" in definitions[each.child.__name__]:
@@ -51,7 +53,7 @@ def _required_below(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """As committed."""
+    """Returns the schema's text, as it is committed."""
     return json.dumps(deployment_schema(), indent=2) + "\n"
 
 
@@ -74,11 +76,11 @@ def _section_schema(section: type[Section], generated: dict[str, Any]) -> dict[s
 
 
 def _property(found: Field, generated: dict[str, Any]) -> dict[str, Any]:
-    """The type, with references allowed for scalars, and what is known of the field."""
+    """Returns the schema of a field: its type, with references allowed for scalars, and its documentation."""
     kind = {key: value for key, value in generated.items() if key not in ("title", "description", "default")}
     schema = _with_references(_plain(kind))
     text = found.doc.doc if found.doc.built else f"{found.doc.doc} Not in this version."
-    if "$ref" in schema:  # draft 7 ignores what stands beside a $ref
+    if "$ref" in schema:  # draft 7 ignores all keywords beside a $ref
         schema = {"allOf": [schema]}
     schema["description"] = text
     if found.doc.default is not PydanticUndefined and found.child is None:
@@ -101,7 +103,7 @@ def _is_text(found: Field) -> bool:
 
 
 def _plain(node: Any) -> Any:
-    """Without titles, and with references to `definitions`."""
+    """Copies a schema without titles, and with references to `definitions`."""
     if isinstance(node, dict):
         return {
             key: value.replace("#/$defs/", "#/definitions/") if key == "$ref" else _plain(value)
@@ -112,7 +114,7 @@ def _plain(node: Any) -> Any:
 
 
 def _with_references(node: dict[str, Any]) -> dict[str, Any]:
-    """Adds `${...}` beside every scalar that is not any string, also inside lists and mappings."""
+    """Allows `${...}` for every scalar type that is not free text, also inside lists and mappings."""
     node = dict(node)
     if "anyOf" in node:
         branches = [_with_inner_references(branch) for branch in node["anyOf"]]

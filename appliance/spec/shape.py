@@ -1,4 +1,4 @@
-"""Before types are checked: the document is a mapping, `x-` keys leave it, texts from outside get their type."""
+"""Prepares a document for the type check: it must be a mapping; removes `x-` keys; types interpolated texts."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _START = "a deployment begins with: api_version: appliance/v1; `appliance init` 
 
 
 def check_shape(document: Document) -> Diagnostic | None:
-    """Takes `x-` keys out of every section. Returns what is wrong when the document is no mapping."""
+    """Removes `x-` keys from every section. Returns a diagnostic if the document is not a mapping."""
     data = document.data
     if data is None:
         return Diagnostic(rule="spec/empty", message="the file holds no deployment", hint=_START)
@@ -30,7 +30,7 @@ def check_shape(document: Document) -> Diagnostic | None:
 
 
 def _typed(data: Any, path: Path) -> None:
-    """Reads an interpolated text as YAML would, unless its field takes any text: a token may be all digits."""
+    """Types an interpolated text as YAML would, unless its field accepts any text (an API token may be all digits)."""
     holder, last = value_at(data, path[:-1]), path[-1]
     text = child(holder, last)
     found = find(path)
@@ -38,7 +38,7 @@ def _typed(data: Any, path: Path) -> None:
         try:
             holder[last] = scalar_value(text)
         except ValueError:
-            return  # nan and inf stay texts, which no number field takes
+            return  # nan and inf stay texts, which number fields refuse
 
 
 def _without_extensions(data: dict[str, Any], section: type[Section]) -> None:

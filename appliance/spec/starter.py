@@ -41,5 +41,5 @@ SOURCE = "hf://Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/qwen2.5-coder-0.5b-instruct
 
 
 def starter_text(file: str, name: str, source: str) -> str:
-    """A valid spec with comments. `name` is a deployment's name."""
+    """Returns a valid spec with comments. `name` is the deployment's name."""
     return _TEXT.format(file=file, name=name, source=source)

@@ -1,4 +1,4 @@
-"""Hints for keys that do not exist: near names, names of other sections, vLLM's names, names that are gone."""
+"""Hints for keys that do not exist: similar names, names of other sections, vLLM's names, removed names."""
 
 import difflib
 import functools
@@ -32,7 +32,7 @@ GONE = {
 
 
 def unknown_key_hint(name: str, section: type[Section], path: Path) -> str:
-    """A hint for a key `name` that `section`, at `path`, does not have. May be empty."""
+    """Returns a hint for a key `name` that `section`, at `path`, does not have. It may be empty."""
     wanted = name.replace("-", "_").lower()
     here = [found.name for found in fields_of(section)]
     prefix = format_path(path)
@@ -70,7 +70,7 @@ _ALIASES = {
 
 
 def near_value(value: object, allowed: Iterable[object]) -> str:
-    """A near word among allowed values, or an empty string."""
+    """Returns the most similar allowed value, or an empty string."""
     words = [str(each) for each in allowed]
     text = str(value)
     by_lower = {word.lower(): word for word in words}
@@ -84,7 +84,7 @@ def near_value(value: object, allowed: Iterable[object]) -> str:
 
 @functools.cache
 def _by_name() -> dict[str, tuple[str, ...]]:
-    """Paths by the field's own name and by vLLM's."""
+    """Returns the paths of fields by their own name and by vLLM's."""
     table: dict[str, tuple[str, ...]] = {}
     for found in walk():
         for name in {found.name, found.doc.vllm} - {""}:
@@ -93,7 +93,7 @@ def _by_name() -> dict[str, tuple[str, ...]]:
 
 
 def places_of(name: str) -> tuple[str, ...]:
-    """Paths of the fields with this name, ours or vLLM's."""
+    """Returns the paths of the fields with this name, ours or vLLM's."""
     return _by_name().get(name, ())
 
 

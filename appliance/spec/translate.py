@@ -1,4 +1,4 @@
-"""pydantic's errors as located diagnostics in the words of the spec."""
+"""Translates pydantic's errors to located diagnostics in the words of the spec."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ from appliance.spec.tree import Field, find, section_at
 from appliance.spec.value_hints import item_words, value_hint
 
 MASK = "***"
-MAX_DIAGNOSTICS = 200  # more say nothing new, and hints take time
+MAX_DIAGNOSTICS = 200  # more are not useful, and hints take time
 
 _RULES = {
     "missing": "spec/missing",
@@ -30,7 +30,7 @@ _RULES = {
 
 
 def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagnostic]:
-    """One diagnostic a path: of the branches of a union, the one that says most."""
+    """Returns one diagnostic per path; for a union, that of the most informative branch."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         by_path.setdefault(document_path(error, document.data), []).append(error)
@@ -41,7 +41,7 @@ def translate(errors: Iterable[ErrorDetails], document: Document) -> list[Diagno
 
 
 def too_many(count: int) -> list[Diagnostic]:
-    """One finding in place of `count` others; none when there are none."""
+    """Returns one finding in place of `count` others; none if `count` is 0."""
     if count <= 0:
         return []
     message = f"{count} more errors are not shown"
@@ -49,7 +49,7 @@ def too_many(count: int) -> list[Diagnostic]:
 
 
 def document_path(error: ErrorDetails, data: Any) -> Path:
-    """The error's location without the names of union branches."""
+    """Returns the error's location without the names of union branches."""
     path: list[str | int] = []
     current = data
     for part in error["loc"]:
@@ -63,7 +63,7 @@ def document_path(error: ErrorDetails, data: Any) -> Path:
 
 
 def _telling(group: list[ErrorDetails]) -> ErrorDetails:
-    """An error of value beats one of choice, which beats one of type; not being `auto` says least."""
+    """Returns the most informative error: of value, else of choice, else of type, and last that it is not `auto`."""
     order = {"value_error": 0, "greater_than_equal": 0, "greater_than": 0, "less_than_equal": 0, "literal_error": 1}
     return min(group, key=lambda error: 3 if _is_only_auto(error) else order.get(error["type"], 2))
 
@@ -138,7 +138,7 @@ _MISSING_HINTS = {
 
 
 def _not_a_section(path: Path, value: Any, document: Document) -> Diagnostic:
-    """A section, a list or a value that is empty or of the wrong shape."""
+    """Makes the diagnostic of a section, list or value that is empty or has the wrong shape."""
     text = format_path(path)
     position = document.place(text)
     section = section_at(path)

@@ -1,4 +1,4 @@
-"""The spec's shape: sections, fields, and finding them by path."""
+"""The structure of the spec: its sections and fields, and lookup by path."""
 
 import functools
 import json
@@ -30,7 +30,7 @@ class Field:
 
     @property
     def child(self) -> type[Section] | None:
-        """The section a value of this field is, or is a list of."""
+        """The section class of this field's value or of its list items; None if it is not a section."""
         return child_section(self.info)
 
     @property
@@ -39,12 +39,12 @@ class Field:
 
     @property
     def allowed(self) -> str:
-        """What it takes, in words."""
+        """The allowed values in words."""
         return self.doc.allowed or words_of(self.info.annotation, self.info.metadata)
 
     @property
     def takes_text(self) -> bool:
-        """Whether any string may be a value, or an item of the list."""
+        """Any string may be a value, or an item of the list."""
         return _takes_text(self.info.annotation)
 
     @property
@@ -60,20 +60,20 @@ class Field:
         return default if isinstance(default, str) and default else json.dumps(default)
 
     def written(self, value: Any) -> Any:
-        """A value of this field as the file takes it: a size or a duration is a text with its unit."""
+        """Returns a value of this field as written in a file: a size or a duration is a text with its unit."""
         form = _form(self.info.annotation, self.info.metadata)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return _NUMBER_TEXTS[form](value) if is_number and form in _NUMBER_TEXTS else value
 
 
 def fields_of(section: type[Section], prefix: str = "") -> Iterator[Field]:
-    """The fields of one section, in their order."""
+    """Yields the fields of one section, in order."""
     for name, info in section.model_fields.items():
         yield Field(f"{prefix}.{name}" if prefix else name, name, section, info, field_doc(info))
 
 
 def walk(section: type[Section] = DeploymentSpec, prefix: str = "") -> Iterator[Field]:
-    """Every field below a section, each section's field before its own fields."""
+    """Yields every field below a section, each section's field before its own fields."""
     for found in fields_of(section, prefix):
         yield found
         if found.child is not None:
@@ -81,7 +81,7 @@ def walk(section: type[Section] = DeploymentSpec, prefix: str = "") -> Iterator[
 
 
 def find(path: Path) -> Field | None:
-    """The field at a path of a document, list indices included; None where the path is free-form or unknown."""
+    """Returns the field at a document's path, with list indices; None if the path is free-form or unknown."""
     section: type[Section] | None = DeploymentSpec
     found: Field | None = None
     prefix = ""
@@ -99,7 +99,7 @@ def find(path: Path) -> Field | None:
 
 
 def section_at(path: Path) -> type[Section] | None:
-    """The section that a mapping at `path` is."""
+    """Returns the section class of a mapping at `path`; None if there is none."""
     if not path:
         return DeploymentSpec
     found = find(path)
@@ -124,7 +124,7 @@ def child_section(info: FieldInfo) -> type[Section] | None:
 
 
 def words_of(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
-    """What a type takes, in words."""
+    """Returns the allowed values of a type in words."""
     words = [item.text for item in metadata if isinstance(item, Words)]
     if words:
         return words[-1]  # the outermost
@@ -158,7 +158,7 @@ _NUMBER_TEXTS: dict[str, Callable[[Any], str]] = {
 
 
 def _form(annotation: Any, metadata: list[Any] | tuple[Any, ...]) -> str:
-    """The words of a size or a duration somewhere in a type, or an empty string."""
+    """Returns the words of a size or a duration anywhere in a type, or an empty string."""
     words = [item.text for item in metadata if isinstance(item, Words)]
     if get_origin(annotation) is Annotated:
         return _form(get_args(annotation)[0], get_args(annotation)[1:])
@@ -177,7 +177,7 @@ _PLAIN_WORDS: dict[Any, str] = {
 
 
 def _is_tail(annotation: Any) -> int:
-    """`auto` and null are named last."""
+    """Returns a sort key that puts `auto` and null last."""
     if annotation is types.NoneType:
         return 2
     return 1 if get_origin(annotation) is Literal else 0

@@ -1,4 +1,4 @@
-"""Types of a whole document, a section at a time: pydantic then builds validators only for what the file has."""
+"""Checks types section by section, so that pydantic builds validators only for the sections in the file."""
 
 from typing import Any, get_args
 
@@ -11,7 +11,7 @@ from appliance.spec.tree import child_section
 
 
 def validate(data: dict[str, Any]) -> tuple[DeploymentSpec | None, list[ErrorDetails]]:
-    """The spec, or what DeploymentSpec.model_validate would find wrong."""
+    """Returns the spec, or the errors that DeploymentSpec.model_validate would find."""
     head = {name: value for name, value in data.items() if name in SpecHead.model_fields}
     values, errors = _checked(SpecHead, head, ())
     found = {name: getattr(values, name) for name in SpecHead.model_fields} if values is not None else {}

@@ -1,4 +1,4 @@
-"""What to write instead of a value that its field does not take."""
+"""Hints for values that a field does not accept."""
 
 import re
 from typing import Any, get_args
@@ -13,7 +13,7 @@ _NO_DEFAULT = ("", "required", "null", "[]", "{}", '""')
 
 
 def value_hint(found: Field, value: Any, kind: str, allowed: str) -> str:
-    """`kind` is pydantic's error type, `allowed` what the field takes in words. Never empty."""
+    """Returns a hint, which is never empty. kind: pydantic's error type. allowed: the allowed values in words."""
     if value is None:
         return "give it a value, or remove the key to get its default"
     if kind == "list_type" and not isinstance(value, dict):
@@ -70,12 +70,12 @@ def _number_hint(value: Any, kind: str, allowed: str) -> str:
 
 
 def _default_hint(found: Field) -> str:
-    """The default, else what the field means."""
+    """Returns the default, or else the field's description."""
     return found.doc.doc if found.default_text in _NO_DEFAULT else f"default: {found.default_text}"
 
 
 def choices_of(annotation: Any) -> list[object]:
-    """The literal values somewhere in a type."""
+    """Returns the literal values anywhere in a type."""
     values: list[object] = []
     for part in get_args(annotation):
         if isinstance(part, str | int):
@@ -86,7 +86,7 @@ def choices_of(annotation: Any) -> list[object]:
 
 
 def item_words(found: Field, is_item: bool) -> str:
-    """What the field takes; for an item of a list of scalars, what an item may be."""
+    """Returns the allowed values of the field, or of an item of a list of scalars, in words."""
     if is_item and found.is_list and found.child is None:
         (item,) = get_args(found.info.annotation)
         return words_of(item)

@@ -12,10 +12,9 @@ from appliance.spec.rules.tracked import Tracked, touches
 
 
 def check_rules(spec: DeploymentSpec, guessed: Collection[str] = ()) -> list[Diagnostic]:
-    """What every cross-field rule finds; places are still missing.
+    """Runs every cross-field rule; the findings have no places yet.
 
-    `guessed` are paths whose written values were wrong and now have other values: a rule that reads one of them
-    says nothing.
+    `guessed` are paths whose written values were wrong and were replaced: a rule that reads one of them finds nothing.
     """
     found: list[Diagnostic] = []
     for rule in CROSS_FIELD:

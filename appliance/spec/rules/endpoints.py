@@ -30,7 +30,8 @@ def _has_keys(auth: AuthSection) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Names other than localhost count as public: what they resolve to can change."""
+    """Returns whether the host is a loopback address. Names other than localhost count as public, as they may resolve
+    to any address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

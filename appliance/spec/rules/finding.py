@@ -1,4 +1,4 @@
-"""What a rule answers."""
+"""The result of a rule."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from appliance.base.diagnostics import Severity
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """`path` is the field to blame; `hint` is what to write instead."""
+    """A fault that a rule found. `path` is the field to blame; `hint` says what to write instead."""
 
     path: str
     message: str
@@ -23,7 +23,7 @@ Findings = Iterator[Finding]
 
 
 def repeated(values: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Index and value of everything that came before."""
+    """Yields the index and value of each repeated value."""
     seen: set[str] = set()
     for index, value in enumerate(values):
         if value in seen:

@@ -165,6 +165,6 @@ def binding_fits_threads(spec: DeploymentSpec) -> Findings:
 
 
 def _cpus(text: str) -> int:
-    """How many CPUs a list such as `0-3,8` names."""
+    """Returns the number of CPUs in a list such as `0-3,8`."""
     spans = [part.split("-") for part in text.split(",")]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)

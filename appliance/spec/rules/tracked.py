@@ -1,4 +1,4 @@
-"""A view of a section that records which fields a rule read, so that a rule is not run on guesses."""
+"""A view of a section that records which fields a rule read, so that its findings on guessed values can be dropped."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from appliance.spec.fields import Section
 
 
 class Tracked:
-    """Reads like the section it wraps; `reads` gains the path of every field that is no section."""
+    """Reads like the section that it wraps, and adds the path of every field that is not a section to `reads`."""
 
     def __init__(self, section: Section, path: str, reads: set[str]) -> None:
         self._section = section
@@ -28,7 +28,7 @@ class Tracked:
 
 
 def touches(reads: set[str], pruned: str) -> bool:
-    """Whether a rule with these reads would have seen the value at `pruned`, or something around or in it."""
+    """Returns whether these reads include the value at `pruned`, a parent of it or a part of it."""
     holder = pruned.rpartition(".")[0]
     return f"{holder}.*" in reads or any(
         read == pruned or _is_below(read, pruned) or _is_below(pruned, read) for read in reads

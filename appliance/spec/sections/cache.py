@@ -1,4 +1,4 @@
-"""`cache` and `scheduler`: the KV cache and who runs next."""
+"""`cache` and `scheduler`: the KV cache and the order of requests."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`endpoints`: what listens, who may call, and how much a call may ask."""
+"""`endpoints`: the listener, the API keys, and the limits of a call."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`hardware` and `parallelism`: what it runs on, and how it is spread."""
+"""`hardware` and `parallelism`: the machine, and how the model is spread over devices."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

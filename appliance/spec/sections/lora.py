@@ -1,4 +1,4 @@
-"""`lora` and `speculative`: adapters, and proposing tokens ahead."""
+"""`lora` and `speculative`: adapters, and speculative decoding."""
 
 from typing import ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""`model` and `loading`: which checkpoint, how it is read, and what clients call it."""
+"""`model` and `loading`: the checkpoint, how it is read, and its names for clients."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

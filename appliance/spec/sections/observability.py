@@ -1,4 +1,4 @@
-"""`observability`, `slo`, `restart` and `shutdown`: seeing it, judging it, keeping it up."""
+"""`observability`, `slo`, `restart` and `shutdown`: logs and metrics, promised latencies, restarts, and the end."""
 
 from typing import Annotated, ClassVar, Literal
 

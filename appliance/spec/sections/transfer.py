@@ -1,4 +1,4 @@
-"""`kv_transfer` and `kv_events`: KV between engines, and news of blocks."""
+"""`kv_transfer` and `kv_events`: KV cache transfer between engines, and block events."""
 
 from typing import Any, ClassVar, Literal
 
