@@ -16,6 +16,7 @@ from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import config_overrides, request_context
 from appliance.plan.describe import describe_model
+from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
 from appliance.plan.hashes import with_hashes
@@ -86,7 +87,11 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     )
     placement = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
-    model = msgspec.structs.replace(plan_model(inputs, context, ledger), max_model_len=placement.max_model_len)
+    model = msgspec.structs.replace(
+        plan_model(inputs, context, ledger),
+        max_model_len=placement.max_model_len,
+        experts=plan_experts(program, ledger),
+    )
     spec = inputs.spec
     plan = EnginePlan(
         appliance_version=__version__,

@@ -168,7 +168,7 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     workspace = MemoryItem(
         name="workspace",
         size_bytes=workspace_bytes(program, step, quantize_activations=precision.quantize_activations),
-        formula=workspace_formula(program.kernels, step),
+        formula=workspace_formula(program, step),
     )
     return activations, workspace
 

@@ -36,6 +36,10 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
     yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}")
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
+    if (experts := model.experts) is not None:
+        chosen = f"{experts.num_chosen} of {experts.num_experts} a token in {experts.num_layers} layers"
+        read = f"a token reads {format_size(experts.bytes_per_token)} of {format_size(experts.size_bytes)}"
+        yield _row("experts", f"{chosen}; {read}")
     yield _row("context", f"{model.max_model_len:,} tokens")
     yield _row(
         "step",

@@ -26,6 +26,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class ExpertsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The experts of a model: all of them are in memory, and a token reads those that it chooses."""
+
+    num_experts: int  # in each layer that has them
+    num_chosen: int  # for a token
+    num_layers: int
+    size_bytes: int  # of all layers
+    bytes_per_token: int
+
+
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # local folder or .gguf
     format: str
@@ -45,6 +55,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     logits_processor_pattern: str | None = None  # of names that requests may bring
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True
+    experts: ExpertsPlan | None = None
 
 
 class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):

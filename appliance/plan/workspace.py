@@ -53,11 +53,13 @@ def workspace_bytes(program: PlannedProgram, step: Step, *, quantize_activations
     return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts)
 
 
-def workspace_formula(kernels: KernelSetFacts, step: Step) -> str:
+def workspace_formula(program: PlannedProgram, step: Step) -> str:
+    kernels = program.kernels
     if kernels.device != "cpu":
         return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
     scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"
-    return f"prepared inputs of {step.num_tokens:,} tokens, {scratch}"
+    parts = [f"prepared inputs of {step.num_tokens:,} tokens", scratch]
+    return ", ".join([*parts, *(["what experts make of them"] if program.operators.get(Experts) else [])])
 
 
 def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:

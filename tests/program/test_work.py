@@ -1,6 +1,7 @@
 """What the sizes of a step make of the work of its operators."""
 
 from appliance.program.operators import Embed, Linear, PagedAttention
+from appliance.program.routing import Experts
 from appliance.program.slots import Extent, Slot, whole
 from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, windows_of
 
@@ -18,6 +19,24 @@ def test_bytes_are_of_weights_rows_and_keys() -> None:
 def test_operations_are_of_rows_and_visits() -> None:
     assert COUNTS.operations_of(OperatorWork("a", row_operations=3, visit_operations=2, window=3)) == 15 + 30
     assert COUNTS.operations_of(OperatorWork("a", row_operations=3, extent=Extent.SAMPLED)) == 6
+
+
+def test_rows_that_choose_experts_read_a_share_of_them() -> None:
+    experts = OperatorWork("experts", weight_bytes=640, chosen_share=1 / 8)
+    read = [StepCounts(tokens=n, sampled=0, keys={}, visits={}).bytes_of(experts) for n in (0, 1, 2, 1000)]
+    assert read == [0, 80, 150, 640]  # 640 * (1 - (7 / 8) ** 2) = 150
+    assert COUNTS.rows_of_weights(experts) == 5 / 8
+    assert StepCounts(0, 0, {}, {}).bytes_of(OperatorWork("linear", weight_bytes=7)) == 7
+
+
+def test_experts_multiply_the_chosen_ones_alone() -> None:
+    x, out, chosen = Slot(0, Extent.TOKENS, 64), Slot(1, Extent.TOKENS, 64), Slot(2, Extent.TOKENS, 2, "int32")
+    factors = Slot(3, Extent.TOKENS, 2)
+    op = Experts(x, chosen, factors, "abcde", "abc", out, num_experts=8, width=32, kind="silu")
+    work = op.work(forms("int4"))
+    assert (work.weight_bytes, work.chosen_share, work.unit) == (5 + 3, 2 / 8, "int8")
+    assert work.row_operations == 2 * 2 * 3 * 64 * 32
+    assert op.slots() == [x, chosen, factors, out]
 
 
 def test_few_logits_are_screened_in_steps_of_few_rows() -> None:
