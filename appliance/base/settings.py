@@ -97,7 +97,7 @@ class Settings(BaseSettings):
 
 
 def read_settings() -> Settings:
-    """As the environment is now. Raises SettingsError, one sentence for each variable that is wrong."""
+    """Reads the settings from the environment. Raises SettingsError, with one sentence for each wrong variable."""
     try:
         return Settings()
     except ValidationError as error:

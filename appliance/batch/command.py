@@ -1,4 +1,4 @@
-"""What a batch makes of a plan and of what was said beside it: which files, in what order, how much at once."""
+"""The settings of a batch, from the plan and the command line: the files, the order, and the concurrency."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def batch_files(
 def batch_options(
     planned: dict[str, Any], *, order: str | None = None, resume: bool | None = None, max_concurrency: int = 0
 ) -> BatchOptions:
-    """None and 0: as the spec says."""
+    """Returns the options of a batch; an argument that is None or 0 takes the planned value."""
     return BatchOptions(
         order="completion" if (order or planned["order"]) == "completion" else "input",
         resume=planned["resume"] if resume is None else resume,

@@ -104,7 +104,7 @@ def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> R
 
 
 def meets_slo(record: MeasuredRequest, slo: Mapping[str, float]) -> bool:
-    """Whether one request kept every target. A target is named metric_percentile; goodput takes each as a bound."""
+    """Returns whether one request kept every target. Targets are named metric_percentile; each is a bound here."""
     measured = {"ttft": record.ttft, "itl": record.tpot, "tpot": record.tpot, "e2el": record.e2el}
     for name, bound in slo.items():
         value = measured.get(name.partition("_")[0])

@@ -100,7 +100,7 @@ class _Search:
         return {path: int(getattr(plan.scheduler, path.partition(".")[2])) for path in LADDERS}
 
     def climb(self, path: str) -> bool:
-        """Whether another value of this field was better."""
+        """Returns whether another value of this field was better."""
         before = self.best
         for steps in _directions(path, before.settings[path]):
             for value in steps:

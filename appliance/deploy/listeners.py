@@ -1,4 +1,4 @@
-"""Whether the address of a plan can be had, and who has it where not. Asked before a server starts to load weights."""
+"""Checks that a plan's address is free, or finds its owner, before a server starts to load weights."""
 
 import errno
 import os

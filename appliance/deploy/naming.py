@@ -58,7 +58,7 @@ def applied_from(name: str) -> tuple[str, list[str]]:
 
 
 def names_deployment(word: str) -> bool:
-    """Whether a word names a deployment that was applied here, or a spec, rather than being a text of its own."""
+    """Returns whether a word names a deployment that was applied here, or a spec; otherwise it is a text."""
     root = state_dir()
     if _is_spec(root, word):
         return True

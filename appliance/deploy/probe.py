@@ -96,7 +96,7 @@ class ReadyAnswer:
 
 
 def ask_ready(url: str, timeout_s: float = 2.0) -> ReadyAnswer:
-    """Whether the server takes requests, and why not."""
+    """Returns whether the server takes requests, and the reason if not."""
     answer = ask(url, "/readyz", timeout_s)
     if answer is None:
         return ReadyAnswer(False, reason="it does not answer")

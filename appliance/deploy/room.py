@@ -1,4 +1,4 @@
-"""Whether a second engine fits beside the one that runs."""
+"""Checks whether a second engine fits beside the one that runs."""
 
 from pathlib import Path
 

@@ -104,7 +104,7 @@ class Swapper:
         return new
 
     def _listener(self, old: Running, wanted: EnginePlan) -> AbstractContextManager[socket.socket | None]:
-        """None where the address changes, or the server does not hand it over."""
+        """Returns the handed-over listener; None if the address changes, or the server does not hand it over."""
         if _address(old.plan.serving) != _address(wanted.serving):
             return nullcontext()
         try:

@@ -1,4 +1,4 @@
-"""The output file. It is the only record of what was done: a line that is in it, whole, is never run again."""
+"""The output file. It is the only record of finished work: a request whose whole line is in it is never run again."""
 
 import asyncio
 import fcntl

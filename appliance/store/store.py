@@ -12,7 +12,7 @@ from appliance.store.responses import ResponseStore
 
 
 class Store:
-    """The parts of what is kept for clients. Without a folder it is a temporary one, which goes with the store."""
+    """The parts of the store for clients. Without a folder it uses a temporary one, which is removed with the store."""
 
     def __init__(self, serving: ServingPlan, folder: Path | None = None) -> None:
         """`folder`: where the plan names none."""
@@ -26,7 +26,7 @@ class Store:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is anything in it, be it of an earlier server."""
+        """The store holds something, maybe from an earlier server."""
         return self._database is not None or (self._folder is not None and (self._folder / DATABASE).exists())
 
     @property

@@ -174,7 +174,7 @@ def _secrets_of_the_environment() -> Iterator[str]:
 
 
 def _packages() -> dict[str, str]:
-    """The versions of what this package asks for, as far as it is installed."""
+    """Returns the versions of this package's dependencies, as far as they are installed."""
     wanted = {re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in importlib.metadata.requires("appliance") or ()}
     return {name: version for name in sorted(wanted - {"appliance"}) if (version := _version(name))}
 

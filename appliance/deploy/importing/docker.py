@@ -23,7 +23,7 @@ _PORT: Final = re.compile(r"^(?:(?:\[([^\]]*)\]|([^:]*)):)??(?:(\d*|\$\{?\w+\}?)
 
 
 def is_runtime(program: str) -> bool:
-    """Whether a program takes Docker's words; wrappers of vendors have a name in front of it."""
+    """Returns whether a program has Docker's options; vendors' wrappers have a prefix before the name."""
     return program in _RUNTIMES or program.endswith("-docker")
 
 

@@ -112,7 +112,7 @@ def _program_of(container: Container) -> Program | None:
 
 
 def _is_model(word: str) -> bool:
-    """Whether a first word is a model, and not a program."""
+    """Returns whether a first word is a model, and not a program."""
     path = PurePosixPath(word)
     return len(path.parts) > 1 and path.parent.name not in ("bin", "sbin") and path.suffix != ".sh"
 

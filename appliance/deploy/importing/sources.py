@@ -21,5 +21,5 @@ def hub_address(text: str) -> str | None:
 
 
 def names_repository(source: str) -> bool:
-    """Whether a source of the hub is a whole repository, and names no file of it."""
+    """Returns whether a source of the hub is a whole repository, without the name of a file."""
     return re.match(r"^hf://[^/:]+/[^/:]+$", source) is not None

@@ -27,7 +27,7 @@ class Variable:
 
     @property
     def origin(self) -> str:
-        """As the user wrote it; a secret that is written out is masked, for origins are printed into files."""
+        """The variable as the user wrote it, with secrets masked, because origins are printed into files."""
         if self.value is None:
             shown = self.name
         else:

@@ -20,7 +20,7 @@ _QUANTIZED: Final = re.compile(r"^[\w.-]+/[\w.-]+:[A-Za-z0-9][\w.-]*$")
 
 
 def place_words(draft: Draft, words: list[str], read_file: ReadFile) -> None:
-    """Of a command line, from behind the program's name. Raises CannotImportError when it names no model."""
+    """Places the options of a command line (without the program). Raises CannotImportError if it names no model."""
     found = read_arguments(words, arity, SHORT)
     options = [option for option in found.options if option.name != "config"]
     for option in found.options:

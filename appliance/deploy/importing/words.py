@@ -34,7 +34,7 @@ class Option:
 
     @property
     def origin(self) -> str:
-        """As the user wrote it; the value of a secret is masked, for origins are printed into files."""
+        """The flag as the user wrote it, with a secret's value masked, because origins are printed into files."""
         words = (MASK,) if is_secret(self.name) and self.words else self.words
         return " ".join([self.flag, *words])
 
@@ -48,12 +48,12 @@ class Arguments:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag or a variable of this name holds a secret."""
+    """Returns whether a flag or a variable of this name holds a secret."""
     return _SECRET.search(name) is not None
 
 
 def is_reference(word: str) -> bool:
-    """Whether a word is filled in by the shell, so that it can be shown."""
+    """Returns whether the shell fills in a word, so that it can be shown."""
     return word.startswith("$")
 
 
