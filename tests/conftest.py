@@ -1,6 +1,6 @@
 """What holds for all tests. tests/clients runs in an environment of its own: `make clients`.
 
-A skip hides a loss when nobody expects it. Where CI or APPLIANCE_TEST_STRICT is set, a skip whose reason is not one of
+An unexpected skip hides a loss. Where CI or APPLIANCE_TEST_STRICT is set, a skip whose reason is not one of
 KNOWN_SKIPS is a failure.
 """
 
@@ -37,7 +37,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Makes a failure of a skip that nobody listed."""
+    """Turns a skip that is not on the list into a failure."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and _is_strict() and not _KNOWN.search(_reason(report)):
         report.outcome = "failed"

@@ -1,7 +1,7 @@
 """Decodes text of people and other programs: UTF-8 without a byte order mark.
 
-Editors and shells of Windows write such marks, and UTF-16. A mark is skipped, because it is not part of the text; UTF-16
-is refused by name, because many parsers of bytes would take it for something else.
+Editors and shells of Windows write such marks, and UTF-16. A mark is skipped, because it is not part of the text;
+UTF-16 is refused by name, because many parsers of bytes would take it for something else.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""Every dependency has a user and a reason, and every import of somebody else's a dependency."""
+"""Every dependency has a user and a reason, and every third-party import has a dependency."""
 
 import ast
 import re

@@ -11,7 +11,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them: lower case, hyphens for spaces, nothing but letters, digits, hyphens and underscores."""
+    """Returns anchors as GitHub makes them: lower case, hyphens for spaces, only letters, digits, `-` and `_`."""
     heads = [line.lstrip("#") for line in document.read_text().splitlines() if line.startswith("#")]
     return {re.sub(r"[^\w -]", "", head.strip().lower()).replace(" ", "-") for head in heads}
 

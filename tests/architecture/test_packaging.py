@@ -28,7 +28,7 @@ def test_what_the_wheel_is_made_of_is_there() -> None:
 
 
 def ignored(folder: Path, paths: list[str]) -> set[str]:
-    """Of these paths, those that git would not take; the sdist leaves them out too."""
+    """Returns the paths that git ignores; the sdist leaves them out too."""
     shutil.copy(ROOT / ".gitignore", folder)
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
     command = ["git", "-C", str(folder), "check-ignore", "--stdin"]

@@ -1,4 +1,4 @@
-"""A skip that nobody listed fails where tests are strict."""
+"""A skip that is not on the list fails where tests are strict."""
 
 import subprocess
 import sys

@@ -64,7 +64,7 @@ def results(benchmarks: Mapping[str, ModuleType], tmp_path: Path) -> Path:
 
 
 def judged(benchmarks: Mapping[str, ModuleType], results: Path, **fields: object) -> list[str]:
-    """The cells behind work, aim and rounds: ours, the peer's, ratio, share."""
+    """Returns the cells after work, aim and rounds: ours, the peer's, ratio, share."""
     contest = benchmarks["contest"].read_contest(results / "c.yaml", {})
     raw = {"work": "w", "contest": "c", "value": "single num_prompts=2 decode_throughput", **fields}
     folder = results / "c"

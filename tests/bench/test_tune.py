@@ -23,7 +23,7 @@ SEQS, TOKENS = "scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"
 
 
 def with_settings(plan: EnginePlan, settings: Settings) -> EnginePlan | None:
-    """None where a step could not hold a token a sequence, as the planner refuses it."""
+    """Returns the plan; None if a step could not hold one token per sequence, which the planner refuses."""
     fields = {path.partition(".")[2]: value for path, value in settings.items()}
     scheduler = msgspec.structs.replace(plan.scheduler, **fields)
     if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:

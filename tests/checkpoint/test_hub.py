@@ -134,7 +134,7 @@ QUANTS = [
     ],
 )
 def test_a_quantization_names_the_file(tmp_path: Path, hub: Start, quant: str, name: str) -> None:
-    """As in `ollama run hf.co/o/m:Q4_K_M` and `llama-server -hf o/m:Q4_K_M`; with the network and without it."""
+    """The form is that of `ollama run hf.co/o/m:Q4_K_M` and `llama-server -hf o/m:Q4_K_M`; it works offline too."""
     hub(o__m={each: each.encode() for each in QUANTS})
     source = f"hf://o/m:{quant}"
     path = resolve_source(source, options=options(tmp_path))

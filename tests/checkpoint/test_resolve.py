@@ -42,7 +42,7 @@ def write_wheel(folder: Path, number: int, files: dict[str, bytes]) -> Path:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package index of three wheels: pip is told of it, and of nothing else, through the environment."""
+    """A package index of three wheels; the environment makes it the only index of pip."""
     folder = tmp_path / "wheels"
     for number, part in enumerate(PARTS, 1):
         write_wheel(folder, number, {"data/part.bin": part, "__init__.py": b"# " + bytes(200_000)})

@@ -57,7 +57,7 @@ def leaves(found: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
 
 
 def test_the_examples_of_the_help_are_command_lines_that_parse() -> None:
-    """Words, options and choices; what is behind a pipe or a redirection is the shell's."""
+    """Words, options and choices are checked; the part after a pipe or a redirection is the shell's."""
     seen = set()
     for path, found in leaves(typer.main.get_command(build())):
         words = shlex.split((found.epilog or "").removeprefix("Example: "), comments=True)

@@ -20,7 +20,7 @@ BASE = "api_version: appliance/v1\nkind: Deployment\nname: a\nmodel: {source: ..
 
 
 def commands() -> list[list[str]]:
-    """Of `appliance`, as words; what a shell would do with the output is left out."""
+    """Returns the `appliance` commands as words, without pipes and redirections."""
     steps: list[dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]["check"]["steps"]
     hooks: list[dict[str, Any]] = yaml.safe_load(HOOKS.read_text())["repos"][0]["hooks"]
     texts = [each.get("run", "") for each in steps] + [each["entry"] for each in hooks]
@@ -59,7 +59,7 @@ def test_the_commands_work(words: list[str], folder: Path, capsys: pytest.Captur
 
 
 def model_facts(folder: Path) -> str:
-    """As the comment of the workflow says: the model.json of a bundle."""
+    """Returns the model.json of a bundle, as the workflow's comment says."""
     bundle = folder / "support.tar.gz"
     assert main(["doctor", "deployments/prod.yaml", "--bundle", str(bundle)]) == 0
     text = read_archive(bundle)["model.json"]

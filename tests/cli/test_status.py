@@ -1,4 +1,4 @@
-"""`appliance status` of a server that does not answer yet, and of one whose engine has told how it started."""
+"""`appliance status` of a server that does not answer yet, and of one whose engine has written its boot report."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PACKED = WeightsOrigin(origin="checkpoint", seconds=2.5, size_bytes=3 << 20, rea
 
 @pytest.fixture
 def generation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a deployment whose process is this one, and whose port nobody listens on."""
+    """The folder of a deployment whose process is this one, and on whose port no process listens."""
     monkeypatch.setenv("APPLIANCE_STATE", str(tmp_path))
     state = DeploymentState(tmp_path, "quick")
     state.create()

@@ -74,7 +74,7 @@ class Family:
 
 
 def kill_at(seconds: float, applying: ForkProcess, state: DeploymentState, victim: Victim, before: Family) -> bool:
-    """Whether there was something to kill."""
+    """Returns whether there was a process to kill."""
     time.sleep(seconds)  # the random moment is what is tested
     if victim == "apply":
         applying.kill()

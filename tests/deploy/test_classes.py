@@ -63,7 +63,7 @@ def _choices(annotation: Any) -> Iterator[Any]:
 
 
 def planned(loaded: LoadedSpec) -> EnginePlan | None:
-    """None where the planner refuses."""
+    """Returns the plan; None if the planner refuses."""
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
     outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model()))
@@ -71,14 +71,14 @@ def planned(loaded: LoadedSpec) -> EnginePlan | None:
 
 
 def unbuilt(path: str) -> bool:
-    """Whether this version refuses the field or a section above it (tests/plan/test_refusals.py)."""
+    """Returns whether this version refuses the field or a section above it (tests/plan/test_refusals.py)."""
     parts = path.replace("[]", "").split(".")
     above = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
     return any(each in BY_PATH and not BY_PATH[each].doc.built for each in above)
 
 
 def has_one_meaning(found: Field) -> bool:
-    """Whether everything but one behaviour is refused."""
+    """Returns whether all behaviours but one are refused."""
     return len([value for value in found.doc.built_values or (0, 0) if value != "auto"]) <= 1
 
 
@@ -97,7 +97,7 @@ def base(given: tuple[str, ...]) -> EnginePlan | None:
 
 
 def costs(found: Field) -> Iterator[ApplyClass]:
-    """Of each value that can be planned and changes the plan."""
+    """Yields the costs of each value that can be planned and that changes the plan."""
     for given, override in others(found):
         try:
             before, after = base(given), planned(load(BASE, *given, override))

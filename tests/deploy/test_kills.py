@@ -84,7 +84,7 @@ def test_an_apply_killed_at_a_moment(
 
 
 def test_an_interrupted_reload_is_told_again(state: DeploymentState, tmp_path: Path) -> None:
-    """The server may have taken the new plan, and nobody was left to write that down."""
+    """The server may have taken the new plan, but the killed apply could not record it."""
     first = wanted(tmp_path / "a", SCRIPT)
     current = apply(state, first).current
     new = wanted(tmp_path / "a", SCRIPT, served_names=["other"])

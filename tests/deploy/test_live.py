@@ -148,7 +148,7 @@ def engine_of(result: ApplyResult) -> ProcessId:
 
 
 def steps_of_a_prompt(url: str) -> int:
-    """Of 100 tokens that no cache knows."""
+    """Returns the steps of a prompt of 100 tokens that are not cached."""
     before = num_steps(url)
     prompt = [ord("a") + random.randrange(26) for _ in range(100)]
     body = {"model": "scripted", "prompt": prompt, "max_tokens": 1}

@@ -1,4 +1,4 @@
-"""Two commands at once are serialised; a killed owner leaves nothing behind."""
+"""Two commands at once are serialised; the lock of a killed owner is free."""
 
 import os
 import subprocess

@@ -1,8 +1,8 @@
-"""A soak: many mixed clients that come and go, then a look at what they left behind.
+"""A soak: many mixed clients that come and go, then a check that they left nothing open.
 
     python -m tests.e2e.soak --url http://127.0.0.1:8000 --pid PID --clients 64 --seconds 120
 
-prints a report and ends with 1 when something did not hold. PID is the server's; `appliance status` tells both. Blocks
+prints a report and ends with 1 when something did not hold. PID is the server's; `appliance status` prints both. Blocks
 of the KV cache that are not resident cost no memory, so a large cache grows for a while, up to its planned size: what
 is compared is the memory beyond the blocks that are (appliance_kv_cache_touched_bytes).
 """
@@ -161,7 +161,7 @@ class _Client:
                 self.counts.left += not is_finished
 
     async def _request(self) -> bool | None:
-        """Whether it was read to its end; None when it ended too early. Raises openai.APIError."""
+        """Returns whether it was read to its end; None if it ended too early. Raises openai.APIError."""
         rng = self.rng
         text = " ".join(rng.choices(TEXT.split(), k=rng.randint(1, self.plan.max_words)))
         n = rng.choice((1, 1, 1, 2, 4))

@@ -1,4 +1,4 @@
-"""What a real engine's clients see when it dies, when they leave, and when the server is told to end."""
+"""What a real engine's clients see when it dies, when they leave, and when the server gets a signal to end."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ def async_client(server: Server) -> openai.AsyncOpenAI:
 
 
 async def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """As wait_until, while the other tasks of the test go on."""
+    """Waits like wait_until, while the other tasks of the test go on."""
     deadline = time.monotonic() + timeout_s
     while not await asyncio.to_thread(condition):
         assert time.monotonic() < deadline, what

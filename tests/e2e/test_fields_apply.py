@@ -73,7 +73,7 @@ class Asker:
         return found.headers.get(f"access-control-allow-{name}")
 
     def logged(self, word: str) -> bool:
-        """Whether one more request writes a line with this word."""
+        """Returns whether one more request writes a line with this word."""
         before = self._quiet_log()
         self.complete()
         return word in self._quiet_log()[len(before) :]

@@ -75,7 +75,7 @@ def blocks(guide: Path, language: str) -> Iterator[str]:
 
 
 def lines(guide: Path) -> Iterator[str]:
-    """Whole commands: one goes on while its quotes are open, or after a backslash."""
+    """Yields whole commands: one continues while its quotes are open, or after a backslash."""
     for block in blocks(guide, "sh"):
         held = ""
         for line in block.splitlines():

@@ -53,7 +53,7 @@ async def client(http: httpx.AsyncClient, rng: random.Random, deadline: float) -
 
 
 async def one(http: httpx.AsyncClient, rng: random.Random) -> bool:
-    """Whether it was read to its end. Any error fails the test."""
+    """Returns whether it was read to its end. Any error fails the test."""
     path, body = mixed(rng)
     leaves_after = rng.choice([None, None, 1, 5])  # chunks
     async with http.stream("POST", path, json=body) as response:

@@ -65,7 +65,7 @@ class SimulatedRunner:
         return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=dict(self.drafts))
 
     def _verified(self, chunk: Chunk, context: list[int]) -> list[int]:
-        """The drafts that the model says as well, and the token behind them."""
+        """Returns the drafts that the model samples as well, and the token after them."""
         said: list[int] = []
         known = len(context) - chunk.num_drafts
         for end in range(known, len(context) + 1):

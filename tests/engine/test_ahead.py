@@ -1,4 +1,4 @@
-"""Steps that begin before they are planned: which may, and that nobody can tell by the answers."""
+"""Steps that begin before they are planned: which ones may, and that the answers are the same."""
 
 from itertools import count
 from typing import cast
@@ -215,7 +215,7 @@ def test_a_stop_token_ends_the_step_that_began_early() -> None:
 
 
 def test_a_step_that_began_early_lasted_since_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock goes on by one each time that it is asked: twice in a step by the loop, once by whoever hears of it."""
+    """The clock advances by one at each read: twice in a step by the loop, and once for its statistics."""
     learnt: list[float] = []
     monkeypatch.setattr(Scheduler, "learn", lambda self, plan, seconds: learnt.append(seconds))
     loop = loop_of(watched(configure()))

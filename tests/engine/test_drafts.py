@@ -1,4 +1,4 @@
-"""Drafts in the scheduler: what the model says as well counts, the rest is computed again, and nobody can tell."""
+"""Drafts in the scheduler: those that the model samples count, the rest is computed again; tokens stay the same."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ PLAIN = run(lambda context, seed: []).tokens("r")
 
 @pytest.mark.parametrize(("propose", "steps"), [(right(3), 6), (wrong(3), 20)], ids=["right", "wrong"])
 def test_tokens_are_those_without_drafts(propose: Propose, steps: int) -> None:
-    """Three right drafts and the token behind them are four a step: one of the prompt, then 4 + 4 + 4 + 4 + 3."""
+    """Three right drafts and the token after them are four per step: one of the prompt, then 4 + 4 + 4 + 4 + 3."""
     harness = run(propose)
     assert harness.tokens("r") == PLAIN
     assert len(harness.steps) == steps
@@ -75,7 +75,7 @@ def test_a_stop_token_among_agreed_drafts_ends_the_answer() -> None:
 
 
 def test_blocks_of_drafts_are_named_by_tokens_that_were_agreed_to() -> None:
-    """A block that only drafts filled is nobody's prefix: the next request computes all that was not said."""
+    """A block that only drafts filled is not cached as a prefix: the next request computes the tokens that were not sampled."""
     harness = run(wrong(6), max_tokens=8)
     said = PROMPT + harness.tokens("r")
     harness.scheduler.add(b"", generate("s", [*said, 9], 1))

@@ -105,7 +105,7 @@ def test_all_is_asked_of_a_set_without_a_screen() -> None:
 
 
 def watched(executable: Executable, look: Callable[[StepInputs, np.ndarray], None]) -> Executable:
-    """Calls look(inputs, logits) behind each step that has logits."""
+    """Calls look(inputs, logits) after each step that has logits."""
     run = executable.run
 
     def spy(inputs: StepInputs) -> Logits:

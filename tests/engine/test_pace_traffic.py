@@ -69,7 +69,7 @@ def test_a_long_prompt_keeps_the_others_flowing() -> None:
 
 @pytest.mark.parametrize(("streamed", "most_s"), [((False, False), 0.8), ((False, True), 0.2)])
 def test_steps_are_short_for_streams_alone(streamed: tuple[bool, bool], most_s: float) -> None:
-    """Two sequences decode while a prompt that nobody reads runs beside them."""
+    """Two sequences decode while a prompt that is not streamed runs beside them."""
     clock = traffic()
     run = clock.run
     for name, is_streamed in zip("ab", streamed, strict=True):
@@ -99,7 +99,7 @@ def alone(prompts: list[list[int]], **fields: object) -> tuple[Clock, list[int]]
 
 
 def test_a_prompt_alone_holds_up_nobody_longer_than_it_would_in_small_pieces() -> None:
-    """Who comes while it runs waits for its end in any case."""
+    """A request that comes while it runs waits for its end in any case."""
     prompts = [[2] * 2000, [3] * 40]
     large, sizes = alone(prompts)
     small, small_sizes = alone(prompts, long_prefill_token_threshold=4000)
@@ -118,7 +118,7 @@ def test_pieces_are_small_where_others_may_pass(fields: dict[str, object]) -> No
 
 
 def test_what_a_prompt_finds_cached_makes_no_step_longer() -> None:
-    """Steps behind the first are as long as what is left of the prompts takes, not as the prompts are."""
+    """Steps after the first take as long as the uncached rest of the prompts, not as the whole prompts."""
     shared = [2] * 2000
     _, sizes = alone([[*shared, 1], *([*shared, number] + [number] * 60 for number in range(2, 9))])
     assert sum(sizes) <= 2001 + 7 * 80
@@ -165,7 +165,7 @@ def test_a_burst_is_prefilled_in_pauses_and_most_gaps_stay_short() -> None:
 
 @pytest.mark.parametrize(("awaited", "longest_s"), [([], 0.25), ([8], PAUSE_S), ([0, 1], PAUSE_S)])
 def test_readers_pause_for_prompts_that_somebody_awaits(awaited: list[int], longest_s: float) -> None:
-    """Ten prompts come while two streams are read. Of those not in `awaited` nobody reads the answer as it comes."""
+    """Ten prompts come while two streams are read. Those not in `awaited` are not streamed."""
     clock = traffic(16, late_share=0.04)
     for name in "ab":
         clock.run.scheduler.add(b"", generate(name, [ord(name)] * 40, 400))

@@ -257,11 +257,11 @@ def test_who_shares_what_the_failed_one_was_to_store_computes_it_again(monkeypat
 
 
 class PanicError(BaseException):
-    """As a library in another language raises it."""
+    """The error that a library in another language raises."""
 
 
 class Grammar:
-    """Allows everything; raises where it is told to, from the third mask on."""
+    """Allows everything; raises at the given place, from the third mask on."""
 
     def __init__(self, point: str, error: BaseException) -> None:
         self.point, self.error = point, error
@@ -339,7 +339,7 @@ def test_a_request_that_cannot_be_taken_in_is_refused_alone(monkeypatch: pytest.
 
 
 def test_what_no_row_is_to_blame_for_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every request would fail for ever, and nobody would start the engine again."""
+    """Otherwise every request would fail for ever, without a restart of the engine."""
     executable = executable_of()
     loop, _ = loop_over(executable)
     loop.handle(b"c", greedy(SHARED, 9))

@@ -38,7 +38,7 @@ def test_every_line_is_answered_once(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.parametrize("lines", [["r0"], ["r0", "r1"]])
 def test_byte_order_marks_are_no_part_of_lines(tmp_path: Path, lines: list[str]) -> None:
-    """At the beginning, and where one file was put behind another."""
+    """A mark may be at the beginning, and where files were joined."""
     files = write_input(tmp_path, [request(each) for each in lines])
     files.input.write_bytes(b"".join(MARK + line for line in files.input.read_bytes().splitlines(keepends=True)))
     progress = run(files, echo)

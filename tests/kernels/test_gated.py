@@ -1,4 +1,4 @@
-"""A Linear that computes the gated activation behind it: the same bits, and its own output is never written."""
+"""A Linear that computes the gated activation after it: the bits are the same, and its own output is never written."""
 
 import ctypes
 from typing import Any

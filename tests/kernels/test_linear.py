@@ -176,7 +176,7 @@ def test_extreme_factors_do_not_overflow(
 def test_sums_of_sixteen_bits_are_exact_to_the_last(
     native: CpuKernelSet, layout: Layout, size: int, offset: str
 ) -> None:
-    """Of the least and the largest codes, on inputs that just leave and just do not leave 16 bits to a sub-group's."""
+    """The least and largest codes meet inputs for which a sub-group's sum just fits, or just does not fit, 16 bits."""
     weight = random_sub_groups(np.random.default_rng(3), layout, 70, 512, size, offset)
     largest, last = {Layout.INT4: (15, 0xFF), Layout.INT5: (31, 31), Layout.INT6: (63, 63)}[layout]
     data = np.zeros_like(weight.data)

@@ -79,8 +79,8 @@ class Chain:
         return between
 
     def run(self, native: CpuKernelSet, between: Slot, *, alone: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The result, and what then lies in the slot between, behind what may be the logits'. Unless `alone`, another
-        reader of that slot has it written."""
+        """Returns the result, and then the content of the slot between, after the part that may be the logits'. Unless
+        `alone`, the slot has another reader, so that it is written."""
         if not alone:
             self.graph.add(Add(between, self.graph.slot(between.width)))
         program = self.graph.program(self.out)

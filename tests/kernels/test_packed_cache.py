@@ -192,7 +192,7 @@ def test_each_level_and_version_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 4 KiB: what a full disk looks like to whoever writes."""
+    """Limits files to 4 KiB, which a writer sees as a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     yield

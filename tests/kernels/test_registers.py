@@ -37,7 +37,7 @@ STACK = re.compile(r"\(%r[sb]p\).*%zmm|%zmm.*\(%r[sb]p\)")
 
 
 def machine_code(level: str) -> str:
-    """Of the library as it was linked: an installed one has no names of functions any more."""
+    """Returns the machine code of the library as linked: an installed one has no names of functions."""
     linked = sorted(BUILD.glob(f"py3-none-*/{library_path(level).name}"))
     objdump = shutil.which("objdump")
     if objdump is None or not linked:
@@ -93,7 +93,7 @@ def test_inner_loop_does_not_touch_the_stack(listing: str, name: str, products: 
 @pytest.mark.parametrize("has_offset", ["true", "false"])
 @pytest.mark.parametrize("size", [16, 32])
 def test_two_sub_groups_share_registers(listing: str, size: int, has_offset: str) -> None:
-    """Of six rows by two vectors, with the loops that ask for memory within."""
+    """The tile has six rows by two vectors, with the prefetching loops in it."""
     name = f"PairTallTile<appl::(anonymous namespace)::ByteProducts<{size // 4}>, 6>::run<{has_offset}>"
     loops = [loop for part in functions_of(listing, name) for loop in loops_of(part)]
     pairs = [loop for loop in loops if sum(map(bool, map(PRODUCT.match, loop))) == 2 * size // 4 * 12]

@@ -147,8 +147,8 @@ def past_of(tokens: list[list[int]]) -> PastTokens:
 
 
 def test_past_tokens_do_not_count(native: CpuKernelSet) -> None:
-    """Of the first forty of a row every second one is past, some of them twice; what is as large as the fifth of the
-    others is exact, past or not."""
+    """Every second one of a row's first forty tokens is past, some of them twice; logits as large as the fifth of the
+    others are exact, past or not."""
     head = head_of(native, random_input(7, 128), random_head(rows=30_000, hidden=128))
     exact, every = head.logits(), np.arange(7)[:, None]
     first = np.argsort(-exact, 1)[:, :40]
@@ -284,7 +284,7 @@ def test_inputs_of_a_head_of_8_bits_that_have_no_bounds(native: CpuKernelSet, va
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-7, 3e-6, 1e4, 6e4, 1e6, 1e12, np.inf, np.nan])
 def test_scales_that_16_bits_do_not_hold(native: CpuKernelSet, scale: float) -> None:
-    """Of some groups of two rows: these are computed, or are as small as their copies say."""
+    """Two rows have such groups: they are computed, or are as small as their copies say."""
     weight = random_quantized(np.random.default_rng(1), Layout.INT8, VOCABULARY, HIDDEN, 32, scale_type=np.float32)
     assert weight.scale is not None
     weight.scale.reshape(VOCABULARY, -1)[[3, 900], 2:4] = scale

@@ -196,7 +196,7 @@ def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
 
 
 def _write_rope_factors(writer: gguf.GGUFWriter, config: Any, model: torch.nn.Module) -> None:
-    """As llama.cpp's converter does: llama3 scaling as one divisor a frequency, longrope as two such vectors."""
+    """Writes them as llama.cpp's converter: llama3 scaling as a divisor per frequency, longrope as two vectors."""
     rope = getattr(config, "rope_parameters", {})
     if rope.get("rope_type") == "llama3":
         scaled = model.model.rotary_emb.inv_freq.numpy()

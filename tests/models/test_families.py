@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def config(name: str) -> Json:
-    """As transformers 5 writes it."""
+    """Returns a config as transformers 5 writes it."""
     return json.loads((FAMILIES | VARIANTS)[name].config().to_json_string(use_diff=False))
 
 

@@ -1,4 +1,4 @@
-"""A tiny model, trained in a few seconds, that answers with what it was told: for end-to-end tests without a network.
+"""A tiny model, trained in a few seconds, that repeats the message: for end-to-end tests without a network.
 
 The chat template writes `<|user|>`, the last message padded to FIELD tokens with `<|pad|>`, and `<|assistant|>`. So the
 token that an answer token repeats always lies FIELD + 1 before its successor; where padding begins, the answer ends.
@@ -99,7 +99,7 @@ def _answers(model: torch.nn.Module, seed: int) -> tuple[torch.Tensor, torch.Ten
 
 @torch.no_grad()
 def _lead(logits: torch.Tensor, targets: torch.Tensor) -> float:
-    """By how much the right token leads the next best, at worst; negative where it does not."""
+    """Returns the least lead of the right token over the next best; negative if it does not lead."""
     right = logits.gather(1, targets[:, None])[:, 0]
     others = logits.scatter(1, targets[:, None], float("-inf")).max(dim=1).values
     return float((right - others).min())

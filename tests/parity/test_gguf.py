@@ -71,7 +71,7 @@ def test_llama3_scaling_from_rope_freqs(written: Write, kernel_set: KernelSet) -
 
 
 def mixed(name: str) -> GgmlType:
-    """As llama.cpp's Q4_K_M does: values and down projections in a finer type than their neighbours."""
+    """Mixes types like llama.cpp's Q4_K_M: values and down projections have a finer type than the others."""
     return GgmlType.Q8_0 if "attn_v" in name or "ffn_down" in name or "output" in name else GgmlType.Q5_1
 
 

@@ -75,7 +75,7 @@ def real_driver(model_file: Path, weights: str | None, **changes: object) -> Dri
 
 
 def first_difference(answer: Answer, tokens: list[int]) -> tuple[int, float] | None:
-    """Where the tokens part, and by how much transformers preferred its own."""
+    """Returns the first place where the tokens differ, and by how much transformers preferred its own."""
     for index, (expected, found) in enumerate(zip(answer.tokens, tokens, strict=True)):
         if expected != found:
             return index, answer.leads[index]

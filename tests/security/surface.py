@@ -38,7 +38,7 @@ def _prompt(text: str) -> Body:
 
 @dataclass(frozen=True)
 class Generation:
-    """A route that generates: its body for a text, and its name of what bounds the answer."""
+    """A route that generates: its body for a text, and its name for the token limit."""
 
     body: Callable[[str], Body]
     max_tokens: str = "max_tokens"

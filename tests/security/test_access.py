@@ -116,7 +116,7 @@ def test_18_no_cors_unless_listed(alice: httpx.Client) -> None:
 
 
 def test_19_only_the_planned_socket_listens(guarded: Server) -> None:
-    """Of both processes: one TCP socket on loopback, and Unix sockets in a folder of our own."""
+    """Both processes together have one TCP socket on loopback, and Unix sockets in a private folder."""
     pids = [guarded.process.pid, guarded.engine_pid()]
     inodes = set()
     for pid in pids:

@@ -85,7 +85,7 @@ def isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def cached_tokens(answer: httpx.Response) -> int:
-    """By whichever name the dialect has for it; -1 where it tells nothing."""
+    """Returns the count by the dialect's name for it; -1 if it has none."""
     assert answer.status_code == 200, answer.text[:300]
     found = re.search(r'"(?:cached_tokens|cache_read_input_tokens)":(\d+)', answer.text)
     return int(found[1]) if found else -1

@@ -1,4 +1,4 @@
-"""Tests 20 to 25 of the list: absurd, huge and malformed requests are refused; nobody else notices."""
+"""Tests 20 to 25 of the list: absurd, huge and malformed requests are refused; other clients are not affected."""
 
 import gzip
 import json

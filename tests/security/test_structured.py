@@ -1,4 +1,4 @@
-"""Tests 30 to 36 of the list: hostile constraints are refused or bounded, for every back-end, and hurt nobody else."""
+"""Tests 30 to 36 of the list: hostile constraints are refused or bounded for every back-end, and affect no others."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -193,7 +193,7 @@ def test_35_empty_constraints_are_defined(http: httpx.Client, path: str, field: 
 
 @pytest.mark.parametrize("name", [parser.name for parser in TOOL_PARSERS])
 def test_36_parsers_bear_hostile_text(name: str) -> None:
-    """Whole and in pieces, the same events; the work itself is counted in tests/text/tools/test_work."""
+    """Whole and cut texts give the same events; tests/text/tools/test_work counts the work."""
     for text in HOSTILE_TEXT:
         pieces = [text[start : start + 997] for start in range(0, len(text), 997)]
         assert joined(parse(name, [text])) == joined(parse(name, pieces))

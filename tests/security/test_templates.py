@@ -81,7 +81,7 @@ CHATTING = [path for path in RENDERING if path not in ("/tokenize", "/v1/complet
 
 @pytest.mark.parametrize("path", CHATTING)
 def test_29_content_says_no_control_token(http: httpx.Client, path: str) -> None:
-    """On every route that renders a conversation: a control token in it counts as the characters that spell it."""
+    """On every route that renders a conversation, a control token in it counts as the characters that spell it."""
     counts = []
     for text in (SPELLED, PLAIN):
         answer = http.post(path, json=with_body()[path](text))

@@ -90,7 +90,7 @@ def test_token_bytes() -> None:
 
 
 def first_stop(text: str, stops: list[str], *, include: bool = False) -> str:
-    """By the definition: the stop string that is complete first, of several the longest."""
+    """Returns the match by the definition: the stop string that is complete first, of several the longest."""
     for end in range(1, len(text) + 1):
         fitting = [stop for stop in stops if text[:end].endswith(stop)]
         if fitting:
@@ -146,7 +146,7 @@ def test_work_is_linear(size: int) -> None:
 
 @pytest.mark.parametrize("make", [bytes_tokenizer, word_tokenizer])
 def test_a_kept_special_token_is_shown(make: Callable[[], Tokenizer]) -> None:
-    """As parsers need it: it alone, though special tokens are skipped."""
+    """Parsers need it: it alone is shown, while other special tokens are skipped."""
     tokenizer = make()
     first, last = min(tokenizer.special_ids), max(tokenizer.special_ids)
     detokenizer = make_detokenizer(

@@ -109,7 +109,7 @@ def test_usual_ids_where_the_file_names_none() -> None:
 
 @pytest.mark.parametrize("name", PREFIXED)
 def test_text_behind_a_special_token_begins_anew(name: str) -> None:
-    """As llama.cpp and the models' own tokenizers have it."""
+    """This is the behaviour of llama.cpp and the models' own tokenizers."""
     encode = tokenizer(name).encode
     hello, spaced = (encode(text, add_special_tokens=False) for text in ("Hello", " Hello"))
     assert encode("<s>Hello<s> Hello", add_special_tokens=False) == [1, *hello, 1, *spaced]

@@ -61,7 +61,7 @@ async def test_a_tool_is_called_and_its_answer_told(model: Model) -> None:
     agent = Agent(model, model_settings=SETTINGS)
 
     async def once(context: RunContext, definition: ToolDefinition) -> ToolDefinition | None:
-        """A model of 0.5B asks again for what it was just told."""
+        """A 0.5B model calls a tool again whose result it has just got."""
         return None if asked else definition
 
     @agent.tool_plain(prepare=once)

@@ -131,13 +131,13 @@ def test_the_account_of_routes_is_what_a_scan_finds(changes: dict[str, Any], tmp
 
 
 def _code(answer: httpx.Response) -> str:
-    """Of an error in OpenAI's shape; in Anthropic's, which has none, its type and what it says last."""
+    """Returns the code of an error in OpenAI's shape; Anthropic's has none, so its type and the end of its message."""
     error = answer.json()["error"]
     return str(error["code"] if "code" in error else f"{error['type']}: {error['message'].rpartition(': ')[2]}")
 
 
 def _seen(answer: httpx.Response) -> str:
-    """Who may call, judged by the answer to a caller without a key."""
+    """Returns who may call, judged by the answer to a caller without a key."""
     if answer.status_code == 401:
         return "key"
     words = ("unknown_path", "not_served", "method_not_allowed", "not_found_error: not found")

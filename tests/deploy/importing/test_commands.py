@@ -1,4 +1,4 @@
-"""Command lines as people have them: in containers, behind wrappers, with variables; and compose files."""
+"""Command lines as people have them: in containers, after wrappers, with variables; and compose files."""
 
 from typing import Any
 

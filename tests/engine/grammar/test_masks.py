@@ -13,7 +13,7 @@ from appliance.engine.step import NewRow
 
 
 class Scripted:
-    """Allows token 7, and forces what it is told to."""
+    """Allows token 7, and forces the given tokens."""
 
     def __init__(
         self, forces: Sequence[int] = (), ends_after: int = 1000, on_fill: Callable[[], None] = lambda: None

@@ -29,7 +29,7 @@ def random_blocks(storage: str, seed: int = 0) -> np.ndarray:
 
 
 def scale_positions(storage: str) -> tuple[int, ...]:
-    """Where a block keeps its f16 values."""
+    """Returns the offsets of a block's f16 values."""
     two = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q2_k": (80, 82)}
     return two.get(storage) or {"q3_k": (108,), "q6_k": (208,)}.get(storage, (0,))
 
