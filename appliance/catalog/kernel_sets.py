@@ -8,6 +8,7 @@ SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
 _CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4", "int5", "int6")
+_CPU_MODULE = "appliance.kernels.cpu.kernel_set"
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")
 _AVX512_VNNI_FLAGS = (*_AVX512_FLAGS, "avx512_vnni")
@@ -30,12 +31,13 @@ MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
 
 
 class KernelSetFacts(msgspec.Struct, frozen=True):
-    """One kernel set; profiles say which sets are preferred. `is_built`: this version has it."""
+    """One kernel set; profiles say which sets are preferred. module: its Python module, whose `load(name)` returns the
+    set; None where this version does not have it."""
 
     name: str
     device: DeviceKind
     support: SupportClass
-    is_built: bool
+    module: str | None
     required_flags: tuple[str, ...] = ()  # of the CPU, as /proc/cpuinfo spells them
     layouts: tuple[str, ...] = _CPU_LAYOUTS
     kv_dtypes: tuple[str, ...] = ("f32", "bf16", "f16")
@@ -49,6 +51,11 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
 
     @property
+    def is_built(self) -> bool:
+        """Whether this version has the set."""
+        return self.module is not None
+
+    @property
     def level(self) -> str | None:
         """The processor level of this set's native library; None if it has none."""
         return self.name.removeprefix("cpu-") if self.name.startswith("cpu-") else None
@@ -56,25 +63,26 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
 
 _TABLE = (
     KernelSetFacts(
-        "reference", "cpu", "tested here", is_built=True, is_automatic=False, panel=1, can_screen_logits=False
+        "reference", "cpu", "tested here", "appliance.kernels.reference.kernel_set", is_automatic=False, panel=1,
+        can_screen_logits=False,
     ),
-    KernelSetFacts("cpu-generic", "cpu", "tested here", is_built=True),
-    KernelSetFacts("cpu-avx2", "cpu", "tested here", is_built=True, required_flags=_AVX2_FLAGS),
-    KernelSetFacts("cpu-avx512", "cpu", "tested here", is_built=True, required_flags=_AVX512_FLAGS),
-    KernelSetFacts("cpu-avx512_vnni", "cpu", "tested here", is_built=True, required_flags=_AVX512_VNNI_FLAGS,
+    KernelSetFacts("cpu-generic", "cpu", "tested here", _CPU_MODULE),
+    KernelSetFacts("cpu-avx2", "cpu", "tested here", _CPU_MODULE, required_flags=_AVX2_FLAGS),
+    KernelSetFacts("cpu-avx512", "cpu", "tested here", _CPU_MODULE, required_flags=_AVX512_FLAGS),
+    KernelSetFacts("cpu-avx512_vnni", "cpu", "tested here", _CPU_MODULE, required_flags=_AVX512_VNNI_FLAGS,
                    integer_activation_bytes=1),
-    KernelSetFacts("cpu-avx512_bf16", "cpu", "tested here", is_built=True, required_flags=_AVX512_BF16_FLAGS,
+    KernelSetFacts("cpu-avx512_bf16", "cpu", "tested here", _CPU_MODULE, required_flags=_AVX512_BF16_FLAGS,
                    integer_activation_bytes=1),
-    KernelSetFacts("cpu-amx", "cpu", "compiled here", is_built=True, required_flags=_AMX_FLAGS,
+    KernelSetFacts("cpu-amx", "cpu", "compiled here", _CPU_MODULE, required_flags=_AMX_FLAGS,
                    integer_activation_bytes=1),
     KernelSetFacts(
-        "cuda-triton", "cuda", "untested", is_built=False, block_sizes=(8, 16, 32),
+        "cuda-triton", "cuda", "untested", None, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3", "fp8_e5m2"), can_quantize_activations=False,
         can_screen_logits=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,
     ),
     KernelSetFacts(
-        "rocm-triton", "rocm", "untested", is_built=False, block_sizes=(8, 16, 32),
+        "rocm-triton", "rocm", "untested", None, block_sizes=(8, 16, 32),
         kv_dtypes=("f32", "bf16", "f16", "fp8_e4m3"), can_quantize_activations=False,
         can_screen_logits=False,
         activation_dtypes=("bf16", "f16", "f32"), panel=1,

@@ -11,7 +11,7 @@ import transformers
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
-from appliance.kernels.binding import KERNEL_SET_NAMES, load_kernel_set
+from appliance.kernels.binding import built_kernel_sets, load_kernel_set
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
 from tests.models.gguf_files import ARCHITECTURES, GgufFile, KindOf, write_gguf
@@ -32,7 +32,7 @@ def one_torch_thread() -> Iterator[None]:
 def kernel_set_names() -> list[str]:
     """The oracle, and every native set that is built here and that this processor runs."""
     runnable = []
-    for name in KERNEL_SET_NAMES:
+    for name in built_kernel_sets():
         try:
             load_kernel_set(name)
         except KernelSetError:

@@ -57,6 +57,11 @@ class CpuKernelSet:
             return executable
 
 
+def load(name: str) -> CpuKernelSet:
+    """Loads the set of a level. Raises KernelSetError if it is not built or not for this processor."""
+    return CpuKernelSet(name.removeprefix("cpu-"))
+
+
 class CpuExecutable:
     def __init__(
         self,

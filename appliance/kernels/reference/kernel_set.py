@@ -147,3 +147,8 @@ class ReferenceKernelSet:
         """Binds a program. It packs nothing and ignores `cache`. Raises BindError for programs not for the host."""
         check_host(self.name, program, execution.placement)
         return ReferenceExecutable(program, weights, execution)
+
+
+def load(name: str) -> ReferenceKernelSet:
+    """Returns the one set of this module."""
+    return ReferenceKernelSet()
