@@ -52,7 +52,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
 
     @property
     def is_built(self) -> bool:
-        """Whether this version has the set."""
+        """True if this version has the set."""
         return self.module is not None
 
     @property
