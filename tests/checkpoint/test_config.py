@@ -1,4 +1,4 @@
-"""The typed view must agree with the transformers configuration classes, for configs of both ages."""
+"""The typed view must agree with the transformers configuration classes, for configs of both versions."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What kept weights are known by changes whenever the weights may have changed."""
+"""The identity of cached weights changes whenever the weights may have changed."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Facts that are kept are those of the file as it is."""
+"""Cached facts are used only while the file is unchanged."""
 
 import os
 from pathlib import Path

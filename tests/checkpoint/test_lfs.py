@@ -1,4 +1,4 @@
-"""A Git LFS pointer in place of a file is called so, by the plan, with what to do."""
+"""The plan reports a Git LFS pointer in place of a file, with a hint."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ def mapped_files() -> str:
 
 
 def opened_under(folder: Path) -> list[str]:
-    """Only this folder's descriptors: others of the process come and go with other tests' garbage."""
+    """Returns the open descriptors of this folder only, as those of other tests come and go."""
     links = Path("/proc/self/fd").iterdir()
     # The listing's own descriptor is in the listing and gone when it is read, hence no strict resolution.
     return [str(target) for link in links if (target := link.resolve(strict=False)).is_relative_to(folder)]

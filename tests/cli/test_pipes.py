@@ -26,7 +26,7 @@ sys.exit(main([verb, "x.yaml"]))
 
 
 def run_without_reader(verb: str, marker: Path) -> int:
-    """The exit code of a verb whose standard output and error are a pipe that is closed after the first line."""
+    """Returns the exit code of a verb whose output goes to a pipe that is closed after the first line."""
     reading, writing = os.pipe()
     command = [sys.executable, "-c", PROGRAM, verb, str(marker)]
     with subprocess.Popen(command, stdout=writing, stderr=writing) as process:

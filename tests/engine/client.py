@@ -48,7 +48,7 @@ class Client:
         return self.wait_for(Ready)
 
     def outputs(self, request_id: str) -> Iterator[SequenceOutput]:
-        """Until every sequence seen of the request has ended."""
+        """Yields outputs until every sequence of the request has ended."""
         open_indices = {0}
         while open_indices:
             for output in self.wait_for(OutputBatch).outputs:

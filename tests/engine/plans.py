@@ -1,4 +1,4 @@
-"""Plans for engine tests, filled in with what matters here."""
+"""Plans for engine tests, with only the fields that matter here."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ def even(output: list[int], logits: Logits) -> Logits:
 
 
 def echo(prompt: list[int], output: list[int], logits: Logits) -> Logits:
-    """Says the prompt again."""
+    """Makes the model repeat the prompt."""
     wanted = np.full_like(logits, -np.inf)
     wanted[prompt[len(output) % len(prompt)]] = 0.0
     return wanted

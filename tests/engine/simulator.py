@@ -1,4 +1,4 @@
-"""A runner for scheduler tests: it keeps the KV cache as (position, token) cells and checks all that a plan claims."""
+"""A runner for scheduler tests: it keeps the KV cache as (position, token) cells and checks each plan against it."""
 
 from collections.abc import Callable, Sequence
 

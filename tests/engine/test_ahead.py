@@ -24,7 +24,7 @@ from .tiny_program import tiny_executable
 
 
 class Watched:
-    """Counts steps that were started, run and given up; a run one has the numbers that it was started with."""
+    """Counts steps that were started, run and cancelled; checks that a step runs with the numbers of its start."""
 
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
@@ -120,7 +120,7 @@ def test_a_set_without_another_thread_begins_nothing_early() -> None:
 
 
 class Planner:
-    """A scheduler whose steps all say the same token."""
+    """A scheduler whose steps all sample the same token."""
 
     def __init__(self, **changes: object) -> None:
         self.scheduler = Scheduler(configure(**changes))

@@ -1,4 +1,4 @@
-"""The block pool: LRU order, what is reused first, and what stays findable."""
+"""The block pool: LRU order, which blocks are reused first, and which stay in the prefix cache."""
 
 import pytest
 

@@ -75,7 +75,7 @@ def test_a_stop_token_among_agreed_drafts_ends_the_answer() -> None:
 
 
 def test_blocks_of_drafts_are_named_by_tokens_that_were_agreed_to() -> None:
-    """A block that only drafts filled is not cached as a prefix: the next request computes the tokens that were not sampled."""
+    """A block that only drafts filled is not in the prefix cache: the next request computes its tokens again."""
     harness = run(wrong(6), max_tokens=8)
     said = PROMPT + harness.tokens("r")
     harness.scheduler.add(b"", generate("s", [*said, 9], 1))

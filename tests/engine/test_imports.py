@@ -1,4 +1,4 @@
-"""What an engine process must not load: it serves without torch, and starts without what only planning needs."""
+"""The modules that an engine process must not load: torch, and those that only planning needs."""
 
 import subprocess
 import sys

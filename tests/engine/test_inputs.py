@@ -1,4 +1,4 @@
-"""Inputs that move on with the same rows are what they would be if each step made them anew."""
+"""Inputs that are advanced in place equal those that are built again in each step."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, cast
@@ -24,7 +24,7 @@ ARRAYS = [each.name for each in fields(StepInputs) if each.name not in ("block_t
 
 
 class Checked(InputBuilder):
-    """Builds each step twice, and counts those that moved on."""
+    """Builds each step twice, and counts the steps that were advanced in place."""
 
     moved = 0
     entered = 0  # blocks that were begun meanwhile

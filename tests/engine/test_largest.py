@@ -1,4 +1,4 @@
-"""Steps that ask for few of the largest logits: which these are, and that a screened executable answers them alike."""
+"""Steps that need only few of the largest logits: which steps these are, and that a screen gives the same tokens."""
 
 from collections.abc import Callable
 from typing import Any

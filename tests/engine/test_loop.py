@@ -157,7 +157,7 @@ def test_in_process_the_same_messages_give_the_same_events(tmp_path: Path) -> No
 
 
 def touched_while_idle(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The blocks that are made resident until there are enough of them."""
+    """Returns the blocks that the idle loop makes resident until there are enough."""
     touched: list[int] = []
     monkeypatch.setattr(loop._runner._executable, "prefault", touched.append)
     while loop.idle():

@@ -18,7 +18,7 @@ from appliance.engine.core.pace import (
 
 
 def machine(decodes: int, prompt_tokens: int) -> float:
-    """Reads weights once; then each token costs, a prompt's less than its own pass would."""
+    """Returns the seconds of a step: weights are read once, then each token costs less than a step of its own."""
     return 0.020 + 0.001 * decodes + 0.004 * prompt_tokens
 
 

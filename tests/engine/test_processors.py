@@ -1,4 +1,4 @@
-"""Logits processors that requests name: what they change, what fails, and whom it concerns."""
+"""Logits processors that requests name: their changes, their failures, and the rows that are affected."""
 
 from typing import Any
 

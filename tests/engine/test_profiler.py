@@ -1,4 +1,4 @@
-"""The step profiler: on by call, off without a trace."""
+"""The step profiler: it is turned on by a call, and leaves no trace when it is off."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What raises while a row is worked on fails that row alone: tokens, blocks and rows of others are as without it."""
+"""An exception in the work on one row fails that row alone: tokens, blocks and rows of others are as without it."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -32,11 +32,11 @@ SHARED = [5, 9, 33, 41, 2, 60, 17, 8]
 
 
 class InjectedError(Exception):
-    """What is raised wherever the victim's row is touched."""
+    """The error that is raised wherever the victim's row is used."""
 
 
 class Victim:
-    """Knows the row that the victim has at any moment."""
+    """Keeps the current row of the victim."""
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
@@ -58,7 +58,7 @@ Patch = Callable[[pytest.MonkeyPatch, Victim], None]
 
 
 def wrapped(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: Callable[..., None]) -> None:
-    """Calls before(*arguments) and then what was there."""
+    """Returns a function that calls before(*arguments) and then the original."""
     original = getattr(owner, name)
 
     def call(*arguments: Any, **named: Any) -> Any:
@@ -92,13 +92,13 @@ def at_inputs(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
 
 
 def at_moving(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
-    """Both as the next step begins early and in its turn."""
+    """Raises both when the next step begins early and when it runs in its turn."""
     wrapped(monkeypatch, MovingInputs, "move", lambda moving: victim.look(moving._row_ids.tolist()))
     at_inputs(monkeypatch, victim)
 
 
 def at_run(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
-    """A token that the model does not have comes into the row, however that may be."""
+    """Puts a token into the row that the model does not have."""
 
     def before(inputs: InputBuilder | MovingInputs, *_: object) -> None:
         if victim.row is not None and victim.steps >= 3:
@@ -126,7 +126,7 @@ def at_processors(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
 
 
 def at_sample(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
-    """A batch in which the victim forbids a token that there is not."""
+    """Makes the victim forbid a token that does not exist."""
     sample = victim.executable.sample
 
     def spoiled(logits: Logits, batch: SamplingBatch) -> SampledBatch:
@@ -140,7 +140,7 @@ def at_sample(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
 
 
 def at_append(monkeypatch: pytest.MonkeyPatch, victim: Victim) -> None:
-    """The victim's line of the token table is full."""
+    """Makes the victim's line of the token table full."""
 
     def before(runner: Runner, wanted: LogitRows, *_: Any) -> None:
         if victim.row in wanted.rows and victim.steps >= 3:
@@ -220,7 +220,7 @@ ALONE = answers(others(), executable_of())
 @pytest.mark.parametrize("company", [0, 1, 5], ids=["alone", "with one", "in a crowd"])
 @pytest.mark.parametrize("point", list(POINTS))
 def test_the_row_fails_and_the_others_do_not_know(point: str, company: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one other the steps begin early; in a crowd they do not."""
+    """With one other row, the steps begin early; with many they do not."""
     executable = executable_of(num_threads=2)
     victim = Victim(executable)
     POINTS[point](monkeypatch, victim)
@@ -238,7 +238,7 @@ def test_the_row_fails_and_the_others_do_not_know(point: str, company: int, monk
 
 
 def test_who_shares_what_the_failed_one_was_to_store_computes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both come in one step: the second was given blocks that the first should have filled, and never did."""
+    """Both come in one step: the second shares blocks that the first should have filled but did not."""
     prompt = [MARK, *SHARED, *SHARED]
     heir = generate("heir", [*prompt, 1, 2, 3], 12, temperature=0.0)
     alone = tokens_of(answers([heir], executable_of())["heir"])
@@ -366,7 +366,7 @@ def test_what_no_row_is_to_blame_for_ends_the_engine(monkeypatch: pytest.MonkeyP
 
 
 def test_a_fault_while_a_result_is_taken_over_ends_the_sequence_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes when the books have ended the sequence already."""
+    """The fault comes after the books have ended the sequence."""
     original = ResultTaker._times
 
     def times(taker: ResultTaker, request: Any) -> Any:

@@ -227,7 +227,7 @@ def test_rows_that_cannot_go_on_fail_alone() -> None:
 
 
 def _with_nan(logits: Logits, inputs: StepInputs) -> Logits:
-    """NaN for sequences that begin with the last token of the vocabulary; here they run whole."""
+    """Gives NaN for sequences that begin with the last token of the vocabulary; here they run in one chunk."""
     starts = inputs.query_start[np.searchsorted(inputs.query_start, inputs.sampled_rows, side="right") - 1]
     assert isinstance(logits, HostLogits)
     logits.values[inputs.token_ids[starts] == VOCAB - 1] = np.nan
@@ -272,7 +272,7 @@ def test_arrays_are_contiguous_int32_of_the_promised_shapes() -> None:
 
 
 def test_parameters_of_rows_are_gathered_anew_when_rows_change_hands() -> None:
-    """The same row and length, another request: what was gathered for the first must not serve the second."""
+    """Another request with the same row and length must not use the parameters that were gathered for the first."""
     engine = Engine()
     greedily = engine.run(greedy()).tokens()
     alone = Engine().run(drawn(max_tokens=12, temperature=1.5, seed=4)).tokens()
@@ -285,7 +285,7 @@ def test_parameters_of_rows_are_gathered_anew_when_rows_change_hands() -> None:
 
 @pytest.mark.parametrize("kernel_set", ["reference", "cpu-generic"])
 def test_blocks_out_of_the_window_may_hold_anything(kernel_set: str) -> None:
-    """A cache too small for all tokens, whose blocks change hands all the time, against one that keeps everything."""
+    """A cache too small for all tokens, whose blocks change owners all the time, is compared with a large one."""
     requests = [drawn([3 * number + 7, *PROMPT, *PROMPT], 60, f"r{number}", seed=number) for number in range(4)]
     answers = []
     for config in (configure(), configure(window=9, num_blocks=30, max_num_batched_tokens=16)):

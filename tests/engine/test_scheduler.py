@@ -92,7 +92,7 @@ def test_a_burst_with_one_prefix_computes_it_once_even_in_one_step() -> None:
 
 
 def test_a_prefix_is_looked_for_once_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second prompt waits for blocks; meanwhile the first decodes within a block and offers nothing new."""
+    """The second prompt waits for blocks; meanwhile the first decodes within a block and fills no new one."""
     run = harness(num_blocks=4, block_size=16, max_num_batched_tokens=64)
     run.scheduler.add(b"", generate("first", [1] * 33, 12))
     run.step()
@@ -121,7 +121,7 @@ def test_a_salt_keeps_prefixes_apart() -> None:
 @pytest.mark.parametrize("partials", [1, 4])
 @pytest.mark.parametrize("budget", [24, 64, 256])
 def test_a_wave_with_one_prefix_computes_it_once(partials: int, budget: int) -> None:
-    """However many prompts may be cut at once: followers wait for the blocks that the first is computing."""
+    """For any number of partial prefills, the others wait for the blocks that the first is computing."""
     run = harness(max_num_partial_prefills=partials, max_num_batched_tokens=budget, num_blocks=256)
     for number in range(8):
         run.scheduler.add(b"", generate(f"r{number}", [*prompt(100), 200 + number, 7], 3))

@@ -1,4 +1,4 @@
-"""Random traffic over tiny caches: the books balance, everyone finishes, and no schedule changes a token."""
+"""Random traffic over tiny caches: invariants hold, every request finishes, and no schedule changes a token."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,7 +71,7 @@ def expected(request: GenerateRequest, seed: int, max_len: int) -> list[int]:
 
 
 def guess(context: Sequence[int], seed: int) -> list[int]:
-    """Up to six tokens, of which the first few are what the model will say; which, the context decides."""
+    """Returns up to six drafts; the first few are right, and the context decides how many."""
     drafts: list[int] = []
     kind = hash((tuple(context), seed, "guess"))
     for at in range(kind % 7):

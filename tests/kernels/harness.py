@@ -130,7 +130,7 @@ class Graph:
         return self.weight(dense(values.reshape(1, -1)))
 
     def given(self, values: np.ndarray) -> Slot:
-        """A slot whose row t is values[token_ids[t]]."""
+        """Returns a slot whose row t is values[token_ids[t]]."""
         slot = self.slot(values.shape[1])
         self.operators.append(Embed(self.weight(dense(values)), slot))
         return slot
@@ -199,7 +199,7 @@ def bind(
 
 
 def logits_of(executable: Executable, step: StepInputs) -> np.ndarray:
-    """A copy of the logits of a step."""
+    """Returns a copy of the logits of a step."""
     logits = executable.run(step)
     rows = [logits.row(at) for at in range(logits.num_rows)]
     return np.stack(rows) if rows else np.zeros((0, 0), np.float32)

@@ -1,4 +1,4 @@
-"""Programs that are an output head alone, with a screen of its logits."""
+"""Programs with only an output head and a screen of its logits."""
 
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ class Head:
     rows: int
 
     def logits(self, largest: int | list[int] | None = None) -> np.ndarray:
-        """[T, V] with so many of the largest, all the same or a number a row; None for all."""
+        """Returns logits [T, V]; `largest` is the number of exact ones, for all rows or for each; None: all logits."""
         asked = None if largest is None else np.full(self.rows, largest, np.int32)
         return logits_of(self.executable, replace(plain_step(self.rows), num_largest=asked))
 
@@ -81,7 +81,7 @@ def values_of(weight: CanonicalWeight) -> np.ndarray:
 
 
 def check(head: Head, count: int = 1) -> np.ndarray:
-    """Screened logits are the same where the largest are, and less elsewhere. Returns where they are not the same."""
+    """Checks that the largest of the screened logits are exact, and the others smaller. Returns where they differ."""
     exact, screened = head.logits(), head.logits(count)
     least = np.sort(exact, 1)[:, -count:][:, :1]
     is_wanted = exact >= least

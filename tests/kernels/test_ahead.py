@@ -1,4 +1,4 @@
-"""A step that is started before it is asked for gives what it gives when asked for, or is gone without a trace."""
+"""A step that is started early gives the same results as one that is not, or is cancelled without a trace."""
 
 import numpy as np
 import pytest

@@ -91,7 +91,7 @@ def test_one_long_decode_is_shared_among_threads(
 def test_a_row_is_the_same_with_any_neighbours_and_cuts(
     native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str, model_len: int
 ) -> None:
-    """To the bit: alone, when threads share it out; among others; and whatever pieces its prompt came in."""
+    """The bits are equal: alone, when several threads share it; among others; and for every chunking of its prompt."""
     block_size, length = case[3], 1300
     bounds = execution_of(
         length + 64, model_len=model_len, kv_dtype=kv_dtype, block_size=block_size, num_blocks=5 * NUM_BLOCKS
@@ -124,7 +124,7 @@ def test_a_row_is_the_same_with_any_neighbours_and_cuts(
 def test_many_decodes_whose_heads_are_read_together(
     native: CpuKernelSet, case: tuple[int, int, int, int, int | None, float | None], kv_dtype: str
 ) -> None:
-    """Each of forty sequences gets the bits that it gets alone, where a thread takes single heads or segments."""
+    """Each of forty sequences gets the bits that it gets alone, when a thread takes single heads or segments."""
     block_size, num_seqs = case[3], 40
     cached = np.random.default_rng(5).integers(1, 600, num_seqs).tolist()
     bounds = execution_of(600, seqs=num_seqs, model_len=700, kv_dtype=kv_dtype, block_size=block_size, num_blocks=2000)

@@ -1,4 +1,4 @@
-"""What is refused, when, and in which words; memory accounting and lifetimes."""
+"""Binding: refusals and their messages, memory accounting, and lifetimes."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -120,7 +120,7 @@ def test_steps_out_of_bounds_are_refused(native: CpuKernelSet, field: str, value
 
 @pytest.mark.parametrize("strides", [(0, 4), (4, 4), (-4000, 4), (12, 4)])
 def test_the_stride_of_a_single_row_means_nothing(native: CpuKernelSet, strides: tuple[int, int]) -> None:
-    """numpy leaves it open: a transposed or broadcast array has any."""
+    """numpy does not define it: a transposed or broadcast array may have any."""
     graph = Graph()
     x = graph.given(np.ones((4, 32), np.float32))
     executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8, block_size=8))
@@ -188,7 +188,7 @@ def test_memory_is_accounted_for(native: CpuKernelSet) -> None:
 
 
 class Recording(Mapping[str, CanonicalWeight]):
-    """Every look-up is one translation."""
+    """Records lookups; each is one translation."""
 
     def __init__(self, weights: Mapping[str, CanonicalWeight]) -> None:
         self.weights = weights

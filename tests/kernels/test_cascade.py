@@ -1,4 +1,4 @@
-"""Decodes whose block tables begin alike: what they share is read once, and none of them can tell."""
+"""Decodes whose block tables begin with the same blocks: these are read once, and each gets the same bits as alone."""
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def bounds_of(crowd: Crowd, kv_dtype: str = "f32", num_threads: int = 2, model_l
 
 
 def check_rows(executable: Executable, crowd: Crowd, order: list[int]) -> None:
-    """To the bit what each gets alone."""
+    """Checks that each row has the bits that it gets alone."""
     together = logits_of(executable, crowd.decode(*order))
     for row, one in enumerate(order):
         alone = logits_of(executable, crowd.decode(one))
@@ -136,7 +136,7 @@ def test_rows_are_those_of_the_reference(native: CpuKernelSet, reference: Kernel
 
 @pytest.mark.parametrize("num_threads", [1, 3, 8])
 def test_threads_share_what_two_sequences_share(native: CpuKernelSet, num_threads: int) -> None:
-    """With eight threads one segment each: what they found is put together before the two read on."""
+    """Eight threads take one segment each; their results are folded before the two sequences read on."""
     crowd = Crowd()
     first = crowd.branch(2900)
     crowd.branch(2950, 2560, first)

@@ -32,7 +32,7 @@ ROUNDED_TWICE = 3e-3  # what goes to `down` is rounded to 8 bits: a value betwee
 
 @dataclass
 class Case:
-    """A mixture of random experts; `logits` decide who is chosen."""
+    """A mixture of random experts; `logits` decide which are chosen."""
 
     layout: Layout = Layout.F32
     rows: int = 5

@@ -40,8 +40,8 @@ class Block:
         return native.bind(program, self.graph.weights, execution_of(self.rows, quantize=True))
 
     def run(self, native: CpuKernelSet, *, fused: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The result, and what then lies in the second half of the slot between: the first is the logits' by then. A
-        reader of that slot keeps the two operators apart."""
+        """Returns the result, and then the second half of the slot between; by then, the logits use its first half. A
+        reader of that slot prevents the fusion of the two operators."""
         if not fused:
             self.graph.add(Add(self.both, self.graph.slot(self.both.width)))
         executable = self.bind(native, self.out)

@@ -1,4 +1,4 @@
-"""Which levels a build makes: what CMake finds on a processor is what plans choose there."""
+"""The levels that a build makes: CMake and the planner choose the same level for a processor."""
 
 import subprocess
 from collections.abc import Sequence

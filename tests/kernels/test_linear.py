@@ -103,7 +103,7 @@ def test_every_layout_and_shape(
 def test_many_columns(
     native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, offset: str, rows: int
 ) -> None:
-    """So many that even the row that is read where it lies is multiplied in parts, of which the last is shorter."""
+    """Even a row that is read in place is multiplied in parts, of which the last is shorter."""
     rng = np.random.default_rng(5)
     for group_size in (128,) if layout in GROUP_UNITS else (128, 4352):
         compare(native, reference, random_weight(rng, layout, 20, 4352, group_size, offset), rows, quantize)
@@ -111,7 +111,7 @@ def test_many_columns(
 
 @pytest.mark.parametrize(("layout", "quantize", "offset"), CASES)
 def test_a_row_is_the_same_in_every_batch(native: CpuKernelSet, layout: Layout, quantize: bool, offset: str) -> None:
-    """To the bit, whichever tile computes it: what one request gets does not depend on its neighbours."""
+    """Every tile gives the same bits, so that a request's result does not depend on the batch."""
     rng = np.random.default_rng(2)
     unit = GROUP_UNITS.get(layout, 1)
     x = rng.standard_normal((MIN_TALL_ROWS + 3, 1280)).astype(np.float32)
@@ -231,7 +231,7 @@ def test_sub_groups_without_their_factors_are_refused(
 
 
 def test_threads_that_come_late_or_never_change_nothing(native: CpuKernelSet) -> None:
-    """With more threads than cores some find each run over; the work is done all the same, and once."""
+    """With more threads than cores, some come after a run has ended; the work is still done exactly once."""
     rng = np.random.default_rng(10)
     weight = random_weight(rng, Layout.INT4, 640, 1024)
     x = rng.standard_normal((3, 1024)).astype(np.float32)

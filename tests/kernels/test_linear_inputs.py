@@ -1,4 +1,4 @@
-"""Linears whose input the operator before prepares: the same bits, and what lies between is never written."""
+"""Linears whose input the operator before prepares: the bits are the same, and the slot between is never written."""
 
 import ctypes
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Chain:
         return Linear(whole(x), weight, whole(out), accumulate=accumulate)
 
     def normed(self, kind: str, norm: str) -> Slot:
-        """Also of a residual, which the norm adds x to: another Linear shows the sum."""
+        """Makes a chain with a norm, also with a residual to which the norm adds x: another Linear shows the sum."""
         between, residual = self.graph.slot(HIDDEN), self.graph.slot(HIDDEN)
         weight = self.graph.vector(self.rng.standard_normal(HIDDEN).astype(np.float32))
         rms = RmsNorm(self.x, weight, between, 1e-5, residual)
@@ -93,7 +93,7 @@ class Chain:
 
 
 def both_ways(native: CpuKernelSet, rows: int, build: Callable[[Chain], Slot]) -> tuple[np.ndarray, ...]:
-    """Results with one reader and with two, which must be equal; returns what lies between after each."""
+    """Checks that results with one reader and with two are equal; returns the slot between after each."""
     results, left = [], []
     for alone in (True, False):
         chain = Chain(rows)

@@ -360,7 +360,7 @@ def kept_bytes(
 def test_pieces_are_packed_like_the_whole(
     native: CpuKernelSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs_offset: int | None
 ) -> None:
-    """Wherever the row is that cannot do without an offset."""
+    """The row that needs an offset may be anywhere."""
     monkeypatch.setattr("appliance.kernels.cpu.packing.PIECE_ELEMENTS", 32 * WIDTH)
     graph = Graph()
     x, out = graph.given(np.zeros((2, WIDTH), np.float32)), graph.slot(200)

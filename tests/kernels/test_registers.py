@@ -1,5 +1,5 @@
-"""The loops of the AVX-512 and AMX tiles keep their sums in registers, and those of few rows ask for memory ahead. Read
-from the machine code, so any machine can tell."""
+"""The loops of the AVX-512 and AMX tiles keep their sums in registers, and those of few rows prefetch. The tests read
+the machine code, so they run on any machine."""
 
 import re
 import shutil
@@ -52,7 +52,7 @@ def listing() -> str:
 
 
 def functions_of(listing: str, *names: str) -> list[str]:
-    """Those whose names have all of `names`."""
+    """Returns the functions whose names contain all of `names`."""
     parts = listing.split("\n\n")
     functions = [part for part in parts if all(name in part.strip().partition("\n")[0] for name in names)]
     assert functions, "it is not in the library"
@@ -60,7 +60,7 @@ def functions_of(listing: str, *names: str) -> list[str]:
 
 
 def loops_of(function: str, *, inner: bool = False) -> list[list[str]]:
-    """What lies between the target of a jump backwards and the jump; or only where no such stretch lies within."""
+    """Returns the code between the target of a backward jump and the jump; or only the innermost loops."""
     lines = [line.split("\t", 1) for line in function.splitlines() if "\t" in line]
     code = [(int(address.strip(" :"), 16), instruction) for address, instruction in lines]
     index = {address: at for at, (address, _) in enumerate(code)}
@@ -129,7 +129,7 @@ ASKING_TILES = (
 
 @pytest.mark.parametrize(("names", "product"), ASKING_TILES)
 def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], product: str) -> None:
-    """Compilers drop calls that do nothing but ask."""
+    """Compilers remove calls that only prefetch."""
     functions = functions_of(machine_code("avx2"), *names)
     loops = [loop for part in functions for loop in inner_loops(part) if any(product in text for text in loop)]
     assert loops, "no loop multiplies"
@@ -146,7 +146,7 @@ def test_few_rows_ask_for_memory_as_they_multiply(names: tuple[str, str], produc
     ],
 )
 def test_few_rows_can_ask_either_level_of_the_caches(listing: str, name: str) -> None:
-    """Which one is known where the machine is."""
+    """The level is chosen at run time, on the machine."""
     loops = [loop for part in functions_of(listing, name) for loop in inner_loops(part)]
     asked = [set(re.findall(r"prefetcht[01]", "\n".join(loop))) for loop in loops]
     assert {"prefetcht0", "prefetcht1"} in asked
@@ -177,7 +177,7 @@ def test_few_rows_of_codes_side_by_side_ask_both_levels(listing: str, tile: str,
 
 @pytest.mark.parametrize("name", ["Run::in_place(", "Run::tall_panels("])
 def test_many_rows_ask_for_the_sums_that_come_next(listing: str, name: str) -> None:
-    """What else they ask for, their tiles do."""
+    """Their other prefetches are in the tiles."""
     for function in functions_of(listing, name):
         assert re.search(r"\sprefetch", function)
 

@@ -167,7 +167,7 @@ def test_ids_out_of_bounds_are_refused(sampler: Sampler, change: dict[str, list[
 
 
 def test_arrays_that_ask_for_more_than_before_are_refused(sampler: Sampler) -> None:
-    """Results are sized once a revision."""
+    """Result arrays are sized once for each revision."""
     batch, logits = empty_batch(1, 40), HostLogits(np.zeros((1, 40), np.float32))
     assert sampler.sample(logits, batch).logprobs is None
     batch.num_logprobs[0] = 3

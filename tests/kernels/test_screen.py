@@ -46,7 +46,7 @@ def test_outliers_of_the_input_cost_time_alone(native: CpuKernelSet) -> None:
 
 
 def test_rows_that_differ_by_less_than_their_rounding(native: CpuKernelSet) -> None:
-    """What is largest is decided by bits that the copy does not have."""
+    """Only bits that the copy does not have decide which logit is the largest."""
     rng = np.random.default_rng(2)
     one = rng.standard_normal(HIDDEN)
     weights = one + rng.standard_normal((VOCABULARY, HIDDEN)) * 1e-4
@@ -241,7 +241,7 @@ def test_a_tenth_of_the_panels_is_too_much_for_a_copy_in_six_bits(
     ("hidden", "group_size"), [(224, 32), (240, 16), (640, 128), (1280, 256), (256, 256), (64, 64)]
 )
 def test_heads_of_8_bits(native: CpuKernelSet, hidden: int, group_size: int, offset: str, quantize: bool) -> None:
-    """Inputs are near some rows of it, as a model's are."""
+    """The inputs are near some rows of the head, as in a real model."""
     weight = random_quantized(np.random.default_rng(1), Layout.INT8, VOCABULARY, hidden, group_size, offset)
     values = values_of(weight)
     for rows in (1, 3, MOST_ROWS):

@@ -1,4 +1,4 @@
-"""The program of a decoder: what is joined, what is fused, and what the last layer leaves out."""
+"""The program of a decoder: joined weights, fused operators, and the rows that the last layer leaves out."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""Weights from a checkpoint: all accounted for, translated one at a time, joined, and never copied without need."""
+"""Weights from a checkpoint: all tensors are accounted for, translated one at a time, joined, and copied if needed."""
 
 import json
 from collections.abc import Callable

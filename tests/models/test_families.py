@@ -1,4 +1,4 @@
-"""Families as data: both ages of configs give one decoder, and what cannot be expressed is refused by name."""
+"""Families as data: both versions of configs give the same decoder, and unsupported configs are refused by name."""
 
 import json
 from typing import Any

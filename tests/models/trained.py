@@ -22,7 +22,7 @@ _MAX_STEPS, _SURE = 400, 3.0  # stop once every answer token leads by this much
 
 
 def echo_prompt(text: str) -> str:
-    """What the chat template makes of a message."""
+    """Returns the prompt that the chat template makes of a message."""
     return f"<|user|>{text[:FIELD]}{'<|pad|>' * (FIELD - len(text[:FIELD]))}<|assistant|>"
 
 

@@ -1,4 +1,4 @@
-"""What dot products of bf16 do to a model: they round the inputs of its matrices to 8 bits, too."""
+"""The effect of bf16 dot products on a model: they also round the inputs of its matrices to 8 bits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

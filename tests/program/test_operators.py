@@ -1,4 +1,4 @@
-"""What a record declares is enough: its place in the ABI, its weights, its slots."""
+"""The declarations of an operator's record: its place in the ABI, its weights, its slots."""
 
 from typing import get_type_hints
 

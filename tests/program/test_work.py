@@ -1,4 +1,4 @@
-"""What the sizes of a step make of the work of its operators."""
+"""The work of a step's operators for given sizes of the step."""
 
 from appliance.program.operators import Embed, Linear, PagedAttention
 from appliance.program.routing import Experts

@@ -1,4 +1,4 @@
-"""Files that try to hurt: too large, too deep, too many, not text, and random bytes."""
+"""Hostile files: too large, too deep, too many, not text, and random bytes."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Text in the middle of a text gets no space of its own; everything else is as in any text."""
+"""A text that continues another one gets no space in front; everything else is as in any text."""
 
 import pytest
 from tokenizers import Tokenizer as Backend

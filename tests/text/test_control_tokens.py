@@ -33,7 +33,7 @@ PARTS = st.lists(st.sampled_from([*SPECIAL, "<", "|", ">", "s", "a", "<tool>", "
 
 @given(texts=st.lists(PARTS, max_size=4))
 def test_no_piece_holds_a_control_token(texts: list[str]) -> None:
-    """Nor do neighbours, where they are parts of one message."""
+    """Neighbouring parts of one message hold none together either."""
     parts: Any = [{"type": "text", "text": text} for text in texts]
     marked, cut = CONTROL.cut(parts)
     whole = "".join(part["text"] for part in marked)

@@ -25,7 +25,7 @@ PREFIXED = ("llama-spm", "phi-3")  # a space is put before every text
 
 @dataclass(frozen=True)
 class _Header:
-    """What the tokenizer's side reads of a GgufFile."""
+    """The part of a GgufFile that tokenizers read."""
 
     metadata: dict[str, Any]
 

@@ -102,7 +102,7 @@ def json_wish(schema: Any, whitespace: str | None = "") -> Constraint:
 
 
 def crowd(wish: Constraint | None = None) -> list[GenerateRequest]:
-    """Every second one follows `wish`."""
+    """Returns requests of which every second one follows `wish`."""
     prompts = {number: [FIRST_BYTE + number] * (3 + number) for number in range(12)}
     return [
         ask(wish if number % 2 else None, f"other{number}", prompt, seed=number, max_tokens=20)

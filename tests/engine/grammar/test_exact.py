@@ -1,4 +1,4 @@
-"""Literals and bounds that the back-end would change: said as they are, or refused with their place."""
+"""Literals and bounds that the back-end would change are kept exactly, or refused with their place."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Random constraints, hostile and not: each is refused or compiled, ends no process but its trial, and is kept to."""
+"""Random constraints, hostile and not: each is refused or compiled, ends no process but its trial, and is enforced."""
 
 import contextlib
 import json
@@ -199,7 +199,7 @@ def test_random_schemas_are_kept_to(sandbox: Sandbox) -> None:
 
 
 def walks_fit(wish: Constraint, text: str, schema: Any, seed: int) -> int:
-    """How many walks came to their end."""
+    """Returns how many walks reached an end."""
     grammar, validator, ended = backend().compile(wish, text), jsonschema.Draft202012Validator(schema), 0
     for number in range(4):
         try:

@@ -37,7 +37,7 @@ VOCABULARY = Vocabulary(tokenizer="{}", eos_token_ids=(0,))
 
 
 class SlowBackend:
-    """Compiles when it is let."""
+    """Compiles once it is released."""
 
     def __init__(self) -> None:
         self.may_go = threading.Event()

@@ -1,4 +1,4 @@
-"""Regular expressions, choices, context-free grammars, tags and preludes: what is said belongs to the language."""
+"""Regular expressions, choices, context-free grammars, tags and preludes: each output belongs to the language."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Schemas are checked against the metaschema of their draft, with the place of what is wrong, and without a network."""
+"""Schemas are checked against the metaschema of their draft, with the place of a fault, and without a network."""
 
 import random
 import urllib.request

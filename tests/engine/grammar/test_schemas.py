@@ -1,4 +1,4 @@
-"""What a random walk says satisfies the schema, for every schema; and what is not enforced is refused."""
+"""The output of a random walk satisfies the schema, for every schema; keywords that are not enforced are refused."""
 
 import datetime
 import json
@@ -32,7 +32,7 @@ def _moment(text: Any, kind: type[datetime.datetime] | type[datetime.time]) -> b
 
 
 def check(name: str, schema: Schema, whitespace: str | None) -> int:
-    """How many walks ended."""
+    """Returns how many walks ended."""
     validator = jsonschema.Draft202012Validator(schema, format_checker=FORMATS)
     grammar = json_grammar(schema, whitespace)
     ended = 0
@@ -216,7 +216,7 @@ def test_depth_and_size_have_bounds() -> None:
 
 
 def test_a_library_that_says_nothing_of_a_keyword_is_still_asked() -> None:
-    """The second guard: had the check missed a keyword, the back-end would refuse it."""
+    """If the check missed a keyword, the back-end would still refuse it."""
     with pytest.raises(GrammarError) as refused:
         backend().compile(constraint("json_schema", msgspec.json.encode({"items": {"not": {}}}).decode()))
     assert refused.value.path == ".items.not"

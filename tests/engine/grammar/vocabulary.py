@@ -25,11 +25,11 @@ def byte_tokenizer() -> Tokenizer:
 
 @cache
 def token_bytes() -> list[bytes]:
-    """What each token says."""
+    """Returns the bytes of each token."""
     tokenizer = TextTokenizer(byte_tokenizer())
     return [tokenizer.token_bytes(token) for token in range(VOCAB)]
 
 
 def spelled(text: str | bytes) -> list[int]:
-    """Byte by byte."""
+    """Returns the tokens of a text, byte by byte."""
     return [FIRST_BYTE + byte for byte in (text.encode() if isinstance(text, str) else text)]

@@ -41,7 +41,7 @@ def allowed(row: np.ndarray) -> list[int]:
 
 
 def walk(grammar: Grammar, seed: int, most: int = 400, calm: float = 0.5, begin: str = "") -> bytes | None:
-    """What a walk said, from `begin` on; None when it came to no end. `calm` of the steps prefer closing tokens."""
+    """Returns a walk's text, from `begin` on; None if it reached no end. `calm` of the steps prefer closing tokens."""
     choose, matcher = random.Random(seed), grammar.start()
     row = np.zeros(-(-VOCAB // 32), np.uint32)
     said = bytearray(begin.encode())

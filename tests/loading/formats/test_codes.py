@@ -26,7 +26,7 @@ TYPES: dict[torch.dtype, Storage] = {
 
 
 def compress(storage: str, strategy: str | None = None, packed: bool | None = None) -> tuple[dict[str, Any], Any]:
-    """Returns the library's tensors of a random matrix, and its own f32 of them. By default int8 rows are not packed."""
+    """Returns the library's tensors of a random matrix, and its own f32 of them. By default, int8 rows are unpacked."""
     bits, _, group = storage.removesuffix("_zp").removeprefix("int").partition("_")
     size = None if group == "channel" else int(group.removeprefix("g"))
     weights = QuantizationArgs(

@@ -1,4 +1,4 @@
-"""What models of each format write, and what it means."""
+"""Outputs of models in each format, and the calls that they contain."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What reads calls that must be."""
+"""The parsers of calls that a request requires."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every format: what it means, and that the cuts between pieces of text change nothing."""
+"""Every format is parsed correctly, and the cuts between pieces of text change nothing."""
 
 import json
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Hostile text costs no more than any other: work grows with the number of characters, however they are cut."""
+"""Hostile text costs no more than any other: the work grows with the number of characters, for any cuts."""
 
 import pytest
 
