@@ -62,7 +62,7 @@ class FeedForwardSpec(msgspec.Struct, frozen=True):
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
-    """How a token's experts are chosen and weighed; the words are those of program.routing.ChooseExperts."""
+    """The choice and the weights of a token's experts; the words are those of program.routing.ChooseExperts."""
 
     scoring: Scoring = "softmax"
     correction: bool = False

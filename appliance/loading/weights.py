@@ -86,7 +86,7 @@ class DecoderWeights(WeightPieces):
         return weight
 
     def _touched(self, name: str, start: int, stop: int) -> slice:
-        """Which parts rows [start, stop) are of: a weight of experts has hundreds."""
+        """Returns the parts to which rows [start, stop) belong: a weight of experts has hundreds."""
         starts = self._starts[name]
         return slice(bisect_right(starts, start) - 1, bisect_left(starts, stop))
 

@@ -14,7 +14,7 @@ namespace {
 
 float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
 
-// Where the parts of scratch memory begin, each with a line of its own.
+// The starts of the parts of scratch memory, each aligned to a cache line.
 struct Places {
   int32_t* numbers;
   uint8_t *tokens_gate, *tokens_up;  // the rows, prepared
@@ -44,7 +44,7 @@ struct Places {
   }
 };
 
-// Rows that chose an expert stand beside each other, by number of expert and then of row: a pair's place is where it stands.
+// The rows that chose an expert are adjacent, ordered by expert and then by row: a pair's place is its index in this order.
 class Mixture {
  public:
   Mixture(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch)
@@ -84,14 +84,14 @@ class Mixture {
     for (int expert = op_.num_experts; expert > 0; --expert) starts_[expert] = starts_[expert - 1];
     starts_[0] = 0;
   }
-  // A start moves on with each pair that is placed, and becomes the next expert's.
+  // Places a pair. An expert's start advances with each placed pair, and finally is the next expert's start.
   void place(int pair, int expert) {
     const int at = starts_[expert]++;
     pairs_[at] = pair;
     places_[pair] = at;
   }
 
-  // Rows are prepared once, and copied for each expert that reads them; with weighed inputs each is another.
+  // Prepares each row once, and copies it for each expert that reads it; with weighed inputs, each pair has another input.
   void prepare_tokens() {
     if (op_.weigh_input != 0) return;
     const auto row = [&](int64_t r, int) { return row_of(op_.x, r); };
@@ -127,7 +127,7 @@ class Mixture {
     add_up();
   }
 
-  // The inputs of the group's pairs. One row serves all of its experts.
+  // The inputs of the group's pairs. With a single row, all of its experts read the same one.
   Prepared inputs(const PreparedShape& shape, const Prepared& tokens, uint8_t* memory) const {
     if (op_.weigh_input != 0) return prepare(pool_, shape, count_, memory, [&](int64_t pair, int thread) { return weighed(pair, thread); });
     if (rows_ == 1) return tokens;
@@ -177,12 +177,12 @@ class Mixture {
     if (op_.is_gated == 0) return map(out, op_.width, f, up);
     if (op_.limit == 0 && op_.up_offset == 0) return map(out, op_.width, [&](Floats g, Floats u) { return f(g) * u; }, gate, up);
     const float limit = op_.limit > 0 ? op_.limit : std::numeric_limits<float>::infinity(), offset = op_.up_offset;
-    const Floats most = splat(limit), least = splat(-limit);  // given first: what is no number stays none
+    const Floats most = splat(limit), least = splat(-limit);  // NaN stays NaN, because the bound is the first operand
     map(
         out, op_.width, [&](Floats g, Floats u) { return f(vmin(most, g)) * (vmin(most, vmax(least, u)) + offset); }, gate, up);
   }
 
-  // A row's sum begins with the first expert that it chose.
+  // Sums the outputs of a row, beginning with the first expert that it chose.
   void add_up() const {
     parallel_for(pool_, rows_, int64_t{chosen_} * op_.out.width, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
@@ -205,11 +205,11 @@ class Mixture {
   const ExpertsShape& s_;
   const Places at_;
   const int rows_, chosen_;
-  int32_t* const starts_;  // the place of each expert's first pair, and behind them how many there are
-  int32_t* const pairs_;   // by place: row * chosen + which of its choices
+  int32_t* const starts_;  // the place of each expert's first pair, and after them the number of pairs
+  int32_t* const pairs_;   // by place: row * chosen + the index among its choices
   int32_t* const places_;  // by pair
   Prepared gate_tokens_, up_tokens_;
-  int first_ = 0, count_ = 0;  // places of the group
+  int first_ = 0, count_ = 0;  // the places of the group
   std::vector<appl_weight> weights_;
   std::vector<LinearCall> calls_;
 };

@@ -1,4 +1,4 @@
-// Mixture of experts: which experts compute a row, and what they make of it.
+// Mixture of experts: runs the chosen experts of each row, and sums their outputs.
 #pragma once
 
 #include <algorithm>
@@ -10,27 +10,27 @@
 namespace appl {
 
 constexpr int kMaxExperts = 1024;
-constexpr int kLeastPairs = 256;  // of a row and an expert, that work is done on at a time: as many as decodes have
+constexpr int kLeastPairs = 256;  // the pairs of a row and an expert that are worked on at a time: decodes have about as many
 
 void run_route(appl_pool& pool, const appl_route& op, int rows);
 
-// The forms in which experts read their inputs, and how they lie in scratch memory. So many pairs of a row and an expert that it chose
-// are worked on at a time, at least as many as there are rows: an expert has no more.
+// The forms in which experts read their inputs, and the layout of scratch memory. At most max_pairs pairs of a row and a chosen expert are
+// worked on at a time, at least as many as there are rows, which is the most that one expert can have.
 struct ExpertsShape {
   PreparedShape gate{}, up{}, inner{};
   int max_rows = 0, max_pairs = 0, num_chosen = 0, num_experts = 0, num_threads = 0;
-  int sums = 0;           // floats of a pair: gate and up
-  int outputs = 0;        // the same of what it makes
-  int thread_floats = 0;  // of each thread: a row before it is prepared
-  bool has_gate = false;  // of a weight of its own
+  int sums = 0;           // floats per pair for gate and up
+  int outputs = 0;        // floats per pair for the output
+  int thread_floats = 0;  // floats per thread for a row before it is prepared
+  bool has_gate = false;  // the gate has a separate weight
 
   size_t number_bytes() const { return size_t(num_experts + 1 + 2 * max_rows * num_chosen) * sizeof(int32_t); }
   size_t bytes() const;
 };
 ExpertsShape experts_shape(const appl_experts& op, bool quantize_activations, int max_rows, int num_threads);
 
-// The experts of neighbouring numbers are computed together, in ascending order, and so are a row's sums: its result does not depend on
-// the other rows. Throws Error where an expert is none of them.
+// Experts with consecutive numbers are computed together, in ascending order, and a row is summed in the same order: its result does not
+// depend on the other rows. Throws Error for an expert number out of range.
 void run_experts(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch);
 
 }  // namespace appl

@@ -27,7 +27,7 @@ SHORT_STEPS = 2.0  # a backlog that this many steps of usual length can do is no
 
 
 class DecodeCount(NamedTuple):
-    """How many sequences decode, and how many of these are streamed."""
+    """The number of sequences that decode, and how many of these are streamed."""
 
     num: int
     num_read: int

@@ -69,7 +69,7 @@ class CacheSection(Section):
 
 
 class SchedulerSection(Section):
-    """What a step runs."""
+    """The size and the order of steps."""
 
     doc: ClassVar[str] = "How much a step runs, and in what order."
 

@@ -51,7 +51,7 @@ class HttpSection(Section):
 
 
 class ResponsesSection(Section):
-    """What replies hold."""
+    """The content of replies."""
 
     doc: ClassVar[str] = "What replies hold beyond what was asked for."
 
@@ -79,7 +79,7 @@ class KeySection(Section):
 
 
 class AuthSection(Section):
-    """Who may call."""
+    """The keys of clients that may call."""
 
     doc: ClassVar[str] = "Who may call. Any of the keys opens the API; no keys is an open API."
 
@@ -96,7 +96,7 @@ class AuthSection(Section):
 
 
 class LimitsSection(Section):
-    """How much one call may ask."""
+    """The limits of one call."""
 
     doc: ClassVar[str] = "How much one call may ask; more is answered 4xx."
 
@@ -113,7 +113,7 @@ class LimitsSection(Section):
 
 
 class StoreSection(Section):
-    """What the server keeps for clients."""
+    """The data that the server keeps for clients."""
 
     doc: ClassVar[str] = "What the server keeps for its clients, each owned by the key that made it."
 

@@ -53,7 +53,7 @@ class MemorySection(Section):
 
 
 class KernelsSection(Section):
-    """Which kernels may run."""
+    """The kernels that may run."""
 
     doc: ClassVar[str] = "Which kernels may be planned. The plan says why each was chosen or refused."
 

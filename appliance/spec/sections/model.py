@@ -189,7 +189,7 @@ class ModelSection(Section):
 
 
 class LoadingSection(Section):
-    """How weights come from their files."""
+    """The reading of weights from their files."""
 
     doc: ClassVar[str] = "How files are fetched and weights are read."
 

@@ -12,7 +12,7 @@ Version = Annotated[str, StringConstraints(pattern=r"^\d+\.\d+$"), Words("a vers
 
 
 class LogsSection(Section):
-    """What is logged."""
+    """The logs."""
 
     doc: ClassVar[str] = "What is logged. Prompts and outputs are not, unless asked for."
 
@@ -130,7 +130,7 @@ class SloSection(Section):
 
 
 class RestartSection(Section):
-    """What happens when the engine dies or hangs."""
+    """The reaction to an engine that died or hangs."""
 
     doc: ClassVar[str] = "What happens when the engine dies or hangs. Open requests fail at once in any case."
 
@@ -144,7 +144,7 @@ class RestartSection(Section):
 
 
 class ShutdownSection(Section):
-    """How it ends."""
+    """The end of the server."""
 
     doc: ClassVar[str] = "How the server ends."
 
