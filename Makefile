@@ -22,7 +22,10 @@ SANITIZERS ?= address thread
 # One level shows what threads do; the emulated ones have the logic of all others.
 SANITIZE_LEVELS_address ?= $(if $(filter x86_64,$(shell uname -m)),avx2$(COMMA)emulated$(COMMA)emulated_amx$(COMMA))generic
 SANITIZE_LEVELS_thread ?= $(if $(filter x86_64,$(shell uname -m)),avx2,generic)
-SANITIZE_ARGS ?= tests/kernels tests/parity
+SANITIZE_ARGS_address ?= tests/kernels tests/parity
+# Parity runs on one thread, which has nobody to race with.
+SANITIZE_ARGS_thread ?= tests/kernels
+SANITIZE_ARGS ?=
 CLIENTS_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -98,7 +101,7 @@ pytest: $(VENV)/.dev $(EMULATED)
 sanitize: $(addprefix sanitize-,$(SANITIZERS))
 
 sanitize-%: $(VENV)/.dev
-	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) .ci/sanitize $* $(SANITIZE_ARGS)
+	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) .ci/sanitize $* $(or $(SANITIZE_ARGS),$(SANITIZE_ARGS_$*))
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)
