@@ -4,6 +4,7 @@ Importing this costs a verb tens of milliseconds, so it is imported where a sett
 cache, which `plan` and the engine need too, are told by `environ` without it.
 """
 
+import os.path
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -91,7 +92,7 @@ class Settings(BaseSettings):
     def _expanded(cls, folder: Path) -> Path:
         """Raises ValueError for what is there and is no folder."""
         path = folder.expanduser()
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):  # Path's own raise for a folder that may not be read
             raise ValueError("is a file")
         return path
 

@@ -10,3 +10,7 @@ class CheckpointError(ApplianceError):
         super().__init__(f"{where}: {problem}", hint=hint)
         self.where = where
         self.problem = problem
+
+
+class CacheError(CheckpointError):
+    """The folder that keeps checkpoints cannot be used; another place to fetch from would not help."""

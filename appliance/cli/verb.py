@@ -6,10 +6,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from appliance.base import environ
+from appliance.base.disk import is_of_disk, remedy
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.cli.arguments.record import VerbArguments, signature_of
 from appliance.cli.pipes import drop_output, is_unread, outliving_readers
@@ -97,6 +100,9 @@ def guarded(work: Callable[[], int]) -> int:
 def _told(error: Exception) -> int:
     from appliance.base.settings import SettingsError, read_settings  # only verbs that fail need it
 
+    if isinstance(error, OSError) and (setting := _setting_of(error)):
+        print(f"error: {error.filename}: {error.strerror}\n  hint: {remedy(error, setting)}", file=sys.stderr)
+        return int(ExitCode.INTERNAL)
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     try:
         if read_settings().debug:
@@ -105,3 +111,12 @@ def _told(error: Exception) -> int:
     except SettingsError as wrong:
         print(f"error: {what}\n  hint: {wrong}", file=sys.stderr)
     return int(ExitCode.INTERNAL)
+
+
+def _setting_of(error: OSError) -> str | None:
+    """Returns the variable that moves the folder which the refused file lies in; None if it is no folder of ours."""
+    if not isinstance(error.filename, str) or not is_of_disk(error):
+        return None
+    path = Path(error.filename).absolute()
+    folders = {environ.STATE_VARIABLE: environ.state_dir(), environ.CACHE_VARIABLE: environ.cache_dir()}
+    return next((name for name, folder in folders.items() if path.is_relative_to(folder.absolute())), None)

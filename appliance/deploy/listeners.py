@@ -44,7 +44,7 @@ def _taken(serving: ServingPlan, root: Path) -> ApplyError:
 
 
 def listening_pids(port: int) -> list[int]:
-    """Processes that hold a TCP socket listening on the port, on whatever address, as far as this user may see them."""
+    """Lists the processes with a TCP socket that listens on the port, at any address, as far as this user may see them."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
     return sorted(pid for pid in _pids() if sockets & set(_links(pid))) if sockets else []
 
@@ -66,7 +66,7 @@ def _pids() -> Iterator[int]:
 
 
 def _links(pid: int) -> Iterator[str]:
-    """What the descriptors of a process point to; nothing for one that has ended, or that is another user's."""
+    """Yields what the descriptors of a process point to; nothing if it has ended, or belongs to another user."""
     try:
         descriptors = list((_PROC / str(pid) / "fd").iterdir())
     except OSError:
@@ -79,7 +79,7 @@ def _links(pid: int) -> Iterator[str]:
 
 
 def _command(pid: int) -> str:
-    """The program's name alone: its arguments may hold keys, and this is written into the history."""
+    """Returns the program's name alone: its arguments may hold keys, and this is written into the history."""
     try:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
@@ -87,7 +87,7 @@ def _command(pid: int) -> str:
 
 
 def _deployment_of(pids: list[int], root: Path) -> str | None:
-    """The deployment whose server is one of these processes."""
+    """Finds the deployment whose server is one of these processes."""
     holders = [process for pid in pids if (process := identify(pid)) is not None]
     for name in deployment_names(root):
         current = DeploymentState(root, name).current()

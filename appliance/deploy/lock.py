@@ -11,6 +11,7 @@ import msgspec
 
 from appliance.base.errors import ApplyError
 from appliance.deploy.process import ProcessId, identify, is_running
+from appliance.deploy.state import written_to
 
 _POLL_S = 0.05
 
@@ -32,9 +33,11 @@ def changing(
     """Holds the lock at `path`. While another process holds it, `waiting` is called once with its name.
 
     The kernel gives the lock up with the process that holds it, so it cannot go stale; what the file says about an
-    owner that has ended is not believed. Raises ApplyError after `wait_s`.
+    owner that has ended is not believed. Raises ApplyError after `wait_s`, and where the file cannot be written.
     """
-    with path.open("a+b", buffering=0) as stream:
+    with written_to(path):
+        opened = path.open("a+b", buffering=0)
+    with opened as stream:
         _acquire(stream.fileno(), path, wait_s, waiting, clock)
         myself = identify(os.getpid())
         assert myself is not None

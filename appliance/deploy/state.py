@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.base.disk import remedy
+from appliance.base.environ import STATE_VARIABLE
 from appliance.base.errors import ApplianceError, ApplyError
 from appliance.deploy.process import ProcessId
 from appliance.plan.types import EnginePlan
@@ -256,7 +258,7 @@ def written_to(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"the state in {path} cannot be written: {error.strerror or error}"
-        raise ApplyError(message, hint="make room, or name another folder with APPLIANCE_STATE") from error
+        raise ApplyError(message, hint=remedy(error, STATE_VARIABLE)) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -95,7 +95,8 @@ class EngineProcess:
         try:
             loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s())
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
-            return self._die(f"the engine could not start: {error}", EXIT_NOT_STARTED)
+            hint = f"; {error.hint}" if isinstance(error, ApplianceError) and error.hint else ""
+            return self._die(f"the engine could not start: {error}{hint}", EXIT_NOT_STARTED)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)

@@ -12,11 +12,11 @@ from appliance.hardware.facts import HardwareFacts, MeasuredFacts
 
 def load_measured(facts: HardwareFacts) -> HardwareFacts:
     """The facts with what was measured on this hardware before; as they are when nothing was."""
-    path = measured_path(facts)
-    if not path.is_file():
-        return facts
     try:
-        return msgspec.structs.replace(facts, measured=msgspec.json.decode(path.read_bytes(), type=MeasuredFacts))
+        kept = measured_path(facts).read_bytes()
+        return msgspec.structs.replace(facts, measured=msgspec.json.decode(kept, type=MeasuredFacts))
+    except OSError:
+        return facts  # nothing was measured, or the cache may not be read
     except msgspec.DecodeError:
         return facts  # written by another version: as good as not measured
 

@@ -149,6 +149,7 @@ def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offlin
         "timeout_s": loading.timeout,
     }
     if loading.download_dir is not None:
+        values["cache_setting"] = "loading.download_dir"
         values["cache_dir"] = base / Path(loading.download_dir).expanduser()
     return FetchOptions(**values)
 

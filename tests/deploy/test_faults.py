@@ -18,6 +18,7 @@ from appliance.cli import down, history
 from appliance.cli.apply import _ended_in_order
 from appliance.deploy import state as state_module
 from appliance.deploy.execute import DesiredState
+from appliance.deploy.lock import changing
 from appliance.deploy.observe import observe
 from appliance.deploy.process import descendants, identify, is_running
 from appliance.deploy.reconcile import Readiness
@@ -234,3 +235,11 @@ def test_down_ends_what_a_killed_apply_left(
         assert down.run(state.name) == 0
         assert not is_running(left)
     assert observe(state).readiness is Readiness.ABSENT
+
+
+def test_a_lock_that_cannot_be_opened_is_told(state: DeploymentState) -> None:
+    state.lock_path.mkdir()
+    told = f"the state in {state.lock_path} cannot be written: Is a directory"
+    with pytest.raises(ApplyError, match=told) as failure, changing(state.lock_path, "apply", 0.0):
+        pytest.fail("a folder was locked")
+    assert "with APPLIANCE_STATE" in str(failure.value.hint)

@@ -183,3 +183,8 @@ def test_measured_figures_belong_to_the_hardware(tmp_path: Path) -> None:
     assert probe(tmp_path, {}, (0, 1)).measured is None
     path.write_text("{}")
     assert load_measured(facts).measured is None
+
+
+def test_a_cache_that_cannot_be_looked_at_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APPLIANCE_CACHE", "/tmp/" + 300 * "x")
+    assert probe_machine().measured is None

@@ -20,11 +20,12 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from appliance.base.disk import is_of_disk, remedy
 from appliance.base.hashing import sha256_json
 from appliance.base.settings import read_settings
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import HubAddress
-from appliance.checkpoint.sources.options import Fetch, Progress, UnreachableError
+from appliance.checkpoint.sources.options import COPY_HINT, OFFLINE_HINT, Fetch, Progress, UnreachableError
 
 # The files of a model folder that are needed: weights, configs, tokenizers and templates, but no pickles.
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -48,10 +49,18 @@ def fetch(address: HubAddress, job: Fetch) -> Path:
             return _download(address.repo, wanted, commit, job)
         folder = [_download(address.repo, name, commit, job) for name in wanted]
     except _NETWORK_ERRORS as error:
+        if isinstance(error, OSError) and is_of_disk(error):
+            raise _not_kept(address, error) from error
         raise UnreachableError(
             f"hf://{address.repo}", f"the download broke off: {_words(error)}", "try again: it resumes"
         ) from error
     return _common_root(folder[0], wanted[0])
+
+
+def _not_kept(address: HubAddress, error: OSError) -> UnreachableError:
+    """The hub's files lie in a cache of its own library; a mirror's do not."""
+    problem = f"the hub's cache {constants.HF_HUB_CACHE} cannot be used: {error.strerror}"
+    return UnreachableError(f"hf://{address.repo}", problem, remedy(error, "HF_HOME"))
 
 
 def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[list[str], str] | None:
@@ -181,7 +190,9 @@ def _from_cache(address: HubAddress, revision: str | None, job: Fetch) -> Path:
         folder = Path(str(snapshot_download(address.repo, revision=revision, local_files_only=True)))
     except LocalEntryNotFoundError as error:
         state = "offline" if job.options.offline else "the hub cannot be reached"
-        raise UnreachableError(f"hf://{address.repo}", f"{state}, and the local cache does not hold it") from error
+        problem = f"{state}, and the local cache does not hold it"
+        hint = OFFLINE_HINT if job.options.offline else COPY_HINT
+        raise UnreachableError(f"hf://{address.repo}", problem, hint) from error
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
     wanted = _wanted(address, files, job.options.ignore_patterns)
     return folder / (wanted if isinstance(wanted, str) else wanted[0]) if _is_gguf(wanted) else folder

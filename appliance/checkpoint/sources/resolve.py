@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from appliance.base.hashing import sha256_json
-from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.errors import CacheError, CheckpointError
 from appliance.checkpoint.sources.address import (
     Address,
     HubAddress,
@@ -21,7 +21,7 @@ from appliance.checkpoint.sources.address import (
     parse_address,
 )
 from appliance.checkpoint.sources.hub_page import hub_page
-from appliance.checkpoint.sources.options import Fetch, FetchOptions, Progress, Silent, UnreachableError
+from appliance.checkpoint.sources.options import COPY_HINT, Fetch, FetchOptions, Progress, Silent, UnreachableError
 from appliance.checkpoint.sources.store import CheckpointStore, checked_digest, file_digest
 
 # Modules by name, imported on use: each needs a client library that most runs do not need.
@@ -43,14 +43,15 @@ def resolve_source(
 ) -> Path:
     """Returns a folder or file with the checkpoint; it is fetched, checked and cached if it is not on this machine.
 
-    Mirrors are tried in order after the source. Raises CheckpointError that says why each place failed.
+    Mirrors are tried in order after the source. Raises CheckpointError that says why each place failed, and
+    CacheError if what they send cannot be kept.
     """
     options, progress = options or FetchOptions(), progress or Silent()
     if sha256 is not None and not _SHA256.fullmatch(sha256):
         raise CheckpointError(source, f"{sha256!r} is not a sha256", "64 hexadecimal digits, in small letters")
     addresses = [parse_address(text, options.base_dir) for text in (source, *mirrors)]
     names = [name for address in addresses if (name := file_name(address)) is not None]
-    store = CheckpointStore(options.cache_dir)
+    store = CheckpointStore(options.cache_dir, options.cache_setting)
     if sha256 is not None and (cached := store.lookup(sha256)) is not None:
         return cached
     failures: list[CheckpointError] = []
@@ -60,13 +61,16 @@ def resolve_source(
             if (page := hub_page(text)) is not None:
                 progress.note(f"{text} is a page; it was read as {page.source}")
             return path
+        except CacheError:
+            raise
         except CheckpointError as error:
             failures.append(error)
-            progress.note(str(error))
+            if mirrors and not options.offline:
+                progress.note(str(error))
     if len(failures) == 1:
         raise failures[0]
     told = "\n".join(f"  {failure}" + (f" (hint: {failure.hint})" if failure.hint else "") for failure in failures)
-    raise CheckpointError(source, f"none of {len(failures)} places could provide it:\n{told}")
+    raise CheckpointError(source, f"none of {len(failures)} places could provide it:\n{told}", COPY_HINT)
 
 
 def _obtain(
@@ -96,7 +100,8 @@ def _obtain(
 
 def _local(path: Path, sha256: str | None, store: CheckpointStore, progress: Progress) -> Path:
     if not path.exists():
-        raise UnreachableError(str(path), "does not exist")
+        hint = "model.source takes a folder with safetensors, a .gguf file, or owner/name of the hub"
+        raise UnreachableError(str(path), "does not exist", hint)
     if sha256 is None:
         return path
     _require_file(path)

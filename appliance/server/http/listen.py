@@ -36,7 +36,7 @@ def bind(serving: ServingPlan) -> socket.socket:
 
 
 def _refused(where: str, serving: ServingPlan, error: OSError) -> AddressError:
-    """In the system's words: socket.create_server adds the address to them once more."""
+    """Builds the error from the system's words: socket.create_server adds the address to them once more."""
     number = 0 if isinstance(error, socket.gaierror) else error.errno or 0
     is_own = serving.front.uds is not None or not number  # then the words are more exact than the number
     reason = (error.strerror or str(error)) if is_own else os.strerror(number)
