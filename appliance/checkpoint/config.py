@@ -5,11 +5,12 @@ several switches for sliding windows; GGUF metadata is translated into the older
 view, so only this module knows the versions. Defaults are those of the transformers configuration classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from appliance.checkpoint.dialects import DIALECTS, OTHER
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
 from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number_of, positive_of
@@ -47,47 +48,6 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerFacts, ...]
 
 
-# Only values that configs on the hub leave out because they are the defaults of the transformers class.
-_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "gemma2": {
-        "head_dim": 256,
-        "sliding_window": 4096,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "query_pre_attn_scalar": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
-    },
-    "gemma3_text": {
-        "vocab_size": 262_208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "sliding_window": 4096,
-        "query_pre_attn_scalar": 256,
-        "max_position_embeddings": 131_072,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "tie_word_embeddings": True,
-    },
-    "dots1": {"sliding_window": 4096, "max_window_layers": 62, "max_position_embeddings": 2048},
-    "ernie4_5_moe": {"rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": True},
-    "glm4_moe": {"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5},
-    "gpt2": {
-        "activation_function": "gelu_new",
-        "n_positions": 1024,
-        "tie_word_embeddings": True,
-        "attention_bias": True,
-        "attention_out_bias": True,
-        "mlp_bias": True,
-    },
-    "llama": {"max_position_embeddings": 2048},
-    "mistral": {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072},
-    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5},
-    "phi3": {"rms_norm_eps": 1e-5},
-    "qwen2": {"attention_bias": True, "max_window_layers": 28},
-    "qwen2_moe": {"qkv_bias": True, "max_window_layers": 28},
-    "qwen3": {"head_dim": 128, "max_window_layers": 28},
-}
 _ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("n_layer",),
     "hidden_size": ("n_embd",),
@@ -100,32 +60,44 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "num_experts_per_tok": ("moe_k",),
     "attention_bias": ("qkv_bias",),
 }
-# Sliding layers alternate with full ones: every n-th layer is full, counted from 1.
-_WINDOW_PATTERNS: Final = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4}
-_GATED_WINDOWS: Final = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "dots1")
+_NULL_IS_NONE: Final = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 MAX_COUNT: Final = 1 << 31
 MAX_LAYERS: Final = 4096
 _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
 
-class _Fields:
-    """Typed lookups in a config: aliases, then defaults; a wrong type is an error that names the key."""
+class ConfigFields:
+    """Typed lookups in a config: its own names, then values that follow from others, then defaults. A wrong type is an
+    error that names the key."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.values: dict[str, Any] = {"model_type": config.get("model_type")}
+        """Raises CheckpointError for a model_type that is no text."""
+        self._stated: dict[str, Any] = {"model_type": config.get("model_type")}
+        self._filled: Mapping[str, Any] = {}
+        self.dialect = OTHER
         self.model_type = self.text("model_type", "")
-        self.values = _DEFAULTS.get(self.model_type, {}) | {k: v for k, v in config.items() if v is not None}
-        # For these keys an explicit null means "none", not "the default".
-        for key in ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping"):
-            if key in config and config[key] is None:
-                self.values.pop(key, None)
+        self.dialect = DIALECTS.get(self.model_type, OTHER)
+        self._stated = {key: value for key, value in config.items() if value is not None}
+        # An explicit null is an answer where null means "none" and not "the default".
+        nulls = {key for key in _NULL_IS_NONE if key in config and config[key] is None}
+        filled = {**self.dialect.defaults, **self.dialect.derived(self._stated)}
+        self._filled = {key: value for key, value in filled.items() if key not in nulls and value is not None}
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """All values by their names in the config, and under ours where the model type has another."""
+        renamed = {key: self._stated[name] for key, name in self.dialect.names.items() if name in self._stated}
+        return {**self._filled, **renamed, **self._stated}
 
     def get(self, key: str) -> Any:
-        for name in (key, *_ALIASES.get(key, ())):
-            if name in self.values:
-                return self.values[name]
-        return None
+        names = (*self._own_names(key), key, *_ALIASES.get(key, ()))
+        found = (source[name] for source in (self._stated, self._filled) for name in names if name in source)
+        return next(found, None)
+
+    def _own_names(self, key: str) -> tuple[str, ...]:
+        name = self.dialect.names.get(key)
+        return () if name is None else (name,)
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """Returns a whole number of at least `least`; the default may be less. Raises CheckpointError."""
@@ -161,7 +133,7 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
 
     Raises CheckpointError naming a key that is missing, or has a wrong type or an unknown value.
     """
-    fields = _Fields(text_config(config))
+    fields = ConfigFields(text_config(config))
     num_heads, hidden_size = fields.count("num_attention_heads"), fields.count("hidden_size")
     num_layers = fields.count("num_hidden_layers")
     if num_layers > MAX_LAYERS:
@@ -175,15 +147,13 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
     if num_heads % num_kv_heads:
         problem = f"num_attention_heads is {num_heads}, which is no multiple of num_key_value_heads, {num_kv_heads}"
         raise CheckpointError("config.json", problem)
-    ropes = layer_ropes(fields.values, fields.model_type)
-    kinds = _layer_kinds(fields, num_layers)
-    window = fields.count("sliding_window", 0, least=0) or None
+    ropes = {} if fields.dialect.rotates == "none" else layer_ropes(fields.values, fields.model_type)
     return ConfigFacts(
         model_type=fields.model_type,
         num_layers=num_layers,
         hidden_size=hidden_size,
-        intermediate_size=_intermediate_size(fields, hidden_size),
-        moe_intermediate_size=fields.count("moe_intermediate_size", _intermediate_size(fields, hidden_size)),
+        intermediate_size=_intermediate_size(fields),
+        moe_intermediate_size=fields.count("moe_intermediate_size", _intermediate_size(fields)),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -200,10 +170,30 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
         final_soft_cap=fields.positive("final_logit_softcapping"),
         num_experts=fields.count("num_local_experts", 0),
         num_experts_per_token=fields.count("num_experts_per_tok", 0),
-        layers=tuple(
-            LayerFacts(window=window if kind == "sliding_attention" else None, rope=ropes.get(kind)) for kind in kinds
-        ),
+        layers=tuple(_layers(fields, num_layers, ropes)),
     )
+
+
+def _layers(fields: ConfigFields, num_layers: int, ropes: Mapping[str, RopeFacts]) -> Iterator[LayerFacts]:
+    window = fields.count("sliding_window", 0, least=0) or None
+    kinds = _layer_kinds(fields, num_layers)
+    rotates = _rotated_layers(fields, num_layers)
+    for index, kind in enumerate(kinds):
+        is_windowed = kind == "sliding_attention"
+        has_rope = rotates[index] and (is_windowed or fields.dialect.rotates != "windows" or window is None)
+        yield LayerFacts(window=window if is_windowed else None, rope=ropes.get(kind) if has_rope else None)
+
+
+def _rotated_layers(fields: ConfigFields, num_layers: int) -> list[bool]:
+    """SmolLM 3's list has a one for each layer that rotates; without the list, all but every n-th do."""
+    stated = fields.get("no_rope_layers")
+    if stated is None:
+        every = fields.count("no_rope_layer_interval", 0) if fields.model_type == "smollm3" else 0
+        every = every or (4 if fields.model_type == "smollm3" else 0)
+        return [not every or (index + 1) % every != 0 for index in range(num_layers)]
+    if not isinstance(stated, list) or len(stated) != num_layers or any(flag not in (0, 1) for flag in stated):
+        raise CheckpointError("config.json", f"no_rope_layers must list 0 or 1 for each of {num_layers} layers")
+    return [bool(flag) for flag in stated]
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -241,29 +231,27 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
     )
 
 
-def _has_out_bias(fields: _Fields) -> bool:
-    """Returns whether the output projection has a bias: `attention_bias` covers it too, except for Qwen 2."""
+def _has_out_bias(fields: ConfigFields) -> bool:
+    """Returns whether the output projection has a bias: some families have biases of query, key and value only."""
     if fields.get("attention_out_bias") is not None:
         return fields.flag("attention_out_bias")
-    return fields.flag("attention_bias") and not fields.model_type.startswith(("qwen2", "glm4_moe"))
+    return fields.flag("attention_bias")
 
 
-def _norm_eps(fields: _Fields) -> float:
-    found = fields.positive("rms_norm_eps") or (1e-5 if fields.model_type == "gpt2" else 1e-6)
+def _norm_eps(fields: ConfigFields) -> float:
+    found = fields.positive("rms_norm_eps") or 1e-6
     if found >= 1:
         raise CheckpointError("config.json", f"rms_norm_eps is {found:g}; a number below 1 is expected")
     return found
 
 
-def _intermediate_size(fields: _Fields, hidden_size: int) -> int:
-    if fields.model_type == "gpt2":
-        return fields.count("intermediate_size", 4 * hidden_size)
+def _intermediate_size(fields: ConfigFields) -> int:
     if fields.get("intermediate_size") is None and fields.get("moe_intermediate_size") is not None:
         return fields.count("moe_intermediate_size")  # every layer has experts
     return fields.count("intermediate_size")
 
 
-def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
+def _max_position(fields: ConfigFields, ropes: Mapping[str, RopeFacts]) -> int:
     """Returns the context length: scaled if the config gives the length before scaling (vLLM's rule)."""
     claimed = fields.count("max_position_embeddings")
     rope = ropes.get("full_attention")
@@ -280,23 +268,23 @@ def _max_position(fields: _Fields, ropes: Mapping[str, RopeFacts]) -> int:
     return scaled
 
 
-def _layer_kinds(fields: _Fields, num_layers: int) -> list[str]:
+def _layer_kinds(fields: ConfigFields, num_layers: int) -> list[str]:
     stated = fields.get("layer_types")
     if stated is not None:
         return _stated_kinds(stated, num_layers)
     if not fields.count("sliding_window", 0, least=0):
         return ["full_attention"] * num_layers
-    if fields.model_type in _GATED_WINDOWS:
+    if fields.dialect.window_switch:
         return _gated_kinds(fields, num_layers)
-    usual = fields.count("_sliding_window_pattern", _WINDOW_PATTERNS.get(fields.model_type, 0))
+    usual = fields.count("_sliding_window_pattern", fields.dialect.window_every)
     pattern = fields.count("sliding_window_pattern", usual)
     if not pattern:
         return ["sliding_attention"] * num_layers
     return [_LAYER_TYPES[(index + 1) % pattern != 0] for index in range(num_layers)]
 
 
-def _gated_kinds(fields: _Fields, num_layers: int) -> list[str]:
-    """Returns the layer types of families whose windows begin at a layer, or have a switch (_GATED_WINDOWS)."""
+def _gated_kinds(fields: ConfigFields, num_layers: int) -> list[str]:
+    """Returns the layer types of families whose windows begin at a layer, or have a switch (Dialect.window_switch)."""
     first = fields.count("max_window_layers", num_layers, least=0)
     if fields.model_type != "dots1" and not fields.flag("use_sliding_window"):
         first = num_layers

@@ -9,7 +9,6 @@ from appliance.checkpoint.errors import CheckpointError
 
 ROPE_KINDS: Final = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "mrope")
 _OTHER_NAMES: Final = {"su": "longrope"}
-_NO_ROPE: Final = ("gpt2", "opt", "gpt_bigcode", "bloom", "mpt")
 
 
 class RopeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,12 +21,10 @@ class RopeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
-    """Returns rotary parameters by layer type ("full_attention", "sliding_attention"); empty if positions are learned.
+    """Returns rotary parameters by layer type ("full_attention", "sliding_attention").
 
     config: values that are not None, with defaults filled in. Raises CheckpointError for an unknown kind.
     """
-    if model_type in _NO_ROPE:
-        return {}
     if (new := config.get("rope_parameters")) is not None:
         new = mapping_of("rope_parameters", new)
         by_type = {kind: new.get(kind) for kind in ("full_attention", "sliding_attention")}
@@ -48,7 +45,8 @@ def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFa
             "sliding_attention": _rope(config, model_type, local),
         }
     rope = _rope(config, model_type, scaling)
-    return {"full_attention": rope, "sliding_attention": rope}
+    windowed = _rope(config, model_type, {}) if model_type == "olmo3" else rope  # its windowed layers are not scaled
+    return {"full_attention": rope, "sliding_attention": windowed}
 
 
 def mapping_of(key: str, value: Any) -> Mapping[str, Any]:

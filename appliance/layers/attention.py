@@ -1,7 +1,7 @@
 """The attention block: projections into one slot, head norms, rotation, cache write, paged attention."""
 
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import AttentionSpec
+from appliance.layers.spec import AttentionSpec, QueryKeyNorm
 from appliance.program.caches import KvShape
 from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope
 from appliance.program.slots import Slot, Span
@@ -17,8 +17,12 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
         Projection(f"{prefix}.v", kv_width, spec.qkv_bias),
     ]
     q, k, v = builder.project(x, parts, builder.slot("qkv", q_width + 2 * kv_width))
-    _emit_head_norms(builder, spec, prefix, q, k)
+    norm = spec.query_key_norm
+    if norm is not None and not norm.after_rotation:
+        _emit_query_key_norms(builder, spec, norm, prefix, (q, k))
     _emit_rope(builder, spec, q, k)
+    if norm is not None and norm.after_rotation:
+        _emit_query_key_norms(builder, spec, norm, prefix, (q, k))
     cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, spec.window))
     builder.emit(KvWrite(k, v, cache, spec.num_kv_heads, spec.head_dim))
     out = builder.slot("attention", q_width)
@@ -30,12 +34,16 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     return out
 
 
-def _emit_head_norms(builder: ProgramBuilder, spec: AttentionSpec, prefix: str, q: Span, k: Span) -> None:
-    if spec.head_norm is None:
-        return
-    for span, name, num_heads in ((q, "q_norm", spec.num_heads), (k, "k_norm", spec.num_kv_heads)):
-        weight = builder.weight(f"{prefix}.{name}", spec.head_dim)
-        builder.emit(HeadNorm(span, weight, num_heads, spec.head_dim, spec.head_norm.eps))
+def _emit_query_key_norms(
+    builder: ProgramBuilder, spec: AttentionSpec, norm: QueryKeyNorm, prefix: str, spans: tuple[Span, Span]
+) -> None:
+    for span, name in zip(spans, ("q_norm", "k_norm"), strict=True):
+        width = spec.head_dim if norm.over == "head" else span.width
+        size = span.width if norm.by_head else width
+        weight = builder.weight(f"{prefix}.{name}", size) if norm.norm.weight else None
+        bias = builder.weight(f"{prefix}.{name}.bias", size) if norm.norm.bias else None
+        kind, eps = norm.norm.kind, norm.norm.eps
+        builder.emit(HeadNorm(span, weight, span.width // width, width, eps, kind, bias, norm.by_head))
 
 
 def _emit_rope(builder: ProgramBuilder, spec: AttentionSpec, q: Span, k: Span) -> None:

@@ -1,20 +1,30 @@
 """The one decoder: compiles a DecoderSpec into a StepProgram.
 
-The residual stream is the slot `hidden`. A block's output waits in `branch` and is added by the next norm, which reads
-the sum, so an addition never costs a pass of its own. After the attention of the last layer, only the rows whose logits
-are needed are computed: a prefill chunk that samples nothing skips the last feed-forward and the head.
+The residual stream is the slot `hidden`. The output of a block waits in `branch` and is added by the next norm, which
+reads the sum, so an addition costs no pass of its own where a norm follows. After the attention of the last layer, only
+the rows whose logits are needed are computed: a prefill chunk that samples nothing skips the last feed-forward and the
+head.
 """
 
 from collections.abc import Hashable, Mapping
+from typing import NamedTuple
 
 from appliance.layers.attention import emit_attention
 from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
-from appliance.layers.spec import DecoderSpec, ExpertsSpec
-from appliance.program.operators import Embed, GatherRows, Linear, SoftCap
+from appliance.layers.spec import DecoderSpec, ExpertsSpec, LayerSpec
+from appliance.program.operators import Add, Embed, GatherRows, Linear, SoftCap
 from appliance.program.slots import Extent, Slot, Span
+
+
+class _Stream(NamedTuple):
+    """The residual stream, and what is still to be added to it: `scale` times `branch`."""
+
+    hidden: Slot
+    branch: Slot | None = None
+    scale: float = 1.0
 
 
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:
@@ -23,10 +33,10 @@ def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> Compi
     if not spec.layers:
         raise ValueError("a decoder needs at least one layer")
     builder = ProgramBuilder(layouts)
-    hidden, branch = _emit_embedding(builder, spec), None
+    stream = _Stream(_emit_embedding(builder, spec))
     for layer in range(len(spec.layers)):
-        hidden, branch = _emit_layer(builder, spec, layer, hidden, branch)
-    return builder.finish(_emit_head(builder, spec, hidden, branch))
+        stream = _LayerCompiler(builder, spec, layer).emit(stream)
+    return builder.finish(_emit_head(builder, spec, stream))
 
 
 def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
@@ -34,58 +44,113 @@ def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
     builder.emit(Embed(table, hidden, spec.embedding_scale, positions, spec.position_offset))
-    return hidden
+    if spec.embedding_norm is None:
+        return hidden
+    return emit_norm(builder, spec.embedding_norm, "embed_norm", hidden, builder.slot("stream", spec.hidden_size))
 
 
-def _emit_layer(
-    builder: ProgramBuilder, spec: DecoderSpec, layer: int, hidden: Slot, branch: Slot | None
-) -> tuple[Slot, Slot]:
-    """Emits a layer; returns the residual stream [T, D] and the output [T, D] that is still to be added to it."""
-    block, prefix = spec.layers[layer], f"layers.{layer}"
-    normed = _normed(builder, spec, f"{prefix}.attention_norm", hidden, branch)
-    mixed = emit_attention(builder, block.attention, layer, normed)
-    if layer == len(spec.layers) - 1:
-        hidden, mixed = _gather(builder, "hidden", hidden), _gather(builder, "attention", mixed)
-    branch = builder.slot("branch", spec.hidden_size, hidden.extent)
-    builder.project(mixed, [Projection(f"{prefix}.o", spec.hidden_size, block.attention.out_bias)], branch)
-    if block.post_attention_norm:
-        branch = _post_normed(builder, spec, f"{prefix}.post_attention_norm", branch)
-    normed = _normed(builder, spec, f"{prefix}.feed_forward_norm", hidden, branch)
-    branch = builder.slot("branch", spec.hidden_size, hidden.extent)
-    if isinstance(block.feed_forward, ExpertsSpec):
-        emit_experts(builder, block.feed_forward, prefix, normed, branch)
-    else:
-        emit_feed_forward(builder, block.feed_forward, prefix, normed, branch)
-    if block.post_feed_forward_norm:
-        branch = _post_normed(builder, spec, f"{prefix}.post_feed_forward_norm", branch)
-    return hidden, branch
+class _LayerCompiler(NamedTuple):
+    """Emits one layer."""
+
+    builder: ProgramBuilder
+    decoder: DecoderSpec
+    layer: int
+
+    @property
+    def spec(self) -> LayerSpec:
+        return self.decoder.layers[self.layer]
+
+    def emit(self, stream: _Stream) -> _Stream:
+        """Emits the layer; returns the stream after it."""
+        if self.spec.residual.parallel:
+            return self._emit_parallel(stream)
+        stream, normed = self._normed("attention_norm", stream)
+        mixed = emit_attention(self.builder, self.spec.attention, self.layer, normed)
+        if self._is_last:
+            stream, mixed = self._gathered(stream), self._gather("attention", mixed)
+        stream = self._with_branch(stream, self._attention_output(mixed), "post_attention_norm")
+        stream, normed = self._normed("feed_forward_norm", stream)
+        return self._with_branch(stream, self._feed_forward(normed), "post_feed_forward_norm")
+
+    def _emit_parallel(self, stream: _Stream) -> _Stream:
+        stream, normed = self._normed("attention_norm", stream)
+        mixed = emit_attention(self.builder, self.spec.attention, self.layer, normed)
+        if self._is_last:
+            stream, mixed = self._gathered(stream), self._gather("attention", mixed)
+            normed = self._gather("normed", normed) if self.spec.residual.one_norm else normed
+        if not self.spec.residual.one_norm:
+            out = self.builder.slot("normed", self.decoder.hidden_size, stream.hidden.extent)
+            normed = emit_norm(self.builder, self.decoder.norm, self._name("feed_forward_norm"), stream.hidden, out)
+        feed_forward = self._feed_forward(normed)
+        branch = self._attention_output(mixed, role="attention_output")
+        self.builder.emit(Add(feed_forward, branch))
+        return self._with_branch(stream, branch, "")
+
+    @property
+    def _is_last(self) -> bool:
+        return self.layer == len(self.decoder.layers) - 1
+
+    def _name(self, part: str) -> str:
+        return f"layers.{self.layer}.{part}"
+
+    def _normed(self, name: str, stream: _Stream) -> tuple[_Stream, Slot]:
+        """Returns what a block reads: a norm of the sum, or the sum itself if only outputs are normed."""
+        if self.spec.residual.norms == "output":
+            return stream, stream.hidden
+        normed = _emit_stream_norm(self.builder, self.decoder, self._name(name), stream)
+        return _Stream(stream.hidden), normed
+
+    def _attention_output(self, mixed: Slot, role: str = "branch") -> Slot:
+        out = self.builder.slot(role, self.decoder.hidden_size, mixed.extent)
+        part = Projection(self._name("o"), self.decoder.hidden_size, self.spec.attention.out_bias)
+        self.builder.project(mixed, [part], out)
+        return out
+
+    def _feed_forward(self, normed: Slot) -> Slot:
+        out = self.builder.slot("branch", self.decoder.hidden_size, normed.extent)
+        prefix, spec = f"layers.{self.layer}", self.spec.feed_forward
+        if isinstance(spec, ExpertsSpec):
+            emit_experts(self.builder, spec, prefix, normed, out)
+        else:
+            emit_feed_forward(self.builder, spec, prefix, normed, out)
+        return out
+
+    def _with_branch(self, stream: _Stream, branch: Slot, norm_name: str) -> _Stream:
+        """Returns the stream with the output of a block to add, which is normed first if the layer says so."""
+        residual = self.spec.residual
+        if residual.norms != "pre":
+            out = self.builder.slot("post_normed", self.decoder.hidden_size, branch.extent)
+            branch = emit_norm(self.builder, self.decoder.norm, self._name(norm_name), branch, out)
+        if residual.norms == "output":
+            self.builder.emit(Add(branch, stream.hidden))
+            return stream
+        return _Stream(stream.hidden, branch, residual.multiplier)
+
+    def _gathered(self, stream: _Stream) -> _Stream:
+        return _Stream(self._gather("hidden", stream.hidden), stream.branch, stream.scale)
+
+    def _gather(self, role: str, x: Slot) -> Slot:
+        out = self.builder.slot(role, x.width, Extent.SAMPLED)
+        self.builder.emit(GatherRows(x, out))
+        return out
 
 
-def _emit_head(builder: ProgramBuilder, spec: DecoderSpec, hidden: Slot, branch: Slot | None) -> Slot:
+def _emit_stream_norm(builder: ProgramBuilder, spec: DecoderSpec, name: str, stream: _Stream) -> Slot:
+    """Emits the addition of the waiting output, and the norm of the sum; returns the norm."""
+    out = builder.slot("normed", spec.hidden_size, stream.hidden.extent)
+    if stream.branch is None:
+        return emit_norm(builder, spec.norm, name, stream.hidden, out)
+    return emit_norm(builder, spec.norm, name, stream.branch, out, stream.hidden, stream.scale)
+
+
+def _emit_head(builder: ProgramBuilder, spec: DecoderSpec, stream: _Stream) -> Slot:
     """Emits the head; returns the logits [R, V] of the sampled rows."""
-    normed = _normed(builder, spec, "norm", hidden, branch)
+    normed = _emit_stream_norm(builder, spec, "norm", stream)
     logits = builder.slot("logits", spec.vocab_size, Extent.SAMPLED)
     if spec.tie_embeddings:
         builder.emit(Linear(Span(normed, 0, normed.width), "embed", Span(logits, 0, logits.width)))
     else:
-        builder.project(normed, [Projection("head", spec.vocab_size, role="embedding")], logits)
+        builder.project(normed, [Projection("head", spec.vocab_size, spec.head_bias, role="embedding")], logits)
     if spec.logit_soft_cap is not None:
         builder.emit(SoftCap(logits, spec.logit_soft_cap))
     return logits
-
-
-def _normed(builder: ProgramBuilder, spec: DecoderSpec, name: str, hidden: Slot, branch: Slot | None) -> Slot:
-    out = builder.slot("normed", spec.hidden_size, hidden.extent)
-    if branch is None:
-        return emit_norm(builder, spec.norm, name, hidden, out)
-    return emit_norm(builder, spec.norm, name, branch, out, residual=hidden)
-
-
-def _post_normed(builder: ProgramBuilder, spec: DecoderSpec, name: str, branch: Slot) -> Slot:
-    return emit_norm(builder, spec.norm, name, branch, builder.slot("post_normed", spec.hidden_size, branch.extent))
-
-
-def _gather(builder: ProgramBuilder, role: str, x: Slot) -> Slot:
-    out = builder.slot(role, x.width, Extent.SAMPLED)
-    builder.emit(GatherRows(x, out))
-    return out

@@ -1,7 +1,7 @@
 """DecoderSpec: a model family as data. `layers.decoder` compiles one into a StepProgram; nothing here computes.
 
 Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
-`embed`, `positions`, `norm`, `norm.bias`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
+`embed`, `positions`, `embed_norm`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
 `k_norm`, `o`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with
 `.bias` if the block has one. A layer of experts has `router`, `router.correction`, `experts.<e>.gate|up|down`,
 `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`.
@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from appliance.layers.rope import RopeSpec
-from appliance.program.record import ActivationKind
+from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
 Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
@@ -24,7 +24,8 @@ class WeightSource(msgspec.Struct, frozen=True):
     index: the matrix of a stack [E, rows, columns], or the row of a stack of vectors [E, size], that is meant.
     transpose: it is stored (in, out). add_one: the weight is 1 + w. unpermute_heads: the rows of each of num_heads
     heads are stored in the order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are reordered. rows: (start,
-    stop) of a fused tensor, or (start, stop, step) of one in which the rows of several weights alternate.
+    stop) of a fused tensor, or (start, stop, step) of one in which the rows of several weights alternate; of each of
+    num_parts equal parts, such as heads, in which the tensor is stored. scale: a factor of every value of a vector.
     """
 
     tensor: str
@@ -32,13 +33,30 @@ class WeightSource(msgspec.Struct, frozen=True):
     num_heads: int = 0  # unpermute_heads only
     rows: tuple[int, int] | tuple[int, int, int] | None = None
     index: int | None = None
+    num_parts: int = 1
+    scale: float = 1.0
 
 
 class NormSpec(msgspec.Struct, frozen=True):
-    """A norm: RMS norm without a bias, or layer norm with one."""
+    """An RMS norm or a layer norm, and which vectors it has."""
 
-    kind: Literal["rms", "layer"]
+    kind: NormKind
     eps: float
+    weight: bool = True
+    bias: bool = False
+
+
+class QueryKeyNorm(msgspec.Struct, frozen=True):
+    """A norm of queries and keys: of each head, or of all heads as one vector.
+
+    by_head: each head has a weight vector of its own, in place of one for all heads. after_rotation: the norm follows
+    the rotary positions; in most models it precedes them.
+    """
+
+    norm: NormSpec
+    over: Literal["head", "whole"] = "head"
+    by_head: bool = False
+    after_rotation: bool = False
 
 
 class AttentionSpec(msgspec.Struct, frozen=True):
@@ -51,7 +69,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     soft_cap: float | None = None
     qkv_bias: bool = False
     out_bias: bool = False
-    head_norm: NormSpec | None = None  # query and key norms of each head, before the rotation
+    query_key_norm: QueryKeyNorm | None = None
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True):
@@ -96,15 +114,35 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     weigh_input: bool = False
 
 
+class ResidualSpec(msgspec.Struct, frozen=True):
+    """Where the norms of a layer stand, and how its two blocks add to the residual stream x.
+
+    pre: x += f(norm(x)). output: x += norm(f(x)). sandwich: x += norm(f(norm(x))).
+    parallel: both blocks read the x before the layer, and their sum is added; with `pre` alone. one_norm: they read
+    one norm of it, which is `attention_norm`. multiplier: of the output of a block.
+    """
+
+    norms: Literal["pre", "output", "sandwich"] = "pre"
+    parallel: bool = False
+    one_norm: bool = False
+    multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.parallel and self.norms != "pre") or (self.one_norm and not self.parallel):
+            raise ValueError("parallel blocks have norms before them alone, and only they share one")
+        if self.norms == "output" and self.multiplier != 1.0:
+            raise ValueError("blocks whose output is normed have no multiplier")
+
+
 class LayerSpec(msgspec.Struct, frozen=True):
     attention: AttentionSpec
     feed_forward: FeedForwardSpec | ExpertsSpec
-    post_attention_norm: bool = False  # Gemma 2 and 3: a norm after the block, before the residual
-    post_feed_forward_norm: bool = False
+    residual: ResidualSpec = ResidualSpec()
 
 
 class DecoderSpec(msgspec.Struct, frozen=True):
-    """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`."""
+    """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`. embedding_norm:
+    a norm of the embedding, before the first layer. head_bias: the output head has a bias; a tied head has none."""
 
     vocab_size: int
     hidden_size: int
@@ -115,5 +153,7 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     learned_positions: bool = False
     position_offset: int = 0
     tie_embeddings: bool = False
+    embedding_norm: NormSpec | None = None
+    head_bias: bool = False
     logit_soft_cap: float | None = None
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

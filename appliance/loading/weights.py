@@ -9,6 +9,7 @@ from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.layers.program import CompiledDecoder, WeightUse
+from appliance.layers.spec import WeightSource
 from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import VERSION, StoredRows, translate_matrix, translate_vector
 from appliance.loading.inventory import InventoryItem, WeightError
@@ -107,7 +108,7 @@ class DecoderWeights(WeightPieces):
             item, num_rows = self._inventory[part], self._num_rows(part)
             begin, end = max(start - first, 0), min(stop - first, num_rows)
             first += num_rows
-            if begin < end and item.source.transform not in _REORDERING and not _takes_turns(item):
+            if begin < end and _has_rows_of_file(item.source):
                 at, row_bytes = _first_row(item, num_rows), _part_bytes(item) // num_rows
                 self._reader.release(item.tensor.name, (at + begin) * row_bytes, (at + end) * row_bytes)
 
@@ -143,6 +144,12 @@ class DecoderWeights(WeightPieces):
         return sum(_part_bytes(self._inventory[part]) for part in use.parts)
 
 
+def _has_rows_of_file(source: WeightSource) -> bool:
+    """Returns whether the rows of a weight are rows of the stored tensor, in one piece."""
+    takes_turns = source.rows is not None and len(source.rows) > 2
+    return source.transform not in _REORDERING and source.num_parts == 1 and not takes_turns
+
+
 def _part_bytes(item: InventoryItem) -> int:
     """Returns the bytes that one logical weight reads: its share of a fused or stacked tensor."""
     source, shape = item.source, item.tensor.shape
@@ -152,7 +159,7 @@ def _part_bytes(item: InventoryItem) -> int:
     if source.rows is None:
         return size
     num_rows = shape[-1] if source.transform == "transpose" else shape[0]
-    return size * len(range(*source.rows)) // num_rows
+    return size * source.num_parts * len(range(*source.rows)) // num_rows
 
 
 def _first_row(item: InventoryItem, num_rows: int) -> int:
@@ -160,10 +167,6 @@ def _first_row(item: InventoryItem, num_rows: int) -> int:
     source, shape = item.source, item.tensor.shape
     before = source.rows[0] if source.rows else 0
     return before if source.index is None else before + source.index * (shape[1] if len(shape) > 1 else num_rows)
-
-
-def _takes_turns(item: InventoryItem) -> bool:
-    return item.source.rows is not None and len(item.source.rows) > 2
 
 
 def _described(item: InventoryItem) -> list[str]:

@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from appliance.checkpoint.config import ConfigFacts, LayerFacts, normalize_config, text_config
+from appliance.checkpoint.config import ConfigFacts, ConfigFields, LayerFacts, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.checkpoint.rope import RopeFacts, positive_of
+from appliance.checkpoint.rope import RopeFacts
 from appliance.layers.rope import RopeSpec
-from appliance.layers.spec import AttentionSpec, FeedForwardSpec, NormSpec, Transform, WeightSource
+from appliance.layers.spec import AttentionSpec, FeedForwardSpec, Transform, WeightSource
 from appliance.models.errors import ModelError, Problem
 from appliance.models.rotary import rope_spec
 from appliance.program.record import ActivationKind
@@ -40,14 +40,25 @@ class Part(msgspec.Struct, frozen=True):
     rows: tuple[int, int] | tuple[int, int, int] | None = None
     index: int | None = None  # of a stack of matrices
     suffix: str = ".weight"
+    num_parts: int = 1
+    scale: float = 1.0
 
     def sources(self, logical_prefix: str, module_prefix: str) -> Iterable[tuple[str, WeightSource]]:
-        tensor = f"{module_prefix}{self.module}{self.suffix}"
-        source = WeightSource(tensor, self.transform, self.num_heads, self.rows, self.index)
+        """Yields the weight and its bias, which is stored as the weight is, but never less one."""
+        source = WeightSource(
+            tensor=f"{module_prefix}{self.module}{self.suffix}",
+            transform=self.transform,
+            num_heads=self.num_heads,
+            rows=self.rows,
+            index=self.index,
+            num_parts=self.num_parts,
+            scale=self.scale,
+        )
         yield f"{logical_prefix}{self.name}", source
         if self.bias:
+            order: Transform = "none" if self.transform == "add_one" else self.transform
             tensor = f"{module_prefix}{self.module}.bias"
-            yield f"{logical_prefix}{self.name}.bias", replace(source, tensor=tensor)
+            yield f"{logical_prefix}{self.name}.bias", replace(source, tensor=tensor, transform=order)
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -80,7 +91,7 @@ class Model(msgspec.Struct, frozen=True):
         """Reads a boolean of the config that only one family has. Raises CheckpointError if it is not a boolean."""
         return _flag(self.facts, key, default)
 
-    def attention(self, layer: LayerFacts, head_norm: NormSpec | None = None) -> AttentionSpec:
+    def attention(self, layer: LayerFacts) -> AttentionSpec:
         config = self.config
         return AttentionSpec(
             num_heads=config.num_heads,
@@ -92,15 +103,11 @@ class Model(msgspec.Struct, frozen=True):
             soft_cap=config.attn_soft_cap,
             qkv_bias=config.attention_bias,
             out_bias=config.attention_out_bias,
-            head_norm=head_norm,
         )
 
     def count(self, key: str, default: int) -> int:
         """Returns a count of the config that only some families have. Raises CheckpointError for any other value."""
-        value = text_config(self.facts.config).get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise CheckpointError("config.json", f"{key} is {value!r}; a whole number is expected")
-        return default if value is None else value
+        return ConfigFields(text_config(self.facts.config)).count(key, default, least=0)
 
     def counts(self, key: str) -> tuple[int, ...]:
         """Returns a list of counts of the config, empty by default. Raises CheckpointError for any other value."""
@@ -111,7 +118,7 @@ class Model(msgspec.Struct, frozen=True):
 
     def number(self, key: str, default: float) -> float:
         """Returns a number of the config above zero. Raises CheckpointError for any other value."""
-        return positive_of(text_config(self.facts.config), key, default)
+        return ConfigFields(text_config(self.facts.config)).positive(key) or default
 
     def has_tensor(self, ending: str) -> bool:
         """Returns whether the name of some tensor ends so."""

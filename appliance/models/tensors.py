@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from math import prod
 
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.layers.spec import DecoderSpec, WeightSource
@@ -34,7 +35,7 @@ def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
     """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector."""
     shape = tensor.shape if source.index is None else tensor.shape[1:]
     shape = shape[::-1] if source.transform == "transpose" else shape
-    return shape if source.rows is None else (len(range(*source.rows)), *shape[1:])
+    return shape if source.rows is None else (source.num_parts * len(range(*source.rows)), *shape[1:])
 
 
 def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator[Problem]:
@@ -42,6 +43,8 @@ def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator
         for part, shape in zip(use.parts, use.shapes, strict=True):
             source = described.spec.weights[part]
             found = shape_of(stored[source.tensor], source)
+            if len(shape) == 1:  # a vector may be stored by head
+                found = (prod(found),)
             if found != shape and not (shape[0] < 0 and found[1:] == shape[1:]):
                 yield Problem(f"{source.tensor} has the shape {found}; the config calls for {shape}")
 

@@ -15,7 +15,7 @@ import typing
 import msgspec
 
 from appliance.program.caches import KvShape
-from appliance.program.record import ActivationKind, Record
+from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
@@ -38,44 +38,53 @@ class Embed(Record, frozen=True):
 
 
 class RmsNorm(Record, frozen=True):
-    """out = x / sqrt(mean(x^2) + eps) * weight. With `residual`: first residual += x in place, and then the sum is
-    normed."""
+    """out = x / sqrt(mean(x^2) + eps) * weight, or without the weight if it is None. With `residual`: first
+    residual += scale * x in place, and then the sum is normed."""
 
     doc = "RMS norm, with the residual sum"
     vectors = ("weight",)
 
     x: Slot
-    weight: str
+    weight: str | None
     out: Slot
     eps: float
     residual: Slot | None = None
+    scale: float = 1.0
 
 
 class LayerNorm(Record, frozen=True):
-    """out = (x - mean) / sqrt(var + eps) * weight + bias; `residual` as in RmsNorm."""
+    """out = (x - mean) / sqrt(var + eps) * weight + bias; `weight`, `residual` and `scale` as in RmsNorm."""
 
     doc = "layer norm, with the residual sum"
     vectors = ("weight", "bias")
 
     x: Slot
-    weight: str
+    weight: str | None
     bias: str | None
     out: Slot
     eps: float
     residual: Slot | None = None
+    scale: float = 1.0
 
 
 class HeadNorm(Record, frozen=True):
-    """RMS norm of each head of x [rows, num_heads * head_dim] in place, one weight [head_dim] for all heads."""
+    """Norm of each head of x [rows, num_heads * head_dim] in place; one head is a norm of the whole width.
 
-    doc = "RMS norm of each head"
-    vectors = ("weight",)
+    kind: RMS, or layer norm, which takes the mean away first. weight and bias: [head_dim] for all heads, or
+    [num_heads * head_dim] with `by_head`; None for none.
+    """
+
+    doc = "norm of each head"
+    vectors = ("weight", "bias")
 
     x: Span
-    weight: str
+    weight: str | None
     num_heads: int
     head_dim: int
     eps: float
+    kind: NormKind = "rms"
+    bias: str | None = None
+    by_head: bool = False
 
 
 class Linear(Record, frozen=True):

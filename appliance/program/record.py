@@ -13,6 +13,7 @@ from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
 
 ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+NormKind = Literal["rms", "layer"]
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -36,8 +36,17 @@ float rms_factor(const float* x, int count, float eps) {
   return 1.0f / std::sqrt(sum_of(x, count, [](Floats v) { return v * v; }) / float(count) + eps);
 }
 
-void scale_by(const float* x, const float* weight, float factor, int count, float* out) {
-  map(out, count, [factor](Floats v, Floats w) { return v * factor * w; }, x, weight);
+// out = x * factor * weight + bias; weight and bias may be NULL.
+void scale_by(const float* x, const float* weight, const float* bias, float factor, int count, float* out) {
+  if (weight == nullptr) map(out, count, [factor](Floats v) { return v * factor; }, x);
+  else map(out, count, [factor](Floats v, Floats w) { return v * factor * w; }, x, weight);
+  if (bias != nullptr) map(out, count, [](Floats v, Floats b) { return v + b; }, out, bias);
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, int count, float* out) {
+  const float mean = sum_of(x, count, [](Floats v) { return v; }) / float(count);
+  map(out, count, [mean](Floats v) { return v - mean; }, x);
+  scale_by(out, weight, bias, rms_factor(out, count, eps), count, out);
 }
 
 // Adds x to the residual if there is one; returns the row to norm.
@@ -45,7 +54,8 @@ const float* residual_sum(const appl_norm& op, int64_t row) {
   const float* x = row_of(op.x, row);
   if (op.residual.data == nullptr) return x;
   float* sum = row_of(op.residual, row);
-  map(sum, op.x.width, [](Floats a, Floats b) { return a + b; }, sum, x);
+  const float scale = op.scale;
+  map(sum, op.x.width, [scale](Floats a, Floats b) { return a + scale * b; }, sum, x);
   return sum;
 }
 
@@ -87,11 +97,8 @@ void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
 void norm_row(int32_t kind, const appl_norm& op, int64_t row, float* out) {
   const float* x = residual_sum(op, row);
   const int width = op.x.width;
-  if (kind == APPL_OP_RMS_NORM) return scale_by(x, op.weight, rms_factor(x, width, op.eps), width, out);
-  const float mean = sum_of(x, width, [](Floats v) { return v; }) / float(width);
-  map(out, width, [mean](Floats v) { return v - mean; }, x);
-  scale_by(out, op.weight, rms_factor(out, width, op.eps), width, out);
-  if (op.bias != nullptr) map(out, width, [](Floats v, Floats b) { return v + b; }, out, op.bias);
+  if (kind == APPL_OP_LAYER_NORM) return layer_norm(x, op.weight, op.bias, op.eps, width, out);
+  scale_by(x, op.weight, nullptr, rms_factor(x, width, op.eps), width, out);
 }
 
 void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows) {
@@ -102,7 +109,11 @@ void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows) {
   for_rows(pool, rows, op.x.width, [&](int64_t row) {
     float* head = row_of(op.x, row);
     for (int h = 0; h < op.num_heads; ++h, head += op.head_dim) {
-      scale_by(head, op.weight, rms_factor(head, op.head_dim, op.eps), op.head_dim, head);
+      const size_t at = op.by_head != 0 ? size_t(h) * size_t(op.head_dim) : 0;
+      const float* weight = op.weight == nullptr ? nullptr : op.weight + at;
+      const float* bias = op.bias == nullptr ? nullptr : op.bias + at;
+      if (op.is_layer_norm != 0) layer_norm(head, weight, bias, op.eps, op.head_dim, head);
+      else scale_by(head, weight, bias, rms_factor(head, op.head_dim, op.eps), op.head_dim, head);
     }
   });
 }

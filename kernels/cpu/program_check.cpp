@@ -42,7 +42,6 @@ void check_embed(const appl_embed& op, const appl_limits& limits) {
 void check_norm(const appl_norm& op) {
   check_same_shape(op.x, op.out);
   if (op.residual.data != nullptr) check_same_shape(op.x, op.residual);
-  require(op.weight != nullptr, "a norm has no weight");
 }
 
 void check_linear(const appl_linear& op) {
@@ -123,7 +122,6 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_LAYER_NORM: return check_norm(op.as.norm);
     case APPL_OP_HEAD_NORM:
       check_span(op.as.head_norm.x);
-      require(op.as.head_norm.weight != nullptr, "head_norm has no weight");
       return require(op.as.head_norm.x.width == op.as.head_norm.num_heads * op.as.head_norm.head_dim,
                      "head_norm: the span is not num_heads * head_dim wide");
     case APPL_OP_LINEAR: return check_linear(op.as.linear);

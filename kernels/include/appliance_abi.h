@@ -101,17 +101,22 @@ typedef struct {
 
 typedef struct { /* RMS and layer norm */
   appl_span x, out, residual;
-  const float* weight;
+  const float* weight; /* NULL for none, as bias */
   const float* bias;
   float eps;
+  float scale;        /* of x, before it is added to the residual */
   int32_t for_linear; /* only the next Linear reads `out`: it need not be written */
+  int32_t reserved;
 } appl_norm;
 
 typedef struct {
   appl_span x;
-  const float* weight;
+  const float* weight; /* NULL for none, as bias */
+  const float* bias;
   int32_t num_heads, head_dim;
   float eps;
+  int32_t is_layer_norm; /* RMS norm otherwise */
+  int32_t by_head;       /* weight and bias are num_heads * head_dim long, head_dim otherwise */
   int32_t reserved;
 } appl_head_norm;
 

@@ -6,7 +6,7 @@ typedef enum {
   APPL_OP_EMBED = 0,            /* token (and position) embeddings */
   APPL_OP_RMS_NORM = 1,         /* RMS norm, with the residual sum */
   APPL_OP_LAYER_NORM = 2,       /* layer norm, with the residual sum */
-  APPL_OP_HEAD_NORM = 3,        /* RMS norm of each head */
+  APPL_OP_HEAD_NORM = 3,        /* norm of each head */
   APPL_OP_LINEAR = 4,           /* matrix product over the canonical layouts, with bias and activation */
   APPL_OP_ACTIVATION = 5,       /* an elementwise activation */
   APPL_OP_GATED_ACTIVATION = 6, /* activation of the gate times the other half */

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from appliance.catalog.architectures import ARCHITECTURES
-from appliance.checkpoint.config import _DEFAULTS
+from appliance.checkpoint.dialects import DIALECTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(ROOT.glob("appliance/**/*.py"))
@@ -113,7 +113,7 @@ def test_device_names_stay_where_devices_are_known() -> None:
 
 def test_the_planner_knows_no_family() -> None:
     """What a model is, it reads off the program: no name of a family, an architecture or a tensor stands in it."""
-    families = {entry.family.rpartition(".")[2] for entry in ARCHITECTURES.values() if entry.family} | set(_DEFAULTS)
+    families = {entry.family.rpartition(".")[2] for entry in ARCHITECTURES.values() if entry.family} | set(DIALECTS)
     assert len(families) > 10
     formats_of_tool_calls = ("catalog/parsers.py", "catalog/templates.py")
     others = ("catalog/architectures.py", *formats_of_tool_calls)

@@ -55,6 +55,31 @@ def head_norm(graph: Graph, width: int) -> Slot:
     return x
 
 
+def rms_norm_without_weight_of_a_scaled_sum(graph: Graph, width: int) -> Slot:
+    x, residual, out = graph.given(values(width)), graph.given(values(width, 1)), graph.slot(width)
+    graph.add(ops.RmsNorm(x, None, out, 1e-6, residual, scale=0.3), ops.Add(out, residual))
+    return residual
+
+
+def layer_norm_without_weight(graph: Graph, width: int) -> Slot:
+    out = graph.slot(width)
+    graph.add(ops.LayerNorm(graph.given(values(width)), None, None, out, 1e-5))
+    return out
+
+
+def head_norm_by_head(graph: Graph, width: int) -> Slot:
+    x = graph.given(values(3 * width + 5))
+    weight, bias = graph.vector(vector(2 * width)), graph.vector(vector(2 * width)[::-1].copy())
+    graph.add(ops.HeadNorm(Span(x, 5, 2 * width), weight, 2, width, 1e-6, "layer", bias, by_head=True))
+    return x
+
+
+def head_norm_without_weight(graph: Graph, width: int) -> Slot:
+    x = graph.given(values(3 * width + 5))
+    graph.add(ops.HeadNorm(Span(x, 5, 2 * width), None, 2, width, 1e-6))
+    return x
+
+
 def gated(graph: Graph, width: int) -> Slot:
     x, out = graph.given(values(2 * width)), graph.slot(width)
     graph.add(ops.GatedActivation(Span(x, 0, width), Span(x, width, width), out, "silu"))
@@ -73,6 +98,10 @@ BUILDERS = [
     layer_norm,
     layer_norm_without_bias,
     head_norm,
+    rms_norm_without_weight_of_a_scaled_sum,
+    layer_norm_without_weight,
+    head_norm_by_head,
+    head_norm_without_weight,
     gated,
     soft_cap,
 ]

@@ -1,13 +1,24 @@
 """The program of a decoder: joined weights, fused operators, and the rows that the last layer leaves out."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.program import CompiledDecoder
 from appliance.layers.rope import RopeSpec
-from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from appliance.layers.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    QueryKeyNorm,
+    ResidualSpec,
+)
 from appliance.program.operators import (
+    Add,
     Embed,
     GatedActivation,
     GatherRows,
@@ -83,7 +94,7 @@ def test_additions_are_fused_into_the_norm_that_follows() -> None:
 
 
 def test_post_norms_lie_between_block_and_addition() -> None:
-    layer = replace(LAYER, post_attention_norm=True, post_feed_forward_norm=True)
+    layer = replace(LAYER, residual=ResidualSpec("sandwich"))
     norms = of_kind(compile_decoder(replace(SPEC, layers=(layer,)), {}), RmsNorm)
     post, following = norms[1], norms[2]
     assert post.weight == "layers.0.post_attention_norm"
@@ -119,9 +130,65 @@ def test_layers_that_rotate_alike_share_a_table() -> None:
 
 
 def test_head_norms_come_before_the_rotation() -> None:
-    layer = replace(LAYER, attention=replace(ATTENTION, head_norm=NormSpec("rms", 1e-5)))
-    kinds = [type(op) for op in compile_decoder(replace(SPEC, layers=(layer,)), {}).program.operators]
-    assert kinds[2:6] == [Linear, HeadNorm, HeadNorm, Rope]
+    norm = QueryKeyNorm(NormSpec("rms", 1e-5))
+    assert kinds_with(norm)[2:6] == [Linear, HeadNorm, HeadNorm, Rope]
+    assert kinds_with(replace(norm, after_rotation=True))[2:6] == [Linear, Rope, HeadNorm, HeadNorm]
+
+
+def kinds_with(norm: QueryKeyNorm) -> list[type]:
+    layer = replace(LAYER, attention=replace(ATTENTION, query_key_norm=norm))
+    return [type(op) for op in compile_decoder(replace(SPEC, layers=(layer,)), {}).program.operators]
+
+
+def test_a_norm_of_the_whole_width_is_one_head() -> None:
+    norm = QueryKeyNorm(NormSpec("layer", 1e-5, bias=True), "whole")
+    layer = replace(LAYER, attention=replace(ATTENTION, query_key_norm=norm))
+    norms = of_kind(compile_decoder(replace(SPEC, layers=(layer,)), {}), HeadNorm)
+    assert [(op.num_heads, op.head_dim, op.kind) for op in norms] == [(1, 32, "layer"), (1, 16, "layer")]
+    assert [op.bias for op in norms] == ["layers.0.q_norm.bias", "layers.0.k_norm.bias"]
+
+
+def test_parallel_blocks_add_one_sum() -> None:
+    """With one norm both blocks read it; with two, each its own, of the stream before the layer."""
+    for one_norm, names in ((True, {"attention_norm"}), (False, {"attention_norm", "feed_forward_norm"})):
+        layer = replace(LAYER, residual=ResidualSpec(parallel=True, one_norm=one_norm))
+        compiled = compile_decoder(replace(SPEC, layers=(layer, layer)), {})
+        norms = of_kind(compiled, RmsNorm)
+        assert {norm.weight.rpartition(".")[2] for norm in norms if norm.weight != "norm"} == names
+        assert [norm.residual is not None for norm in norms if norm.weight != "norm"].count(True) == 1
+        assert len(of_kind(compiled, Add)) == 2
+
+
+def test_output_norms_add_at_once() -> None:
+    layer = replace(LAYER, residual=ResidualSpec("output"))
+    compiled = compile_decoder(replace(SPEC, layers=(layer,)), {})
+    assert [norm.weight for norm in of_kind(compiled, RmsNorm)] == [
+        "layers.0.post_attention_norm",
+        "layers.0.post_feed_forward_norm",
+        "norm",
+    ]
+    assert all(norm.residual is None for norm in of_kind(compiled, RmsNorm))
+    assert len(of_kind(compiled, Add)) == 2
+
+
+def test_the_multiplier_is_of_what_blocks_add() -> None:
+    layer = replace(LAYER, residual=ResidualSpec(multiplier=0.25))
+    norms = of_kind(compile_decoder(replace(SPEC, layers=(layer,)), {}), RmsNorm)
+    assert [norm.scale for norm in norms] == [1.0, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"norms": "output", "parallel": True},
+        {"norms": "sandwich", "parallel": True},
+        {"one_norm": True},
+        {"norms": "output", "multiplier": 0.5},
+    ],
+)
+def test_residuals_that_no_model_has_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="blocks"):
+        ResidualSpec(**values)
 
 
 def test_a_tied_head_reads_the_embedding() -> None:
@@ -134,7 +201,7 @@ def test_a_tied_head_reads_the_embedding() -> None:
 
 def test_a_plain_feed_forward_has_its_activation_in_the_first_linear() -> None:
     layer = LayerSpec(replace(ATTENTION, rope=None), FeedForwardSpec(48, "gelu_tanh", gated=False, bias=True))
-    spec = replace(SPEC, layers=(layer,), norm=NormSpec("layer", 1e-5), learned_positions=True)
+    spec = replace(SPEC, layers=(layer,), norm=NormSpec("layer", 1e-5, bias=True), learned_positions=True)
     compiled = compile_decoder(spec, {})
     up = next(op for op in of_kind(compiled, Linear) if op.weight == "layers.0.up")
     assert up.activation == "gelu_tanh"

@@ -24,6 +24,13 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+_EQUAL_HEADS: dict[str, Any] = {key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}
+_GPT_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128,
+}  # fmt: skip
+_GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.5,
+}  # fmt: skip
 _GEMMA: dict[str, Any] = {
     "head_dim": 16,
     "tie_word_embeddings": True,
@@ -78,10 +85,28 @@ FAMILIES: dict[str, Tiny] = {
     "gemma2": Tiny("Gemma2Config", {**_GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
     "gemma3": Tiny("Gemma3TextConfig", {**_GEMMA, "sliding_window_pattern": 3}),
     "phi3": Tiny("Phi3Config", {"rope_parameters": _PHI_ROPE, "original_max_position_embeddings": 64}),
-    "gpt2": Tiny(
-        "GPT2Config",
-        sizes={"vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128},
-    ),
+    "gpt2": Tiny("GPT2Config", sizes=_GPT_SIZES),
+    "gemma": Tiny("GemmaConfig", {"head_dim": 24, "tie_word_embeddings": True}),
+    "cohere": Tiny("CohereConfig", {"logit_scale": 0.3}),
+    "cohere2": Tiny("Cohere2Config", {"sliding_window": 8, "num_hidden_layers": 4, "logit_scale": 0.4}),
+    "falcon": Tiny("FalconConfig", sizes=_EQUAL_HEADS),
+    "gpt_bigcode": Tiny("GPTBigCodeConfig", sizes=_GPT_SIZES),
+    "gptj": Tiny("GPTJConfig", {"rotary_dim": 8}, _GPT_SIZES),
+    "gpt_neox": Tiny("GPTNeoXConfig", sizes=_EQUAL_HEADS),
+    "glm": Tiny("GlmConfig", {"head_dim": 16}),
+    "glm4": Tiny("Glm4Config", {"head_dim": 16}),
+    "granite": Tiny("GraniteConfig", {**_GRANITE}),
+    "hunyuan": Tiny("HunYuanDenseV1Config", {"head_dim": 16}),
+    "nemotron": Tiny("NemotronConfig", {"head_dim": 16}),
+    "olmo": Tiny("OlmoConfig"),
+    "olmo2": Tiny("Olmo2Config"),
+    "olmo3": Tiny("Olmo3Config", {"sliding_window": 8, "num_hidden_layers": 4}),
+    "opt": Tiny("OPTConfig", {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN_SIZE}, _EQUAL_HEADS),
+    "persimmon": Tiny("PersimmonConfig", sizes=_EQUAL_HEADS),
+    "phi": Tiny("PhiConfig"),
+    "stablelm": Tiny("StableLmConfig", {"use_qkv_bias": True}),
+    "starcoder2": Tiny("Starcoder2Config", {"sliding_window": 8}),
+    "exaone4": Tiny("Exaone4Config", {"sliding_window": 8, "num_hidden_layers": 4}),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
     "qwen3_moe": Tiny("Qwen3MoeConfig", {**_MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
@@ -107,6 +132,34 @@ VARIANTS: dict[str, Tiny] = {
         },
     ),
     "glm4_moe-plain": Tiny("Glm4MoeConfig", {**_DEEPSEEK, "n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
+    "arcee": Tiny("ArceeConfig"),
+    "cohere-norms": Tiny("CohereConfig", {"use_qk_norm": True, "logit_scale": 2.0}),
+    "cwm": Tiny(
+        "CwmConfig", {"head_dim": 16, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+    ),
+    "ernie": Tiny("Ernie4_5Config", {"head_dim": 16, "use_bias": True}),
+    "exaone4-whole": Tiny("Exaone4Config", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "falcon-new": Tiny(
+        "FalconConfig", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}, _EQUAL_HEADS
+    ),
+    "falcon-one-norm": Tiny(
+        "FalconConfig",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+        _EQUAL_HEADS,
+    ),
+    "falcon-in-turn": Tiny("FalconConfig", {"parallel_attn": False, "multi_query": False}, _EQUAL_HEADS),
+    "gpt_bigcode-heads": Tiny("GPTBigCodeConfig", {"multi_query": False}, _GPT_SIZES),
+    "gpt_neox-in-turn": Tiny("GPTNeoXConfig", {"use_parallel_residual": False, "attention_bias": False}, _EQUAL_HEADS),
+    "helium": Tiny("HeliumConfig", {"head_dim": 16}),
+    "jais2": Tiny("Jais2Config", {"head_dim": 16}),
+    "opt-untied": Tiny(
+        "OPTConfig", {"ffn_dim": 96, "word_embed_proj_dim": HIDDEN_SIZE, "enable_bias": False}, _EQUAL_HEADS
+    ),
+    "persimmon-plain": Tiny("PersimmonConfig", {"qk_layernorm": False}, _EQUAL_HEADS),
+    "phi-norms": Tiny("PhiConfig", {"qk_layernorm": True}),
+    "seed_oss": Tiny("SeedOssConfig", {"head_dim": 16, "attention_out_bias": True}),
+    "smollm3": Tiny("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layer_interval": 3}),
+    "stablelm-parallel": Tiny("StableLmConfig", {"use_parallel_residual": True}),
     "llama-biases": Tiny("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4}),
     "llama-linear": Tiny("LlamaConfig", _rope(rope_type="linear", factor=2.0)),
     "llama-llama3": Tiny(

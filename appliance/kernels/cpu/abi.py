@@ -51,7 +51,9 @@ class Norm(Structure):
         ("weight", c_void_p),
         ("bias", c_void_p),
         ("eps", c_float),
+        ("scale", c_float),
         ("for_linear", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -59,10 +61,11 @@ class HeadNorm(Structure):
     _fields_ = [
         ("x", Span),
         ("weight", c_void_p),
+        ("bias", c_void_p),
         ("num_heads", c_int32),
         ("head_dim", c_int32),
         ("eps", c_float),
-        ("reserved", c_int32),
+        *((name, c_int32) for name in ("is_layer_norm", "by_head", "reserved")),
     ]
 
 

@@ -28,9 +28,9 @@ class Addresses:
     def matrix(self, name: str) -> int:
         return self.weights.matrix(name)
 
-    def vector(self, name: str, size: int) -> int:
-        """Returns the address of an f32 [size] vector. Raises BindError if it has another size."""
-        return self.weights.vector(name, size)
+    def vector(self, name: str | None, size: int) -> int | None:
+        """Returns the address of an f32 [size] vector; None for no name. Raises BindError if it has another size."""
+        return None if name is None else self.weights.vector(name, size)
 
     def table(self, name: str, columns: int) -> np.ndarray:
         """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of columns."""
@@ -58,13 +58,24 @@ def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> abi.Norm:
         out=_span(op.out, at),
         residual=_span(op.residual, at),
         weight=at.vector(op.weight, op.x.width),
-        bias=None if bias is None else at.vector(bias, op.x.width),
+        bias=at.vector(bias, op.x.width),
         eps=op.eps,
+        scale=op.scale,
     )
 
 
 def _head_norm(op: ops.HeadNorm, at: Addresses) -> abi.HeadNorm:
-    return abi.HeadNorm(_span(op.x, at), at.vector(op.weight, op.head_dim), op.num_heads, op.head_dim, op.eps)
+    size = op.x.width if op.by_head else op.head_dim
+    return abi.HeadNorm(
+        x=_span(op.x, at),
+        weight=at.vector(op.weight, size),
+        bias=at.vector(op.bias, size),
+        num_heads=op.num_heads,
+        head_dim=op.head_dim,
+        eps=op.eps,
+        is_layer_norm=op.kind == "layer",
+        by_head=op.by_head,
+    )
 
 
 def _linear(op: ops.Linear, at: Addresses) -> abi.Linear:
@@ -72,7 +83,7 @@ def _linear(op: ops.Linear, at: Addresses) -> abi.Linear:
         x=_span(op.x, at),
         out=_span(op.out, at),
         weight=at.matrix(op.weight),
-        bias=None if op.bias is None else at.vector(op.bias, op.out.width),
+        bias=at.vector(op.bias, op.out.width),
         activation=abi.ACTIVATIONS[op.activation],
         accumulate=op.accumulate,
     )
@@ -128,7 +139,7 @@ def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
         logits=_span(op.logits, at),
         experts=_span(op.experts, at),
         factors=_span(op.factors, at),
-        correction=None if op.correction is None else at.vector(op.correction, op.logits.width),
+        correction=at.vector(op.correction, op.logits.width),
         scoring=abi.SCORINGS[op.scoring],
         renormalize=op.renormalize,
         num_groups=op.num_groups,
@@ -149,9 +160,9 @@ def _experts(op: Experts, at: Addresses) -> abi.Experts:
         gate=None if op.gate is None else at.matrix(op.gate),
         up=at.matrix(op.up),
         down=at.matrix(op.down),
-        gate_bias=None if op.gate_bias is None else at.vector(op.gate_bias, rows),
-        up_bias=None if op.up_bias is None else at.vector(op.up_bias, joined * rows),
-        down_bias=None if op.down_bias is None else at.vector(op.down_bias, op.num_experts * op.out.width),
+        gate_bias=at.vector(op.gate_bias, rows),
+        up_bias=at.vector(op.up_bias, joined * rows),
+        down_bias=at.vector(op.down_bias, op.num_experts * op.out.width),
         num_experts=op.num_experts,
         width=op.width,
         activation=abi.ACTIVATIONS[op.kind],

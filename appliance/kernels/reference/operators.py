@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.nn import functional
 
 from appliance.kernels.reference import routing
 from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
+from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 
@@ -41,31 +41,38 @@ def embed(op: ops.Embed, step: Step) -> None:
     step.slot(op.out).copy_(rows)
 
 
-def _residual_sum(x: torch.Tensor, residual: Slot | None, step: Step) -> torch.Tensor:
-    if residual is None:
-        return x
-    return step.slot(residual).add_(x)
+def _residual_sum(op: ops.RmsNorm | ops.LayerNorm, step: Step) -> torch.Tensor:
+    x = step.slot(op.x)
+    return x if op.residual is None else step.slot(op.residual).add_(x * op.scale)
 
 
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.flatten()
+def _norm(x: torch.Tensor, kind: NormKind, eps: float) -> torch.Tensor:
+    if kind == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def _affine(x: torch.Tensor, weight: str | None, bias: str | None, step: Step) -> torch.Tensor:
+    """x * weight + bias over its last dimensions; vectors are as long as these together."""
+    if weight is not None:
+        x = x * step.weights[weight].reshape(-1, x.shape[-1])
+    return x if bias is None else x + step.weights[bias].reshape(-1, x.shape[-1])
 
 
 def rms_norm(op: ops.RmsNorm, step: Step) -> None:
-    x = _residual_sum(step.slot(op.x), op.residual, step)
-    step.slot(op.out).copy_(_rms_norm(x, step.weights[op.weight], op.eps))
+    x = _residual_sum(op, step)
+    step.slot(op.out).copy_(_affine(_norm(x, "rms", op.eps), op.weight, None, step))
 
 
 def layer_norm(op: ops.LayerNorm, step: Step) -> None:
-    x = _residual_sum(step.slot(op.x), op.residual, step)
-    bias = None if op.bias is None else step.weights[op.bias].flatten()
-    step.slot(op.out).copy_(functional.layer_norm(x, x.shape[-1:], step.weights[op.weight].flatten(), bias, op.eps))
+    x = _residual_sum(op, step)
+    step.slot(op.out).copy_(_affine(_norm(x, "layer", op.eps), op.weight, op.bias, step))
 
 
 def head_norm(op: ops.HeadNorm, step: Step) -> None:
     x = step.span(op.x)
     heads = x.reshape(-1, op.num_heads, op.head_dim)
-    x.copy_(_rms_norm(heads, step.weights[op.weight], op.eps).flatten(1))
+    x.copy_(_affine(_norm(heads, op.kind, op.eps), op.weight, op.bias, step).flatten(1))
 
 
 def linear(op: ops.Linear, step: Step) -> None:

@@ -34,6 +34,7 @@ BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
     "q6_k": k_quants.read_q6_k,
 }
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
+Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class StoredRows:
@@ -49,10 +50,9 @@ class StoredRows:
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
         self._rows = _transformed_rows(tensor, source, read(tensor.name))
-        self._order = _head_order(len(self._rows), source.num_heads) if source.transform == "unpermute_heads" else None
-        self._range = range(*(source.rows or (0, len(self._rows))))
-        if not 0 <= self._range.start < self._range.stop <= len(self._rows):
-            raise FormatError(f"rows {self._range.start} to {self._range.stop} are asked of {len(self._rows)}")
+        self._scale = np.float32(source.scale)
+        self._order = _order(len(self._rows), source)
+        self._range = _range_of(len(self._rows), source) if self._order is None else range(len(self._order))
 
     def __len__(self) -> int:
         return len(self._range)
@@ -79,7 +79,7 @@ class StoredRows:
     def is_plain(self, layout: str) -> bool:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
-        unchanged = self._order is None and not self._adds_one and self._range.step == 1
+        unchanged = self._order is None and not self._adds_one and self._scale == 1 and self._range.step == 1
         return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
 
     def values(self, start: int, stop: int) -> Array:
@@ -87,7 +87,8 @@ class StoredRows:
         if self.is_quantized:
             return self.groups(start, stop).dequantize()
         values = widen(self.stored(start, stop), self.storage)
-        return values + np.float32(1.0) if self._adds_one else values
+        values = values + np.float32(1.0) if self._adds_one else values
+        return values if self._scale == 1 else values * self._scale
 
 
 def translate_matrix(
@@ -148,7 +149,7 @@ def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> 
 
 
 def _of_stack(tensor: TensorFacts, index: int, raw: Array) -> Array:
-    """The bytes of one matrix of a stack."""
+    """Returns the bytes of one matrix of a stack."""
     if tensor.scale is not None:
         raise FormatError(f"{tensor.storage} tensors of three dimensions are not in this version")
     if len(tensor.shape) < 2 or not 0 <= index < tensor.shape[0]:
@@ -157,7 +158,30 @@ def _of_stack(tensor: TensorFacts, index: int, raw: Array) -> Array:
     return raw.reshape(-1)[index * size : (index + 1) * size]
 
 
-def _head_order(num_rows: int, num_heads: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+def _range_of(num_rows: int, source: WeightSource) -> range:
+    """Returns which of so many rows the source takes. Raises FormatError if there are fewer."""
+    rows = range(*(source.rows or (0, num_rows)))
+    if not 0 <= rows.start < rows.stop <= num_rows:
+        raise FormatError(f"rows {rows.start} to {rows.stop} are asked of {num_rows}")
+    return rows
+
+
+def _order(num_rows: int, source: WeightSource) -> Order | None:
+    """Returns the stored row of each row, or None if they have the order of the file."""
+    if source.num_parts > 1:
+        if num_rows % source.num_parts:
+            raise FormatError(f"{num_rows} rows do not divide into {source.num_parts} parts")
+        size = num_rows // source.num_parts
+        starts = np.arange(0, num_rows, size)
+        order: Order = (starts[:, None] + np.asarray(_range_of(size, source))).reshape(-1)
+        return order
+    if source.transform == "unpermute_heads":
+        rows = _range_of(num_rows, source)
+        return _head_order(num_rows, source.num_heads)[rows.start : rows.stop : rows.step]
+    return None
+
+
+def _head_order(num_rows: int, num_heads: int) -> Order:
     """Returns the stored row of each row: it reverses llama.cpp's permutation (LlamaModel.permute in its converter)."""
     if num_heads <= 0 or num_rows % (2 * num_heads):
         raise FormatError(f"{num_rows} rows do not divide into {num_heads} heads with paired rows")

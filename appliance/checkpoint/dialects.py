@@ -1,0 +1,275 @@
+"""How the configs of single model types differ: other names, defaults that are left out, and values that follow.
+
+Only what configs on the hub leave out because the transformers class has it as a default is a default here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+Json = Mapping[str, Any]
+
+
+def _nothing(_: Json) -> Json:
+    return {}
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """One model type's way to write a config.
+
+    names: its own names of values, by ours. defaults: of values that are left out. derived: values that follow from
+    all that were stated; what was stated wins. window_every: each n-th layer, counted from 1, is full, and the others
+    have a window. window_switch: layers have windows only with `use_sliding_window`, from `max_window_layers` on.
+    rotates: which layers have rotary positions; none where positions are learned.
+    """
+
+    names: Mapping[str, str] = {}
+    defaults: Json = {}
+    derived: Callable[[Json], Json] = _nothing
+    window_every: int = 0
+    window_switch: bool = False
+    rotates: Literal["all", "none", "windows"] = "all"
+
+
+def _wide(values: Json) -> Json:
+    """A feed-forward four times as wide as the residual stream."""
+    hidden = values.get("hidden_size", values.get("n_embd"))
+    return {"intermediate_size": 4 * hidden} if isinstance(hidden, int) else {}
+
+
+def _falcon(values: Json) -> Json:
+    heads = values.get("num_attention_heads")
+    if values.get("new_decoder_architecture"):
+        num_kv_heads = values.get("num_kv_heads") or heads
+    else:
+        num_kv_heads = 1 if values.get("multi_query", True) else heads
+    return {**_wide(values), "num_key_value_heads": num_kv_heads}
+
+
+def _gpt_bigcode(values: Json) -> Json:
+    return {**_wide(values), "num_key_value_heads": 1} if values.get("multi_query", True) else _wide(values)
+
+
+def _gptj(values: Json) -> Json:
+    """GPT-J states how many columns of a head rotate."""
+    width, heads, rotated = (values.get(key) for key in ("n_embd", "n_head", "rotary_dim"))
+    if not (isinstance(width, int) and isinstance(heads, int) and isinstance(rotated, int) and heads and width):
+        return _wide(values)
+    return {**_wide(values), "partial_rotary_factor": rotated * heads / width}
+
+
+def _granite(values: Json) -> Json:
+    """attention_multiplier is the scale of scores itself; the number whose power -1/2 it is stands for it here."""
+    scale = values.get("attention_multiplier", 1.0)
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool) and scale > 0
+    return {"query_pre_attn_scalar": float(scale) ** -2} if is_number else {}
+
+
+_ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
+_GELU_NEW: Final = {"hidden_act": "gelu_new"}
+_GLM: Final = Dialect(
+    defaults={
+        "head_dim": 128,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1.5625e-7,
+        "attention_bias": True,
+        "attention_out_bias": False,
+        "partial_rotary_factor": 0.5,
+        "max_position_embeddings": 131_072,
+    }
+)
+_OLMO: Final = Dialect(defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048})
+_QWEN2: Final = Dialect(
+    defaults={"attention_bias": True, "attention_out_bias": False, "max_window_layers": 28}, window_switch=True
+)
+
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "arcee": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096}),
+    "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
+    "cohere2": Dialect(
+        defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192},
+        window_every=4,
+        rotates="windows",
+    ),
+    "cwm": Dialect(defaults={"rms_norm_eps": 1e-5, "head_dim": 128, "sliding_window": 8192}, window_every=4),
+    "dots1": Dialect(
+        defaults={"sliding_window": 4096, "max_window_layers": 62, "max_position_embeddings": 2048}, window_switch=True
+    ),
+    "ernie4_5": Dialect(
+        names={"attention_bias": "use_bias", "mlp_bias": "use_bias"},
+        defaults={"rms_norm_eps": 1e-5, "head_dim": 128, "tie_word_embeddings": True, "rope_theta": 500_000.0},
+    ),
+    "ernie4_5_moe": Dialect(defaults={"rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": True}),
+    "exaone4": Dialect(defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096}, window_every=4, rotates="windows"),
+    "falcon": Dialect(
+        names={
+            "attention_bias": "bias",
+            "mlp_bias": "bias",
+            "hidden_act": "activation",
+            "intermediate_size": "ffn_hidden_size",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+        },
+        derived=_falcon,
+    ),
+    "gemma": Dialect(
+        defaults={
+            "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 8192,
+        }
+    ),
+    "gemma2": Dialect(
+        defaults={
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "query_pre_attn_scalar": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+        },
+        window_every=2,
+    ),
+    "gemma3_text": Dialect(
+        defaults={
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "query_pre_attn_scalar": 256,
+            "max_position_embeddings": 131_072,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+        },
+        window_every=6,
+    ),
+    "glm": _GLM,
+    "glm4": _GLM,
+    "glm4_moe": Dialect(defaults={"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "attention_out_bias": False}),
+    "gpt2": Dialect(
+        defaults={"n_positions": 1024, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, **_ALL_BIASES, **_GELU_NEW},
+        derived=_wide,
+        rotates="none",
+    ),
+    "gpt_bigcode": Dialect(
+        defaults={
+            "n_positions": 1024,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu_pytorch_tanh",
+            **_ALL_BIASES,
+        },
+        derived=_gpt_bigcode,
+        rotates="none",
+    ),
+    "gpt_neox": Dialect(
+        names={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "attention_bias": True,
+            "mlp_bias": True,
+            "partial_rotary_factor": 0.25,
+            "max_position_embeddings": 2048,
+        },
+    ),
+    "gptj": Dialect(
+        defaults={"n_positions": 2048, "rms_norm_eps": 1e-5, "mlp_bias": True, "rotary_dim": 64, **_GELU_NEW},
+        derived=_gptj,
+    ),
+    "granite": Dialect(derived=_granite, defaults={"max_position_embeddings": 2048}),
+    "helium": Dialect(defaults={"rms_norm_eps": 1e-8, "head_dim": 128, "rope_theta": 100_000.0}),
+    "hunyuan_v1_dense": Dialect(defaults={"rms_norm_eps": 1e-5}),
+    "jais2": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", **_ALL_BIASES}),
+    "llama": Dialect(defaults={"max_position_embeddings": 2048}),
+    "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
+    "mixtral": Dialect(
+        defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
+    ),
+    "nemotron": Dialect(
+        names={"rms_norm_eps": "norm_eps"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "relu2",
+            "partial_rotary_factor": 0.5,
+            "max_position_embeddings": 4096,
+        },
+    ),
+    "olmo": _OLMO,
+    "olmo2": _OLMO,
+    "olmo3": Dialect(defaults={**_OLMO.defaults, "sliding_window": 4096}, window_every=4),
+    "opt": Dialect(
+        names={
+            "attention_bias": "enable_bias",
+            "attention_out_bias": "enable_bias",
+            "mlp_bias": "enable_bias",
+            "intermediate_size": "ffn_dim",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "relu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            **_ALL_BIASES,
+        },
+        rotates="none",
+    ),
+    "persimmon": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "relu2",
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 25_000.0,
+            **_ALL_BIASES,
+        }
+    ),
+    "phi": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 0.5,
+            "max_position_embeddings": 2048,
+            **_ALL_BIASES,
+            **_GELU_NEW,
+        }
+    ),
+    "phi3": Dialect(defaults={"rms_norm_eps": 1e-5}),
+    "qwen2": _QWEN2,
+    "qwen2_moe": Dialect(
+        defaults={"qkv_bias": True, "attention_out_bias": False, "max_window_layers": 28}, window_switch=True
+    ),
+    "qwen3": Dialect(defaults={"head_dim": 128, "max_window_layers": 28}, window_switch=True),
+    "qwen3_moe": Dialect(window_switch=True),
+    "seed_oss": Dialect(
+        defaults={"head_dim": 128, "attention_bias": True, "attention_out_bias": False, "num_key_value_heads": 8}
+    ),
+    "smollm3": Dialect(defaults={"tie_word_embeddings": True, "max_position_embeddings": 32_768}),
+    "stablelm": Dialect(
+        names={"attention_bias": "use_qkv_bias"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "partial_rotary_factor": 0.25,
+            "attention_out_bias": False,
+            "max_position_embeddings": 4096,
+        },
+    ),
+    "starcoder2": Dialect(
+        names={"attention_bias": "use_bias", "attention_out_bias": "use_bias", "mlp_bias": "use_bias"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 2,
+            "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 4096,
+            **_ALL_BIASES,
+        },
+    ),
+}
+OTHER: Final = Dialect()

@@ -1,0 +1,14 @@
+"""Hunyuan (dense): Llama with a norm on each query and key head behind the rotation."""
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm
+from appliance.models.dense import Dense, dense_decoder
+from appliance.models.family import Model
+
+_MODULES = {"q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"}
+
+
+def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    model = Model.of(facts, max_model_len)
+    norm = QueryKeyNorm(NormSpec("rms", model.config.norm_eps), after_rotation=True)
+    return dense_decoder(model, Dense(modules=_MODULES, query_key_norm=norm))
