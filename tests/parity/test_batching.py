@@ -13,7 +13,8 @@ from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
 from tests.parity.harness import Driver, bind, execution_of
 
-NAMES = ["llama", "mistral", "gemma2", "gemma3", "gpt2"]  # full, windowed, mixed and learned positions
+# Full, windowed, mixed and learned positions; experts with a shared block, and in groups.
+NAMES = ["llama", "mistral", "gemma2", "gemma3", "gpt2", "qwen2_moe", "glm4_moe"]
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # sums over rows of another shape
 
 

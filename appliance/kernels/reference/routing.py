@@ -42,7 +42,7 @@ def _in_chosen_groups(op: ChooseExperts, ranked: torch.Tensor) -> torch.Tensor:
     """Minus infinity for the experts of other groups."""
     if op.num_groups == 1:
         return ranked
-    groups = ranked.reshape(len(ranked), op.num_groups, -1)
+    groups = ranked.reshape(len(ranked), op.num_groups, ranked.shape[1] // op.num_groups)
     best = groups.topk(1 if op.group_scoring == "max" else min(2, groups.shape[-1]), dim=-1).values.sum(-1)
     order = torch.sort(best, dim=-1, descending=True, stable=True).indices[:, : op.num_chosen_groups]
     is_chosen = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, order, value=True)
