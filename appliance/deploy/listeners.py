@@ -44,7 +44,7 @@ def _taken(serving: ServingPlan, root: Path) -> ApplyError:
 
 
 def listening_pids(port: int) -> list[int]:
-    """Lists the processes with a TCP socket that listens on the port, at any address, as far as this user may see them."""
+    """Lists the processes that listen on the TCP port, at any address, as far as this user may see them."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port)}
     return sorted(pid for pid in _pids() if sockets & set(_links(pid))) if sockets else []
 
