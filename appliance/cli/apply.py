@@ -112,7 +112,7 @@ def _become_the_server(state: DeploymentState, wanted: DesiredState) -> None:
         raise ApplyError(
             f"{state.name} runs in the background already (pid {pid})", hint=f"appliance down {state.name}"
         )
-    require_free(wanted.plan.serving)
+    require_free(wanted.plan.serving.listen)
     generation = state.new_generation(
         wanted.plan, wanted.spec_text, wanted.spec_data, wanted.overrides, wanted.spec_file
     )

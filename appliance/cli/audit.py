@@ -12,7 +12,7 @@ from appliance.deploy.audit.finding import AuditFinding
 from appliance.deploy.audit.policy import Policy, load_policy
 from appliance.deploy.audit.rules import audit
 from appliance.plan.prepare import prepare
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import ListenPlan
 
 
 def run(arguments: AuditArguments) -> int:
@@ -24,19 +24,19 @@ def run(arguments: AuditArguments) -> int:
     findings, routes = audit(prepared), exposed_routes(serving)
     failures = policy.failures(findings)
     shown = _json if arguments.as_json else _text
-    print(shown(serving, findings, failures, routes))
+    print(shown(serving.listen, findings, failures, routes))
     return int(ExitCode.INVALID if failures else ExitCode.OK)
 
 
 def _json(
-    serving: ServingPlan,
+    listen: ListenPlan,
     findings: Sequence[AuditFinding],
     failures: Sequence[AuditFinding],
     routes: Sequence[ExposedRoute],
 ) -> str:
     return json.dumps(
         {
-            "reach": reach_of(serving),
+            "reach": reach_of(listen),
             "routes": [asdict(route) for route in routes],
             "findings": [
                 {**asdict(finding), "gravity": finding.gravity.name.lower(), "fails": finding in failures}
@@ -47,13 +47,13 @@ def _json(
 
 
 def _text(
-    serving: ServingPlan,
+    listen: ListenPlan,
     findings: Sequence[AuditFinding],
     failures: Sequence[AuditFinding],
     routes: Sequence[ExposedRoute],
 ) -> str:
-    where = serving.front.uds or f"{serving.host}:{serving.port}"
-    lines = [f"listens on {where}, reached from: {reach_of(serving)}", ""]
+    where = listen.uds or f"{listen.host}:{listen.port}"
+    lines = [f"listens on {where}, reached from: {reach_of(listen)}", ""]
     for callers in ("anyone", "key"):
         paths = [route.path for route in routes if route.callers == callers]
         lines.append(f"{'anyone may call' if callers == 'anyone' else 'with a key':<16}{', '.join(paths) or 'nothing'}")

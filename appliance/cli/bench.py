@@ -185,7 +185,7 @@ def _target(arguments: BenchServeArguments, plan: EnginePlan | None) -> BenchTar
 def _deployed_url(plan: EnginePlan) -> str:
     """Returns the URL of the running deployment; the planned URL if `apply` did not start it."""
     current = DeploymentState(environ.state_dir(), plan.name).current()
-    return current.url if current is not None else planned_url(plan.serving)
+    return current.url if current is not None else planned_url(plan.serving.listen)
 
 
 def _tick(done: int, total: int) -> None:

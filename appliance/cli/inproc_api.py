@@ -9,7 +9,8 @@ from starlette.types import ASGIApp
 
 from appliance.base.environ import cache_dir
 from appliance.engine.messages import BootPhase
-from appliance.plan.types import EnginePlan, FrontPlan
+from appliance.plan.serving_types import AuthPlan, CorsPlan, ServingPlan
+from appliance.plan.types import EnginePlan
 from appliance.server.http.app import make_app
 from appliance.server.state import make_state
 from appliance.service.health import EngineState, Health
@@ -24,8 +25,7 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
 
     Raises ApplianceError or ValueError if loading fails.
     """
-    serving = msgspec.structs.replace(plan.serving, key_hashes={}, front=FrontPlan(), shed_above_s=None)
-    plan = msgspec.structs.replace(plan, serving=serving)
+    plan = msgspec.structs.replace(plan, serving=_within(plan.serving))
     metrics = ServiceMetrics(plan.model.served_names[0])
     text = load_text_side(plan, cache_dir())
     engine = InProcessEngine(plan, text, announce=announce, metrics=metrics)
@@ -40,3 +40,15 @@ async def inproc_api(plan: EnginePlan, announce: Callable[[BootPhase], None]) ->
                 await asyncio.to_thread(state.tracer.close)
     finally:
         engine.close()
+
+
+def _within(serving: ServingPlan) -> ServingPlan:
+    """Leaves out what is for clients of a network: keys, hosts, origins, middleware, logs of answers, shedding."""
+    replace = msgspec.structs.replace
+    return replace(
+        serving,
+        http=replace(serving.http, allowed_hosts=(), cors=CorsPlan(), middleware=()),
+        auth=AuthPlan(key_hashes={}),
+        logs=replace(serving.logs, config_file=None, log_outputs=False, access_log=False),
+        shed_above_s=None,
+    )

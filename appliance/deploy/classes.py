@@ -10,11 +10,8 @@ ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
 _RESTART = ("model.tokenizer_path",)  # the tokenizer is loaded once
 # What a server takes only at its start, and its engine does not read.
 _DRAIN = (
-    *("serving.host", "serving.port", "serving.front.uds", "serving.front.middleware"),
-    "serving.front.api_servers",
-    "serving.front.log_config_file",
-    *("serving.store_dir", "serving.store_max_bytes", "serving.store_max_files"),
-    *("serving.store_max_batches", "serving.store_lifetime_s", "serving.max_responses", "serving.max_response_bytes"),
+    *("serving.listen.host", "serving.listen.port", "serving.listen.uds"),
+    *("serving.http.middleware", "serving.api_servers", "serving.logs.config_file", "serving.store"),
 )
 _LIVE = (
     *("serving", "restart", "slo", "degraded", "warnings"),
@@ -22,7 +19,7 @@ _LIVE = (
     *(f"scheduler.{name}" for name in LIVE_SCHEDULER_FIELDS),
 )
 # Live, but that a listener has TLS, or has not, is decided when it opens.
-_SWITCHED = "serving.front.tls.certfile"
+_SWITCHED = "serving.listen.tls.certfile"
 _PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain": _DRAIN, "live": _LIVE}
 
 

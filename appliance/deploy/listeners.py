@@ -10,31 +10,31 @@ from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError
 from appliance.deploy.process import identify
 from appliance.deploy.state import DeploymentState, deployment_names
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import ListenPlan
 from appliance.server.http.listen import AddressError, bind, release
 
 _PROC = Path("/proc")
 _LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
 
 
-def require_free(serving: ServingPlan, root: Path | None = None) -> None:
+def require_free(listen: ListenPlan, root: Path | None = None) -> None:
     """Binds the address as the server will, and gives it back. Raises ApplyError, which names who listens there.
 
     root: where deployments keep their state; None is that of this process.
     """
     try:
-        listener = bind(serving)
+        listener = bind(listen)
     except AddressError as error:
-        if error.number != errno.EADDRINUSE or serving.front.uds is not None:
+        if error.number != errno.EADDRINUSE or listen.uds is not None:
             raise ApplyError(str(error), hint=error.hint) from error
-        raise _taken(serving, state_dir() if root is None else root) from error
-    release(listener, serving)
+        raise _taken(listen, state_dir() if root is None else root) from error
+    release(listener, listen)
 
 
-def _taken(serving: ServingPlan, root: Path) -> ApplyError:
-    message = f"cannot listen on {serving.host}:{serving.port}: the port is taken"
+def _taken(listen: ListenPlan, root: Path) -> ApplyError:
+    message = f"cannot listen on {listen.host}:{listen.port}: the port is taken"
     other = "another endpoints.http.port, from 1 to 65535, in the spec or with --set endpoints.http.port=..."
-    pids = listening_pids(serving.port)
+    pids = listening_pids(listen.port)
     if name := _deployment_of(pids, root):
         return ApplyError(f"{message} by the deployment {name}", hint=f"appliance down {name}, or {other}")
     if not pids:

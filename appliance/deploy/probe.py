@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import ListenPlan
 
 _FAILED_STATE = "failed"  # service.health.EngineState.FAILED, read from JSON
 _WANTS_CERTIFICATE = 496  # no HTTP status: the server ended the handshake for want of a client certificate
@@ -23,11 +23,9 @@ class ProbeAnswer:
     body: Any  # parsed JSON; None when it is not JSON
 
 
-def planned_url(serving: ServingPlan) -> str:
+def planned_url(listen: ListenPlan) -> str:
     """How a client on this machine reaches the planned server; unix:/path for a Unix socket."""
-    if serving.front.uds is not None:
-        return UNIX + serving.front.uds
-    return _url("https" if serving.front.tls is not None else "http", serving.host, serving.port)
+    return _url(listen.scheme, listen.host, listen.port) if listen.uds is None else UNIX + listen.uds
 
 
 def reachable(url: str) -> str:

@@ -63,7 +63,7 @@ class PlanChange:
 
     @property
     def is_secret(self) -> bool:
-        return self.path.startswith("serving.key_hashes.")
+        return self.path.startswith("serving.auth.key_hashes.")
 
     def __str__(self) -> str:
         return self.path if self.is_secret else f"{self.path}: {shown(self.old)} -> {shown(self.new)}"

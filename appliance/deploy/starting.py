@@ -64,7 +64,7 @@ class Starter:
         """
         self.begin("spawn")
         if start.listener is None:
-            require_free(start.plan.serving)
+            require_free(start.plan.serving.listen)
         (start.generation.folder / STATUS_FILE).unlink(missing_ok=True)
         found: list[CurrentState] = []
 
@@ -120,9 +120,9 @@ def describe(plan: EnginePlan, generation: Generation, process: ProcessId, spec_
         generation=generation.number,
         process=process,
         started_at=time.time(),
-        url=planned_url(plan.serving),
+        url=planned_url(plan.serving.listen),
         served_name=plan.model.served_names[0],
-        needs_key=bool(plan.serving.key_hashes or plan.serving.front.keys_file),
+        needs_key=plan.serving.auth.has_keys,
         engine_sha256=plan.engine_sha256,
         serving_sha256=plan.serving_sha256,
         spec_file=spec_file,

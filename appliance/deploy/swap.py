@@ -17,7 +17,8 @@ from appliance.deploy.launch import reap
 from appliance.deploy.process import is_running, terminate
 from appliance.deploy.starting import END_MARGIN_S, POLL_S, ServerStart, Starter
 from appliance.deploy.state import CurrentState, DeploymentState, Generation
-from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.plan.serving_types import ListenPlan
+from appliance.plan.types import EnginePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Swapper:
 
     def _listener(self, old: Running, wanted: EnginePlan) -> AbstractContextManager[socket.socket | None]:
         """Returns the handed-over listener; None if the address changes, or the server does not hand it over."""
-        if _address(old.plan.serving) != _address(wanted.serving):
+        if _address(old.plan.serving.listen) != _address(wanted.serving.listen):
             return nullcontext()
         try:
             return take_listener(old.current.process, self._home(old))
@@ -127,6 +128,6 @@ class Swapper:
         return self.state.generation(old.current.home_generation)
 
 
-def _address(serving: ServingPlan) -> tuple[object, ...]:
+def _address(listen: ListenPlan) -> tuple[object, ...]:
     """A socket may be taken over by a plan that listens at the same place in the same way."""
-    return (serving.host, serving.port, serving.front.uds) if serving.front.uds is None else (serving.front.uds,)
+    return (listen.host, listen.port) if listen.uds is None else (listen.uds,)

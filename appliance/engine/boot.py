@@ -48,7 +48,7 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
     )
-    limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
+    limits = SamplingLimits(plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
     load, trials = backend_loader(DEFAULT_BACKEND, backend.vocab_size), Sandbox(DEFAULT_BACKEND, backend.vocab_size)
     grammars = GrammarGate(GrammarCompiler(load, trials))
     return EngineLoop(

@@ -99,9 +99,9 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
     def of(cls, plan: EnginePlan) -> Self:
         return cls(
             scheduler=SchedulerCaps.of(plan.scheduler),
-            max_n=plan.serving.max_n,
+            max_n=plan.serving.limits.max_n,
             max_logprobs=plan.model.max_logprobs,
-            log_level=plan.serving.log_level if plan.serving.front.log_config_file is None else None,
+            log_level=plan.serving.logs.level if plan.serving.logs.config_file is None else None,
         )
 
 

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: the plan {options.plan} cannot be read: {error}\n")
         return EXIT_NOT_STARTED
     try:
-        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
     except ApplianceError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_NOT_STARTED

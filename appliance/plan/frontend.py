@@ -1,37 +1,106 @@
-"""The front's part of pass `serving`: sockets, certificates, names, keys, traces."""
+"""The front's part of pass `serving`: sockets, certificates, names, keys, limits, logs, what is kept, traces."""
 
 from urllib.parse import urlsplit
 
 from appliance.plan.inputs import PlanInputs
-from appliance.plan.types import FrontPlan, KeyPlan, TlsPlan, TracesPlan
+from appliance.plan.serving_types import (
+    AuthPlan,
+    CorsPlan,
+    HttpPlan,
+    KeyPlan,
+    LimitsPlan,
+    ListenPlan,
+    LogsPlan,
+    RoutesPlan,
+    StorePlan,
+    TlsPlan,
+    TracesPlan,
+)
 from appliance.spec.rules.endpoints import is_loopback
 from appliance.spec.sections.endpoints import HttpSection, KeySection, TlsSection
 
 
-def plan_front(inputs: PlanInputs) -> FrontPlan:
-    endpoints, logs = inputs.spec.endpoints, inputs.spec.observability.logs
-    http, limits, auth, cors = endpoints.http, endpoints.limits, endpoints.auth, endpoints.cors
-    return FrontPlan(
-        uds=http.uds,
-        tls=_tls(endpoints.tls),
+def plan_listen(inputs: PlanInputs) -> ListenPlan:
+    http = inputs.spec.endpoints.http
+    return ListenPlan(host=http.host, port=http.port, uds=http.uds, tls=_tls(inputs.spec.endpoints.tls))
+
+
+def plan_http(inputs: PlanInputs) -> HttpPlan:
+    http, cors = inputs.spec.endpoints.http, inputs.spec.endpoints.cors
+    return HttpPlan(
+        root_path=http.root_path,
+        keep_alive_s=http.keep_alive,
+        request_id_headers=http.enable_request_id_headers,
         allowed_hosts=_allowed_hosts(http),
+        cors=CorsPlan(
+            origins=tuple(cors.allowed_origins),
+            methods=tuple(cors.allowed_methods),
+            headers=tuple(cors.allowed_headers),
+            credentials=cors.allow_credentials,
+        ),
+        middleware=tuple(http.middleware),
+    )
+
+
+def plan_routes(inputs: PlanInputs) -> RoutesPlan:
+    http = inputs.spec.endpoints.http
+    return RoutesPlan(
+        apis=tuple(inputs.spec.endpoints.apis),
+        metrics=inputs.spec.observability.metrics.enabled,
+        docs=http.enable_docs,
+        offline_docs=http.enable_offline_docs,
+        page=http.enable_page,
+        tokenizer_info=http.enable_tokenizer_info_endpoint,
+        load_tracking=http.enable_server_load_tracking,
+    )
+
+
+def plan_auth(inputs: PlanInputs) -> AuthPlan:
+    auth = inputs.spec.endpoints.auth
+    return AuthPlan(
+        key_hashes={key.name: key.hash for key in auth.keys},
+        key_rules={key.name: rules for key in auth.keys if (rules := _rules(key)) != KeyPlan()},
+        keys_file=auth.keys_file,
+        isolate_caches=auth.isolate_caches,
+    )
+
+
+def plan_limits(inputs: PlanInputs) -> LimitsPlan:
+    limits = inputs.spec.endpoints.limits
+    return LimitsPlan(
+        max_body_bytes=limits.max_body_bytes,
+        max_header_bytes=limits.max_header_bytes,
+        max_headers=limits.max_headers,
+        max_n=limits.max_n,
+        max_connections=limits.max_connections,
         header_timeout_s=limits.header_timeout,
         body_timeout_s=limits.body_timeout,
         write_timeout_s=limits.write_timeout,
-        max_connections=limits.max_connections,
-        cors_methods=tuple(cors.allowed_methods),
-        cors_headers=tuple(cors.allowed_headers),
-        cors_credentials=cors.allow_credentials,
-        middleware=tuple(http.middleware),
-        page=http.enable_page,
-        offline_docs=http.enable_offline_docs,
-        access_log=logs.enable_access_log,
+    )
+
+
+def plan_logs(inputs: PlanInputs) -> LogsPlan:
+    logs = inputs.spec.observability.logs
+    return LogsPlan(
+        level=logs.level,
+        config_file=logs.log_config_file,
+        log_requests=logs.enable_log_requests,
         log_outputs=logs.enable_log_outputs,
-        log_config_file=logs.log_config_file,
-        keys_file=auth.keys_file,
-        key_rules={key.name: rules for key in auth.keys if (rules := _rules(key)) != KeyPlan()},
-        api_servers=http.api_server_count,
-        isolate_caches=auth.isolate_caches,
+        max_log_len=logs.max_log_len,
+        access_log=logs.enable_access_log,
+    )
+
+
+def plan_store(inputs: PlanInputs) -> StorePlan:
+    store = inputs.spec.endpoints.store
+    return StorePlan(
+        dir=store.dir,
+        max_bytes=store.max_bytes,
+        max_files=store.max_files,
+        max_batches=store.max_batches,
+        lifetime_s=store.file_lifetime,
+        max_responses=store.max_responses,
+        max_response_bytes=store.max_response_bytes,
     )
 
 

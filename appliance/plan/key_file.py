@@ -8,7 +8,7 @@ import msgspec
 
 from appliance.base.errors import ApplianceError
 from appliance.base.texts import without_mark
-from appliance.plan.types import KeyPlan
+from appliance.plan.serving_types import KeyPlan
 
 MAX_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

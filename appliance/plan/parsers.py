@@ -3,7 +3,7 @@
 from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, Parser, detect_parser, find_parser
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 
 
 def plan_parsers(inputs: PlanInputs, template: str | None, ledger: Ledger) -> ParsersPlan:

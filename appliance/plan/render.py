@@ -6,7 +6,8 @@ import msgspec
 
 from appliance.base.units import format_size
 from appliance.plan.boot import Comparison
-from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan, ServingPlan
+from appliance.plan.serving_types import AuthPlan, ServingPlan
+from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan
 
 LABEL = 11  # columns of the labels on the left
 
@@ -50,18 +51,16 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     blocks = f"{cache.num_blocks:,} blocks of {cache.block_size} tokens in {plan.precision.kv_dtype}"
     ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
     yield _row("cache", f"{blocks}{ahead}, {caching}")
-    yield _row("listens", f"{_address(plan.serving)}, {_keys(plan)}")
+    yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
 
 
 def _address(serving: ServingPlan) -> str:
-    if serving.front.uds is not None:
-        return serving.front.uds
-    scheme = "https" if serving.front.tls is not None else "http"
-    return f"{scheme}://{serving.host}:{serving.port}{serving.root_path}"
+    listen = serving.listen
+    return listen.uds or f"{listen.scheme}://{listen.host}:{listen.port}{serving.http.root_path}"
 
 
-def _keys(plan: EnginePlan) -> str:
-    count, file = len(plan.serving.key_hashes), plan.serving.front.keys_file
+def _keys(auth: AuthPlan) -> str:
+    count, file = len(auth.key_hashes), auth.keys_file
     named = [f"{count} API key{'s' * (count != 1)}"] * bool(count) + [f"the API keys of {file}"] * bool(file)
     return " and ".join(named) or "no API keys"
 

@@ -2,61 +2,54 @@
 
 from typing import Any
 
-from appliance.plan.frontend import plan_front, plan_traces
+from appliance.plan.frontend import (
+    plan_auth,
+    plan_http,
+    plan_limits,
+    plan_listen,
+    plan_logs,
+    plan_routes,
+    plan_store,
+    plan_traces,
+)
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger, strictness_of
 from appliance.plan.parsers import plan_parsers
+from appliance.plan.serving_types import AnswersPlan, GatePlan, RequestsPlan, ServingPlan
 from appliance.plan.structured import plan_structured
-from appliance.plan.types import GatePlan, ModelPlan, RestartPlan, ServingPlan
+from appliance.plan.types import ModelPlan, RestartPlan
 from appliance.spec.data import as_data
 
 
 def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> ServingPlan:
-    spec = inputs.spec
-    http, limits, responses = spec.endpoints.http, spec.endpoints.limits, spec.endpoints.responses
-    logs, store = spec.observability.logs, spec.endpoints.store
+    spec, responses = inputs.spec, inputs.spec.endpoints.responses
     return ServingPlan(
-        host=http.host,
-        port=http.port,
-        root_path=http.root_path,
-        apis=tuple(spec.endpoints.apis),
-        key_hashes={key.name: key.hash for key in spec.endpoints.auth.keys},
-        max_body_bytes=limits.max_body_bytes,
-        max_header_bytes=limits.max_header_bytes,
-        max_headers=limits.max_headers,
-        max_n=limits.max_n,
-        keep_alive_s=http.keep_alive,
-        shutdown_timeout_s=spec.shutdown.timeout,
-        cors_origins=tuple(spec.endpoints.cors.allowed_origins),
-        request_id_headers=http.enable_request_id_headers,
-        enable_docs=http.enable_docs,
-        server_load_tracking=http.enable_server_load_tracking,
-        force_include_usage=responses.enable_force_include_usage,
-        prompt_tokens_details=responses.enable_prompt_tokens_details,
-        return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
-        log_level=logs.level,
-        log_requests=logs.enable_log_requests,
-        max_log_len=logs.max_log_len,
-        metrics=spec.observability.metrics.enabled,
-        response_role=spec.model.response_role,
+        listen=plan_listen(inputs),
+        http=plan_http(inputs),
+        routes=plan_routes(inputs),
+        auth=plan_auth(inputs),
+        limits=plan_limits(inputs),
+        logs=plan_logs(inputs),
+        store=plan_store(inputs),
+        requests=RequestsPlan(
+            unknown_fields=strictness_of(spec, "ignored_field"),
+            truncated_prompts=strictness_of(spec, "truncated_prompt"),
+            trust_request_chat_template=spec.model.trust_request_chat_template,
+            parse_message_tokens=spec.model.special_tokens_in_messages == "parse",
+        ),
         structured=plan_structured(inputs, ledger),
         parsers=plan_parsers(inputs, model.chat_template, ledger),
-        front=plan_front(inputs),
-        trust_request_chat_template=spec.model.trust_request_chat_template,
-        parse_message_tokens=spec.model.special_tokens_in_messages == "parse",
-        tokenizer_info=http.enable_tokenizer_info_endpoint,
+        answers=AnswersPlan(
+            response_role=spec.model.response_role,
+            force_include_usage=responses.enable_force_include_usage,
+            prompt_tokens_details=responses.enable_prompt_tokens_details,
+            return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
+        ),
+        traces=plan_traces(inputs),
+        api_servers=spec.endpoints.http.api_server_count,
+        shutdown_timeout_s=spec.shutdown.timeout,
         shed_above_s=_shed_above_s(inputs),
         gate=_plan_gate(inputs, model.max_model_len, ledger),
-        unknown_fields=strictness_of(spec, "ignored_field"),
-        truncated_prompts=strictness_of(spec, "truncated_prompt"),
-        traces=plan_traces(inputs),
-        store_dir=store.dir,
-        store_max_bytes=store.max_bytes,
-        store_max_files=store.max_files,
-        store_max_batches=store.max_batches,
-        store_lifetime_s=store.file_lifetime,
-        max_responses=store.max_responses,
-        max_response_bytes=store.max_response_bytes,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 
 BACKEND: Final = "guidance"  # llguidance; other names were refused as not built
 

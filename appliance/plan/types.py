@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from appliance.catalog.degradations import DegradationKind, Strictness
+from appliance.catalog.degradations import DegradationKind
+from appliance.plan.serving_types import ServingPlan
 
 PLAN_VERSION = 1
 
@@ -165,130 +166,6 @@ class RestartPlan(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     backoff_s: float
     heartbeat_timeout_s: float
-
-
-class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one API key may do; None is no limit."""
-
-    models: tuple[str, ...] | None = None
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None  # of prompts and answers together
-    max_concurrency: int | None = None  # requests that are open at once
-    priority: int = 0  # added to a request's own; lower is sooner
-
-
-class TlsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    certfile: str
-    keyfile: str
-    ca_certs: str | None = None
-    client_certificates: Literal["none", "optional", "required"] = "none"
-    refresh: bool = False  # read the files again when they change
-
-
-class FrontPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The transport, who may come in, and what people see."""
-
-    uds: str | None = None  # a Unix socket in place of host and port
-    tls: TlsPlan | None = None
-    allowed_hosts: tuple[str, ...] = ()  # names that Host may have; empty is any
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 60.0
-    write_timeout_s: float = 30.0
-    max_connections: int = 4096
-    cors_methods: tuple[str, ...] = ("*",)
-    cors_headers: tuple[str, ...] = ("*",)
-    cors_credentials: bool = False
-    middleware: tuple[str, ...] = ()  # dotted paths, the first is outermost
-    page: bool = True
-    offline_docs: bool = False
-    access_log: bool = False
-    log_outputs: bool = False
-    log_config_file: str | None = None  # JSON for logging.config.dictConfig, in server and engine
-    keys_file: str | None = None
-    key_rules: dict[str, KeyPlan] = {}  # key name -> rules; a key that is not here has none
-    api_servers: int = 1  # processes that answer HTTP
-    isolate_caches: bool = False  # no key sees what another key's prompts left in the prefix cache
-
-
-class TracesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """OpenTelemetry over OTLP/HTTP. A caller's traceparent decides for its own requests, the ratio for others."""
-
-    endpoint: str  # with its path
-    sampling_ratio: float
-    service_name: str
-
-
-class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests that an engine answers before it takes over from another, which the plan's targets judge."""
-
-    num_prompts: int
-    max_concurrency: int
-    input_len: int
-    output_len: int
-
-
-class StructuredPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Structured output: how constraints of requests are read where these do not say."""
-
-    backend: Literal["guidance"] | None = "guidance"  # None refuses every constraint
-    at_start: bool = False  # it is loaded with the engine, not at the first constraint
-    any_whitespace: bool = True  # JSON may have white space between its parts
-    additional_properties: bool = True  # a schema without additionalProperties allows them
-
-
-class ParsersPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How answers are read. Paths are "module:NAME" of a ToolFormat and a ReasoningFormat; None is none."""
-
-    tools: str | None = None
-    reasoning: str | None = None
-    auto_tool_choice: bool = False  # the model may decide to call
-    exclude_tools_when_none: bool = False  # a request that forbids calls gets no tools into its prompt
-
-
-class ServingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Read by the front ends; a change here is live and leaves the engine hash alone."""
-
-    host: str
-    port: int
-    root_path: str
-    apis: tuple[str, ...]
-    key_hashes: dict[str, str]  # key name -> "sha256:<hex>"; empty is no authentication
-    max_body_bytes: int
-    max_header_bytes: int
-    max_headers: int
-    max_n: int
-    keep_alive_s: float
-    shutdown_timeout_s: float
-    cors_origins: tuple[str, ...]
-    request_id_headers: bool
-    enable_docs: bool
-    server_load_tracking: bool
-    force_include_usage: bool
-    prompt_tokens_details: bool
-    return_tokens_as_token_ids: bool
-    log_level: str
-    log_requests: bool
-    max_log_len: int | None
-    metrics: bool
-    response_role: str = "assistant"
-    structured: StructuredPlan = StructuredPlan()
-    parsers: ParsersPlan = ParsersPlan()
-    front: FrontPlan = FrontPlan()
-    trust_request_chat_template: bool = False
-    parse_message_tokens: bool = False  # a message that spells a control token says it
-    tokenizer_info: bool = False
-    shed_above_s: float | None = None  # a longer wait for the first token is refused with 429; None: none is
-    gate: GatePlan | None = None  # before a new generation takes over; None: readiness is enough
-    unknown_fields: Strictness = "error"  # of request bodies
-    truncated_prompts: Strictness = "allow"  # what truncate_prompt_tokens may do
-    traces: TracesPlan | None = None
-    store_dir: str | None = None  # None: beside the server's state
-    store_max_bytes: int = 1 << 30
-    store_max_files: int = 10_000
-    store_max_batches: int = 1_000
-    store_lifetime_s: float = 30 * 86400.0
-    max_responses: int = 1_000
-    max_response_bytes: int = 64 << 20
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngi
         plan = msgspec.json.decode(options.plan.read_bytes(), type=EnginePlan)
     except (OSError, msgspec.DecodeError):
         return None  # run_server says why
-    if plan.serving.front.api_servers == 1:
+    if plan.serving.api_servers == 1:
         return None
     from appliance.server.workers.keeper import run_keeper  # noqa: PLC0415 - after the engine's start
 

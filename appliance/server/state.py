@@ -96,9 +96,9 @@ def make_state(
     without OpenTelemetry.
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
-    keys = KeyRing(plan.serving, metrics, accounts)
-    tracer = tracer_for(plan.serving, plan.model.served_names[0], tracer)
+    keys = KeyRing(plan.serving.auth, metrics, accounts)
+    tracer = tracer_for(plan.serving.traces, plan.model.served_names[0], tracer)
     client.policy = request_policy(plan.serving, tokenizer, client, tracer)
-    kept = store or Store(plan.serving)
+    kept = store or Store(plan.serving.store)
     deep = DeepCheck(client, health, metrics)
     return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept, deep, tracer)

@@ -10,7 +10,8 @@ from itertools import pairwise
 from appliance.base.errors import SloMissedError
 from appliance.base.percentiles import percentile
 from appliance.engine.messages import Hello, SamplingParams
-from appliance.plan.types import EnginePlan, GatePlan
+from appliance.plan.serving_types import GatePlan
+from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.health import Health

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import StorePlan
 from appliance.store.batches import BatchBounds, BatchStore
 from appliance.store.database import DATABASE, Database
 from appliance.store.files import FileBounds, FileStore
@@ -14,11 +14,11 @@ from appliance.store.responses import ResponseStore
 class Store:
     """The parts of the store for clients. Without a folder it uses a temporary one, which is removed with the store."""
 
-    def __init__(self, serving: ServingPlan, folder: Path | None = None) -> None:
+    def __init__(self, plan: StorePlan, folder: Path | None = None) -> None:
         """`folder`: where the plan names none."""
-        self._serving = serving
+        self._plan = plan
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._folder = Path(serving.store_dir) if serving.store_dir else folder
+        self._folder = Path(plan.dir) if plan.dir else folder
         self._database: Database | None = None
         self._responses: ResponseStore | None = None
         self._files: FileStore | None = None
@@ -42,20 +42,20 @@ class Store:
     @property
     def responses(self) -> ResponseStore:
         if self._responses is None:
-            serving = self._serving
+            plan = self._plan
             self._responses = ResponseStore(
-                self.database, max_count=serving.max_responses, max_bytes=serving.max_response_bytes
+                self.database, max_count=plan.max_responses, max_bytes=plan.max_response_bytes
             )
         return self._responses
 
     @property
     def files(self) -> FileStore:
         if self._files is None:
-            serving = self._serving
+            plan = self._plan
             bounds = FileBounds(
-                max_bytes=serving.store_max_bytes,
-                max_files=serving.store_max_files,
-                lifetime_s=serving.store_lifetime_s,
+                max_bytes=plan.max_bytes,
+                max_files=plan.max_files,
+                lifetime_s=plan.lifetime_s,
             )
             self._files = FileStore(self.database, bounds)
         return self._files
@@ -63,8 +63,8 @@ class Store:
     @property
     def batches(self) -> BatchStore:
         if self._batches is None:
-            serving = self._serving
-            bounds = BatchBounds(max_batches=serving.store_max_batches, lifetime_s=serving.store_lifetime_s)
+            plan = self._plan
+            bounds = BatchBounds(max_batches=plan.max_batches, lifetime_s=plan.lifetime_s)
             self._batches = BatchStore(self.database, bounds)
         return self._batches
 

@@ -9,7 +9,7 @@ import pytest
 from appliance.base.errors import ExitCode
 from appliance.cli.app import main
 from appliance.engine.scripted import Script
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 from tests.server.harness import Server, continues, running, says
 
 REPLIES = [says("greet", "hello world"), says("greet me", "hello world"), continues("Say: ", "hello world")]

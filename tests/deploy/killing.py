@@ -126,7 +126,7 @@ def check_declared(state: DeploymentState, what: DesiredState) -> None:
     assert (seen.readiness, seen.is_unsure, seen.current.leftover) == (Readiness.READY, False, ())
     assert [action.verb for action in reconcile(seen, what.plan)] == ["keep"]
     assert ask(seen.current.url) == "hello world"
-    api_servers, server = what.plan.serving.front.api_servers, seen.current.process
+    api_servers, server = what.plan.serving.api_servers, seen.current.process
     num_below = 1 + (api_servers if api_servers > 1 else 0)  # the engine, and API processes
     wait_until(lambda: len(descendants(server)) == num_below, "a killed API process does not come back")
     family = {server.pid, *(each.pid for each in descendants(server))}

@@ -130,10 +130,10 @@ def test_the_class_of_every_field_is_what_its_change_costs() -> None:
 @pytest.mark.parametrize(
     ("path", "apply"),
     [
-        ("serving.max_n", "live"),
-        ("serving.front.key_rules.a.priority", "live"),
-        ("serving.port", "drain"),
-        ("serving.front.tls.certfile", "live"),
+        ("serving.limits.max_n", "live"),
+        ("serving.auth.key_rules.a.priority", "live"),
+        ("serving.listen.port", "drain"),
+        ("serving.listen.tls.certfile", "live"),
         ("scheduler.max_waiting", "live"),
         ("scheduler.max_num_seqs", "restart"),
         ("model.served_names", "live"),

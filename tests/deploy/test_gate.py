@@ -12,7 +12,7 @@ from appliance.deploy.process import is_running
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.state import DeploymentState
 from appliance.engine.scripted import Script
-from appliance.plan.types import GatePlan
+from appliance.plan.serving_types import GatePlan
 from appliance.service.slo_gate import Latencies
 from tests.deploy.applying import Heard, apply, wanted
 from tests.deploy.test_live import asking
@@ -26,9 +26,8 @@ TARGETS = {"ttft_p95": 20.0, "itl_p95": 0.5}
 
 @pytest.mark.parametrize(("how", "api_servers"), [("beside", 1), ("in place", 1), ("beside", 2), ("in place", 2)])
 def test_one_that_is_too_slow_is_refused(state: DeploymentState, tmp_path: Path, how: str, api_servers: int) -> None:
-    front = {"api_servers": api_servers}
-    first = apply(state, wanted(tmp_path / "a", QUICK, gate=GATE, slo=TARGETS, front=front))
-    slow = wanted(tmp_path / "b", SLOW, gate=GATE, slo=TARGETS, max_num_seqs=4, front=front)
+    first = apply(state, wanted(tmp_path / "a", QUICK, gate=GATE, slo=TARGETS, api_servers=api_servers))
+    slow = wanted(tmp_path / "b", SLOW, gate=GATE, slo=TARGETS, max_num_seqs=4, api_servers=api_servers)
     heard = Heard()
     with (
         asking(first.current.url) as caller,

@@ -41,7 +41,7 @@ def test_kills_at_random_moments(state: DeploymentState, tmp_path: Path, api_ser
     port = free_port()
     live, other = {"served_names": ["scripted", "live"]}, {"max_num_seqs": 4}
     specs = [
-        wanted(tmp_path / "a", SCRIPT, port=port, front={"api_servers": api_servers}, **changes)
+        wanted(tmp_path / "a", SCRIPT, port=port, api_servers=api_servers, **changes)
         for changes in ({}, live, other, {**other, **live, "restart": "on-failure"})
     ]
     victims = VICTIMS_OF_MANY if api_servers > 1 else VICTIMS

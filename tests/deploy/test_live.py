@@ -21,7 +21,7 @@ from appliance.deploy.process import ProcessId, descendants, identify, is_runnin
 from appliance.deploy.reconcile import Readiness
 from appliance.deploy.state import DeploymentState
 from appliance.engine.scripted import Script
-from appliance.plan.types import TlsPlan
+from appliance.plan.serving_types import TlsPlan
 from tests.deploy.applying import apply, ask, wanted
 from tests.server.certificates import authority
 from tests.server.harness import says, wait_until
@@ -173,7 +173,7 @@ def test_certificates_change_under_open_connections(state: DeploymentState, tmp_
 
     def tls(files: tuple[Path, Path], **more: str) -> DesiredState:
         plan = TlsPlan(certfile=str(files[0]), keyfile=str(files[1]), **more)  # type: ignore[arg-type]
-        return wanted(tmp_path / "a", front={"tls": msgspec.to_builtins(plan), "api_servers": api_servers})
+        return wanted(tmp_path / "a", tls=plan, api_servers=api_servers)
 
     def trusting(ca: str, *certificate: Path) -> httpx.Client:
         context = ssl.create_default_context(cafile=str(tmp_path / f"{ca}.pem"))
@@ -203,7 +203,7 @@ def test_certificates_change_under_open_connections(state: DeploymentState, tmp_
             assert http.get("/livez").status_code == 200
         if api_servers == 1:
             assert open_before.get("/livez").status_code == 200  # as its handshake left it
-    assert apply(state, wanted(tmp_path / "a", front={"api_servers": api_servers})).how == "beside"
+    assert apply(state, wanted(tmp_path / "a", api_servers=api_servers)).how == "beside"
 
 
 def test_a_refused_reload_leaves_what_served(state: DeploymentState, tmp_path: Path) -> None:
@@ -234,11 +234,9 @@ def test_a_new_server_takes_the_socket_over(state: DeploymentState, tmp_path: Pa
 
 
 def test_a_unix_socket_is_taken_over(state: DeploymentState, tmp_path: Path) -> None:
-    from appliance.plan.types import FrontPlan
-
     place = str(tmp_path / "s")
-    first = apply(state, wanted(tmp_path / "a", front=FrontPlan(uds=place)))
-    second = apply(state, wanted(tmp_path / "a", front=FrontPlan(uds=place), max_num_seqs=4))
+    first = apply(state, wanted(tmp_path / "a", uds=place))
+    second = apply(state, wanted(tmp_path / "a", uds=place, max_num_seqs=4))
     assert second.how == "beside"
     assert not is_running(first.current.process)
     with httpx.Client(transport=httpx.HTTPTransport(uds=place)) as client:
@@ -259,20 +257,19 @@ def test_what_a_killed_apply_left_is_ended(state: DeploymentState, tmp_path: Pat
 
 def test_live_changes_reach_every_api_process(state: DeploymentState, tmp_path: Path) -> None:
     """All take the plan or none does, streams go on, and a new server takes the socket over from all of them."""
-    front = {"api_servers": 3}
-    first = apply(state, wanted(tmp_path / "a", SLOW, front=front))
+    first = apply(state, wanted(tmp_path / "a", SLOW, api_servers=3))
     family = [first.current.process, *descendants(first.current.process)]
     streams = [Stream(first.current.url) for _ in range(4)]
     with asking(first.current.url) as caller:
-        changed = apply(state, wanted(tmp_path / "a", SLOW, front=front, served_names=["scripted", "other"]))
+        changed = apply(state, wanted(tmp_path / "a", SLOW, api_servers=3, served_names=["scripted", "other"]))
         assert changed.how == "reload"
         for _ in range(8):
             models = httpx.get(f"{first.current.url}/v1/models").json()["data"]
             assert [model["id"] for model in models] == ["scripted", "other"]
         with pytest.raises(ApplyError, match="the chat template is broken"):
-            apply(state, wanted(tmp_path / "a", SLOW, front=front, chat_template="{{ broken"))
+            apply(state, wanted(tmp_path / "a", SLOW, api_servers=3, chat_template="{{ broken"))
         assert all(map(is_running, family))
-        fewer = apply(state, wanted(tmp_path / "c", SLOW, front={"api_servers": 2}))
+        fewer = apply(state, wanted(tmp_path / "c", SLOW, api_servers=2))
         assert fewer.how == "beside"
     for stream in streams:
         stream.join()

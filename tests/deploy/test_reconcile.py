@@ -41,8 +41,14 @@ def verbs(seen: Observation, wanted: EnginePlan) -> list[Verb]:
 
 
 def changed(plan: EnginePlan, section: str, **values: object) -> EnginePlan:
-    part = msgspec.structs.replace(getattr(plan, section), **values)
-    return with_hashes(msgspec.structs.replace(plan, **{section: part}))
+    """`section`: its path, "serving.limits"."""
+    first, _, below = section.partition(".")
+    part = getattr(plan, first)
+    if below:
+        part = msgspec.structs.replace(part, **{below: msgspec.structs.replace(getattr(part, below), **values)})
+    else:
+        part = msgspec.structs.replace(part, **values)
+    return with_hashes(msgspec.structs.replace(plan, **{first: part}))
 
 
 def test_what_is_absent_or_dead_is_started(plan: EnginePlan) -> None:
@@ -70,19 +76,19 @@ def test_a_changed_plan_replaces_and_names_the_change(plan: EnginePlan) -> None:
 
 
 def test_a_live_change_is_a_reload(plan: EnginePlan) -> None:
-    wanted = changed(changed(plan, "serving", max_n=3), "model", served_names=("other",))
+    wanted = changed(changed(plan, "serving.limits", max_n=3), "model", served_names=("other",))
     [action] = reconcile(seen(Readiness.READY, plan), wanted)
     assert (action.verb, action.apply) == (Verb.RELOAD, "live")
 
 
 def test_the_costliest_change_decides(plan: EnginePlan) -> None:
-    wanted = changed(plan, "serving", max_n=3, port=9)
+    wanted = changed(changed(plan, "serving.limits", max_n=3), "serving.listen", port=9)
     [action] = reconcile(seen(Readiness.READY, plan), wanted)
     assert (action.verb, action.apply) == (Verb.SWAP, "drain")
 
 
 def test_a_change_of_what_serves_nobody_yet_needs_no_care(plan: EnginePlan) -> None:
-    assert verbs(seen(Readiness.NOT_READY, plan), changed(plan, "serving", max_n=3)) == [Verb.STOP, Verb.START]
+    assert verbs(seen(Readiness.NOT_READY, plan), changed(plan, "serving.limits", max_n=3)) == [Verb.STOP, Verb.START]
 
 
 def test_many_changes_are_counted(plan: EnginePlan) -> None:
@@ -101,7 +107,7 @@ def test_an_unreadable_plan_is_replaced(plan: EnginePlan) -> None:
 
 
 def test_hashes_of_keys_are_not_shown(plan: EnginePlan) -> None:
-    wanted = changed(plan, "serving", key_hashes={"team": "sha256:secret"})
+    wanted = changed(plan, "serving.auth", key_hashes={"team": "sha256:secret"})
     [change] = changes(plan, wanted)
     assert "secret" not in str(change)
-    assert change.path == "serving.key_hashes.team"
+    assert change.path == "serving.auth.key_hashes.team"

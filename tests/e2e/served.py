@@ -79,7 +79,8 @@ def serving(folder: Path, model: Path, *overrides: str) -> Iterator[Server]:
     spec = folder / "spec.yaml"
     spec.write_text(_SPEC.format(source=json.dumps(str(model))))
     plan = prepare(spec, overrides).plan
-    plan = with_hashes(msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, port=0)))
+    listen = msgspec.structs.replace(plan.serving.listen, port=0)
+    plan = with_hashes(msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, listen=listen)))
     path = folder / "plan.json"
     path.write_bytes(msgspec.json.encode(plan))
     server = Server(path, folder)

@@ -1,6 +1,8 @@
 """Plans for engine tests, with only the fields that matter here."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -9,7 +11,7 @@ from appliance.plan.types import EnginePlan
 
 
 def scripted_plan(folder: Path, script: Script | None = None, **changes: object) -> EnginePlan:
-    """A plan of the scripted back-end. `changes` go to the section that has the field."""
+    """A plan of the scripted back-end. `changes` go to the one section that has the field; a mapping is merged."""
     path = folder / "script.json"
     path.write_bytes(msgspec.json.encode(script or Script()))
     plan = {
@@ -39,18 +41,35 @@ def scripted_plan(folder: Path, script: Script | None = None, **changes: object)
             "policy": "never", "max_restarts": 0, "window_s": 60.0, "backoff_s": 0.0, "heartbeat_timeout_s": 5.0,
         },
         "serving": {
-            "host": "127.0.0.1", "port": 0, "root_path": "", "apis": ["openai"], "key_hashes": {},
-            "max_body_bytes": 1 << 20, "max_header_bytes": 65536, "max_headers": 256, "max_n": 16,
-            "keep_alive_s": 5.0, "shutdown_timeout_s": 5.0, "cors_origins": [], "request_id_headers": False,
-            "enable_docs": False, "server_load_tracking": False, "force_include_usage": False,
-            "prompt_tokens_details": False, "return_tokens_as_token_ids": False, "log_level": "info",
-            "log_requests": False, "max_log_len": None, "metrics": True, "front": {},
+            "listen": {"host": "127.0.0.1", "port": 0},
+            "http": {"root_path": "", "keep_alive_s": 5.0, "request_id_headers": False},
+            "routes": {"apis": ["openai"], "metrics": True, "docs": False, "load_tracking": False},
+            "auth": {"key_hashes": {}},
+            "limits": {"max_body_bytes": 1 << 20, "max_header_bytes": 65536, "max_headers": 256, "max_n": 16},
+            "logs": {"level": "info", "log_requests": False, "max_log_len": None},
+            "store": {}, "requests": {}, "structured": {}, "parsers": {},
+            "answers": {
+                "force_include_usage": False, "prompt_tokens_details": False, "return_tokens_as_token_ids": False,
+            },
+            "shutdown_timeout_s": 5.0,
         },
         "slo": {}, "batch": {}, "bench": {}, "decisions": [], "spec_sha256": "", "engine_sha256": "",
         "serving_sha256": "",
     }  # fmt: skip
+    whole: dict[str, Any] = msgspec.to_builtins(msgspec.convert(plan, EnginePlan))
     for name, value in changes.items():
-        homes = [section for section in plan.values() if isinstance(section, dict) and name in section]
-        assert len(homes) == 1, f"no one section has {name}"
-        homes[0][name] = value
-    return msgspec.convert(plan, EnginePlan)
+        homes = list(_homes(whole, name))
+        assert len(homes) == 1, f"{len(homes)} sections have {name}"
+        (home,), given = homes, msgspec.to_builtins(value)
+        is_merged = isinstance(given, dict) and isinstance(home[name], dict)
+        home[name] = {**home[name], **given} if is_merged else given
+    return msgspec.convert(whole, EnginePlan)
+
+
+def _homes(section: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Every mapping at or below `section` that has the field."""
+    if name in section:
+        yield section
+    for below in section.values():
+        if isinstance(below, dict):
+            yield from _homes(below, name)

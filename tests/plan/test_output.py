@@ -17,6 +17,7 @@ from appliance.plan.boot import BootReport, compare_boot, read_boot_report
 from appliance.plan.prepare import CannotRunError, find_machine, prepare
 from appliance.plan.render import render_comparison, render_json, render_text
 from appliance.plan.schema import FILE_NAME, schema_text
+from appliance.plan.types import EnginePlan
 
 from .machines import MODEL, load, machine, plan, qwen, small_model, write_spec
 
@@ -30,6 +31,15 @@ def test_schema_is_fresh() -> None:
 
 def test_plans_satisfy_their_schema() -> None:
     jsonschema.validate(json.loads(render_json(plan(load(), qwen()))), json.loads(schema_text()))
+
+
+def test_a_plan_of_an_older_shape_is_refused_and_not_read_with_defaults() -> None:
+    found = json.loads(render_json(plan(load(), qwen())))
+    serving = found["serving"]
+    assert msgspec.convert(found, EnginePlan).serving.listen.port == 8000
+    flat = {name: value for record in serving.values() if isinstance(record, dict) for name, value in record.items()}
+    with pytest.raises(msgspec.ValidationError, match="serving"):
+        msgspec.convert({**found, "serving": flat}, EnginePlan)
 
 
 def test_text_is_one_screen_and_explain_adds_to_it() -> None:

@@ -227,9 +227,9 @@ def test_one_kind_of_lesser_form_has_its_own_rule() -> None:
     amx = "hardware: {kernels: {kernel_set: cpu-amx}}\n"
     found = plan(load("degradations: {kernel_set: allow, truncated_prompt: error}\n" + MODEL + amx))
     assert (found.degraded, found.warnings) == (("kernel_set",), ())
-    assert (found.serving.unknown_fields, found.serving.truncated_prompts) == ("error", "error")
+    assert (found.serving.requests.unknown_fields, found.serving.requests.truncated_prompts) == ("error", "error")
     found = plan(load("strictness: warn\ndegradations: {ignored_field: error}\n" + MODEL))
-    assert (found.serving.unknown_fields, found.serving.truncated_prompts) == ("error", "allow")
+    assert (found.serving.requests.unknown_fields, found.serving.requests.truncated_prompts) == ("error", "allow")
     with pytest.raises(SpecError, match="cpu-amx cannot run"):
         plan(load("strictness: allow\ndegradations: {kernel_set: error}\n" + MODEL + amx))
 

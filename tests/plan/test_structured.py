@@ -3,7 +3,8 @@
 import pytest
 
 from appliance.base.errors import SpecError
-from appliance.plan.types import EnginePlan, StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
+from appliance.plan.types import EnginePlan
 
 from .machines import MODEL, load, plan, qwen
 

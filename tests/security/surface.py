@@ -15,14 +15,13 @@ from appliance.server.http.routes import ROUTES, Route, error_shape
 
 APIS = ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"]
 EVERYTHING: dict[str, Any] = {
-    "apis": APIS, "enable_docs": True, "server_load_tracking": True, "tokenizer_info": True,
-    "front": {"offline_docs": True},
+    "apis": APIS, "docs": True, "offline_docs": True, "load_tracking": True, "tokenizer_info": True,
 }  # fmt: skip
-"""A plan with all routes; `everything` adds to its front."""
+"""A plan with all routes."""
 
 
-def everything(**front: Any) -> dict[str, Any]:
-    return {**EVERYTHING, "front": {**EVERYTHING["front"], **front}}
+def everything(**changes: Any) -> dict[str, Any]:
+    return {**EVERYTHING, **changes}
 
 
 Body = dict[str, Any]

@@ -19,7 +19,7 @@ FORGED = "\n12:00:00.000 error server: forged\x1b[2J"
 
 
 def test_62_no_request_forges_a_log_line(tmp_path: Path) -> None:
-    plan = {**everything(access_log=True), "log_requests": True, "request_id_headers": True, "log_level": "debug"}
+    plan = {**everything(access_log=True), "log_requests": True, "request_id_headers": True, "logs": {"level": "debug"}}
     with running(tmp_path, Script(), **plan) as server, server.http() as http:
         for path, make in with_body().items():
             body = make(FORGED)

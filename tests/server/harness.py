@@ -17,7 +17,6 @@ import openai
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from appliance.engine.scripted import Reply, Script
-from appliance.plan.types import ServingPlan
 from appliance.server.http.routes import ROUTES, Route, path_pattern
 from appliance.text.byte_alphabet import CHARACTER_OF_BYTE
 from tests.engine.plans import scripted_plan
@@ -28,7 +27,6 @@ TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}</>{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
-_DEFAULTED = [field.name for field in msgspec.structs.fields(ServingPlan) if not field.required]
 WORDS = ("he", "ll", "hell", "hello", "wo", "wor", "worl", "world")
 
 
@@ -76,17 +74,9 @@ def write_plan(folder: Path, script: Script, **changes: Any) -> Path:
         "apis": ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"],
         **changes,
     }
-    restart, order = settings.pop("restart", "never"), settings.pop("order", "fcfs")  # both are called `policy`
-    slo = settings.pop("slo", {})
-    serving = {name: settings.pop(name) for name in _DEFAULTED if name in settings}
+    settings["restart"] = {"policy": settings.pop("restart", "never")}
+    settings["scheduler"] = {"policy": settings.pop("order", "fcfs")}
     plan = scripted_plan(folder, script, **settings)
-    plan = msgspec.structs.replace(
-        plan,
-        slo=slo,
-        serving=msgspec.structs.replace(plan.serving, **serving),
-        restart=msgspec.structs.replace(plan.restart, policy=restart),
-        scheduler=msgspec.structs.replace(plan.scheduler, policy=order),
-    )
     path = folder / "plan.json"
     path.write_bytes(msgspec.json.encode(plan))
     return path

@@ -158,8 +158,8 @@ def test_wrong_requests(client: openai.OpenAI, http: httpx.Client) -> None:
 
 def test_what_is_kept_is_bounded_and_each_keys_own(tmp_path: Path) -> None:
     hashes = {"a": key_hash("first-key"), "b": key_hash("second-key")}
-    bounds = {"store_max_bytes": 2000, "store_max_files": 3}
-    with running(tmp_path, SCRIPT, key_hashes=hashes, **bounds) as server:
+    bounds = {"max_bytes": 2000, "max_files": 3}
+    with running(tmp_path, SCRIPT, key_hashes=hashes, store=bounds) as server:
         first, second = server.openai("first-key"), server.openai("second-key")
         made = upload(first, jsonl(line("a")))
         batch = start(first, made.id)
@@ -194,7 +194,7 @@ def test_cancelled(tmp_path: Path) -> None:
 
 def test_a_killed_server_goes_on_and_answers_each_line_once(tmp_path: Path) -> None:
     script = Script(step_seconds=0.01, replies=SCRIPT.replies)
-    plan = write_plan(tmp_path, script, store_dir=str(tmp_path / "kept"))
+    plan = write_plan(tmp_path, script, store={"dir": str(tmp_path / "kept")})
     first = Server(plan, tmp_path)
     first.wait_for("ready")
     with first.openai() as client:

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from jsonschema import Draft202012Validator
 
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 from appliance.server.http.errors import ApiError
 from appliance.server.requests.call_schemas import arguments_schema, calls_schema
 from appliance.server.requests.tools import ToolWish

@@ -18,7 +18,7 @@ RULES: dict[str, dict[str, Any]] = {"free": {}, "one": {"max_concurrency": 1}, "
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    plan: dict[str, Any] = {"key_hashes": {name: key_hash(name) for name in RULES}, "front": {"key_rules": RULES}}
+    plan: dict[str, Any] = {"key_hashes": {name: key_hash(name) for name in RULES}, "key_rules": RULES}
     script = Script(replies=[says("greet", "hello")], step_seconds=0.02)
     with running(tmp_path_factory.mktemp("keyed"), script, **plan) as server:
         yield server

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from appliance.engine.scripted import Reply, Script
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 from tests.server.harness import Server, encode, running
 from tests.server.test_tools import ANSWERS, ARGUMENTS, TEMPLATE, ending
 from tests.server.test_tools import TOOLS as CHAT_TOOLS

@@ -37,7 +37,7 @@ def test_tls_with_client_certificates_that_are_renewed(tmp_path: Path) -> None:
         "certfile": str(certfile), "keyfile": str(keyfile), "ca_certs": str(client_ca),
         "client_certificates": "required", "refresh": True,
     }  # fmt: skip
-    with running(tmp_path, SCRIPT, front={"tls": tls}) as server:
+    with running(tmp_path, SCRIPT, tls=tls) as server:
         assert server.url.startswith("https://127.0.0.1:")
         assert ask_ready(server.url).is_ready
         with server.http(verify=trusting(ca, *client)) as http:
@@ -60,7 +60,7 @@ def test_tls_with_client_certificates_that_are_renewed(tmp_path: Path) -> None:
 
 def test_tls_files_are_checked_at_the_start(tmp_path: Path) -> None:
     tls = {"certfile": str(tmp_path / "no.pem"), "keyfile": str(tmp_path / "no.key")}
-    with running(tmp_path, Script(), wait=False, front={"tls": tls}) as server:
+    with running(tmp_path, Script(), wait=False, tls=tls) as server:
         server.process.wait(20)
         assert "endpoints.tls" in [event for event in server.events() if event["event"] == "failed"][-1]["reason"]
 
@@ -68,7 +68,7 @@ def test_tls_files_are_checked_at_the_start(tmp_path: Path) -> None:
 def test_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "api.sock"
     for _ in range(2):  # the second server takes over what the first, which is killed, leaves behind
-        with running(tmp_path, SCRIPT, front={"uds": str(path)}) as server:
+        with running(tmp_path, SCRIPT, uds=str(path)) as server:
             assert server.url == f"unix:{path}"
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert ask_ready(server.url).is_ready
@@ -77,7 +77,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
                 answer = http.post("/v1/chat/completions", json=GREET)
                 assert answer.json()["choices"][0]["message"]["content"] == "hello"
         (tmp_path / "status.jsonl").unlink()
-    with running(tmp_path, SCRIPT, front={"uds": str(path)}) as server:
+    with running(tmp_path, SCRIPT, uds=str(path)) as server:
         server.terminate()
         assert server.process.wait(20) == 0
         assert not path.exists()
@@ -94,7 +94,7 @@ def test_a_unix_socket_that_is_taken(tmp_path: Path, taken: str) -> None:
         else:
             other.bind(str(path))
             other.listen()
-        with running(tmp_path, Script(), wait=False, front={"uds": str(path)}) as server:
+        with running(tmp_path, Script(), wait=False, uds=str(path)) as server:
             server.process.wait(20)
             assert "cannot listen" in server.log.read_text()
         assert path.exists()
@@ -111,8 +111,8 @@ def test_a_root_path(tmp_path: Path) -> None:
 
 
 def test_cors(tmp_path: Path) -> None:
-    front = {"cors_methods": ["POST"], "cors_headers": ["authorization"], "cors_credentials": True}
-    with running(tmp_path, SCRIPT, cors_origins=["https://app.example"], front=front) as server, server.http() as http:
+    cors = {"methods": ["POST"], "headers": ["authorization"], "credentials": True, "origins": ["https://app.example"]}
+    with running(tmp_path, SCRIPT, cors=cors) as server, server.http() as http:
         asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
         allowed = http.options("/v1/models", headers=asked)
         assert allowed.status_code == 200
@@ -125,7 +125,7 @@ def test_cors(tmp_path: Path) -> None:
 
 def test_middleware_runs_behind_the_gate(tmp_path: Path) -> None:
     names = ["tests.server.middleware.Stamp", "tests.server.middleware:refuse_teapots"]
-    plan: dict[str, Any] = {"front": {"middleware": names}, "key_hashes": {"a": key_hash("secret")}}
+    plan: dict[str, Any] = {"middleware": names, "key_hashes": {"a": key_hash("secret")}}
     with running(tmp_path, SCRIPT, **plan) as server, server.http() as http:
         key = {"x-api-key": "secret"}
         answer = http.post("/v1/chat/completions", json=GREET, headers=key)
@@ -157,7 +157,7 @@ def test_a_fault_of_ours_is_logged_once(failing: Server, where: str) -> None:
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    plan: dict[str, Any] = {"front": {"middleware": ["tests.server.middleware.Failing"]}}
+    plan: dict[str, Any] = {"middleware": ["tests.server.middleware.Failing"]}
     with running(tmp_path_factory.mktemp("failing"), SCRIPT, **plan) as server:
         yield server
 
@@ -166,7 +166,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     "name", ["no_such_module.Thing", "tests.server.middleware.Nothing", "tests.server.middleware.NOT_MIDDLEWARE"]
 )
 def test_middleware_that_is_none_ends_the_start(tmp_path: Path, name: str) -> None:
-    with running(tmp_path, Script(), wait=False, front={"middleware": [name]}) as server:
+    with running(tmp_path, Script(), wait=False, middleware=[name]) as server:
         server.process.wait(20)
         assert name in [event for event in server.events() if event["event"] == "failed"][-1]["reason"]
         assert "Traceback" not in server.log.read_text()
@@ -176,7 +176,7 @@ def test_logs_hold_no_secrets(tmp_path: Path) -> None:
     """Neither keys nor whole prompts, and nothing from a client begins a line."""
     secret, prompt = "sk-very-secret", "confidential " * 20
     plan: dict[str, Any] = {
-        "key_hashes": {"alice": key_hash(secret)}, "front": {"access_log": True}, "log_requests": True,
+        "key_hashes": {"alice": key_hash(secret)}, "access_log": True, "log_requests": True,
         "max_log_len": 20, "request_id_headers": True,
     }  # fmt: skip
     with running(tmp_path, Script(replies=[continues(prompt, "ok")]), **plan) as server:
@@ -202,7 +202,7 @@ def test_logs_hold_no_secrets(tmp_path: Path) -> None:
 
 
 def test_answers_are_logged_where_planned(tmp_path: Path) -> None:
-    plan: dict[str, Any] = {"log_requests": True, "max_log_len": 8, "front": {"log_outputs": True}}
+    plan: dict[str, Any] = {"log_requests": True, "max_log_len": 8, "log_outputs": True}
     with running(tmp_path, Script(replies=[says("greet", "hello\nworld")]), **plan) as server, server.http() as http:
         http.post("/v1/chat/completions", json={**GREET, "n": 2, "request_id": "mine"})
         wait_until(lambda: server.log.read_text().count("answer id=mine") == 2, "both are written")
@@ -222,15 +222,15 @@ def test_a_logging_configuration_of_ones_own(tmp_path: Path) -> None:
     }
     path = tmp_path / "logging.json"
     path.write_text(json.dumps(config))
-    front = {"log_config_file": str(path), "access_log": True}
-    with running(tmp_path, Script(), front=front) as server:
+    logs = {"config_file": str(path), "access_log": True}
+    with running(tmp_path, Script(), logs=logs) as server:
         with server.http() as http:
             http.get("/v1/models")
         wait_until(lambda: "appliance.access|answered" in lines.read_text(), "the line is there")
         assert "appliance.service|engine state" in lines.read_text()
         assert server.log.read_text() == ""
     path.write_text(json.dumps({**config, "handlers": {"file": {"class": "no.such.Handler"}}}))
-    with running(tmp_path, Script(), wait=False, front=front) as server:
+    with running(tmp_path, Script(), wait=False, logs=logs) as server:
         assert server.process.wait(20) == 1
         reason = [event for event in server.events() if event["event"] == "failed"][-1]["reason"]
         assert "log_config_file" in reason

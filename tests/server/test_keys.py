@@ -11,7 +11,7 @@ from appliance.base.hashing import key_hash
 from appliance.engine.messages import SamplingParams
 from appliance.engine.scripted import Script
 from appliance.plan.key_file import KeyEntry, write_key_file
-from appliance.plan.types import KeyPlan
+from appliance.plan.serving_types import KeyPlan
 from appliance.server.http.callers import CALLER, Bucket, Caller, CallerPolicy
 from appliance.server.http.errors import ApiError
 from appliance.service.errors import RequestFailedError
@@ -27,9 +27,9 @@ def keyed(server: Server, key: str) -> httpx.Client:
     return server.http(headers={"authorization": f"Bearer {key}"})
 
 
-def plan_of(rules: dict[str, dict[str, Any]], **front: Any) -> dict[str, Any]:
+def plan_of(rules: dict[str, dict[str, Any]], **auth: Any) -> dict[str, Any]:
     """Keys named as their secrets."""
-    return {"key_hashes": {name: key_hash(name) for name in rules}, "front": {"key_rules": rules, **front}}
+    return {"key_hashes": {name: key_hash(name) for name in rules}, "key_rules": rules, **auth}
 
 
 def test_models_of_a_key(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_keys_of_a_file_come_and_go(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     first = KeyEntry(name="first", hash=key_hash("first"), requests_per_minute=1)
     write_key_file(file, [first])
-    with running(tmp_path, Script(step_seconds=0.01), front={"keys_file": str(file)}) as server:
+    with running(tmp_path, Script(step_seconds=0.01), keys_file=str(file)) as server:
         with keyed(server, "second") as http, keyed(server, "first") as old:
             assert http.get("/v1/models").status_code == 401
             with old.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True}) as stream:
@@ -149,7 +149,7 @@ def test_keys_of_a_file_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_bad_file_of_keys_ends_the_start(tmp_path: Path) -> None:
-    with running(tmp_path, Script(), wait=False, front={"keys_file": str(tmp_path / "nothing.json")}) as server:
+    with running(tmp_path, Script(), wait=False, keys_file=str(tmp_path / "nothing.json")) as server:
         server.process.wait(20)
         assert server.process.returncode == 1
         assert "nothing.json" in [event for event in server.events() if event["event"] == "failed"][-1]["reason"]

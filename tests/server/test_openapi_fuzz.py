@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 import appliance.server
 from appliance.base.hashing import key_hash
 from appliance.engine.scripted import Script
-from appliance.plan.types import KeyPlan
+from appliance.plan.serving_types import KeyPlan
 from appliance.server.http.openapi import document
 from appliance.server.http.routes import ROUTES
 from tests.security.surface import everything

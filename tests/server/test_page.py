@@ -24,7 +24,7 @@ HOSTILE = "<img src=x onerror=document.title='owned'>"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     replies = [says("What is a plan?", ANSWER), says("hostile", HOSTILE)]
     script = Script(replies=replies, step_seconds=0.002)
-    with running(tmp_path_factory.mktemp("site"), script, enable_docs=True, front={"offline_docs": True}) as server:
+    with running(tmp_path_factory.mktemp("site"), script, docs=True, offline_docs=True) as server:
         yield server
 
 
@@ -60,7 +60,7 @@ def test_no_script_or_style_is_inline() -> None:
 
 
 def test_switched_off(tmp_path: Path) -> None:
-    with running(tmp_path, Script(), front={"page": False}) as server, server.http() as http:
+    with running(tmp_path, Script(), page=False) as server, server.http() as http:
         assert {http.get(path).status_code for path in ("/", "/page.js", "/page.css", "/plan", "/docs")} == {404}
 
 
@@ -181,7 +181,7 @@ def test_every_control_has_a_name(site: Server) -> None:
 
 
 def test_a_key_is_asked_for(tmp_path: Path) -> None:
-    plan: dict[str, Any] = {"key_hashes": {"a": key_hash("secret")}, "enable_docs": True}
+    plan: dict[str, Any] = {"key_hashes": {"a": key_hash("secret")}, "docs": True}
     with running(tmp_path, Script(replies=[says("greet", "hello")]), **plan) as server:
         with httpx.Client(base_url=server.url) as http:
             assert http.get("/").status_code == 200

@@ -140,7 +140,7 @@ def test_docs_are_off(http: httpx.Client) -> None:
 
 def test_keys_guard_every_route_but_health(tmp_path: Path) -> None:
     hashes = {"a": key_hash("first-key"), "b": key_hash("second-key")}
-    plan = {"key_hashes": hashes, "request_id_headers": True, "cors_origins": ["https://app.example"], "metrics": True}
+    plan = {"key_hashes": hashes, "request_id_headers": True, "origins": ["https://app.example"], "metrics": True}
     with running(tmp_path, Script(replies=[says("greet", "hello")]), **plan) as server, server.http() as http:
         for route in ROUTES:
             path = example_path(route)
@@ -194,7 +194,7 @@ def _check_headers(http: httpx.Client) -> None:
 
 def test_options_of_the_plan(tmp_path: Path) -> None:
     plan = {
-        "root_path": "/llm", "enable_docs": True, "force_include_usage": True, "prompt_tokens_details": True,
+        "root_path": "/llm", "docs": True, "force_include_usage": True, "prompt_tokens_details": True,
         "return_tokens_as_token_ids": True, "metrics": False, "chat_template": None,
         "default_sampling": {"temperature": 0.2, "max_tokens": 3},
     }  # fmt: skip

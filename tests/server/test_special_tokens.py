@@ -10,7 +10,7 @@ import pytest
 from tokenizers import AddedToken
 
 from appliance.engine.scripted import Reply, Script
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 from tests.server.harness import BOS, TEMPLATE, Server, byte_tokenizer, chat_prompt, encode, write_plan
 
 ROOT = Path(__file__).resolve().parents[2]

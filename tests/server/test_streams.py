@@ -106,7 +106,7 @@ def test_both_ways_say_the_same(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         script = Script(replies=[says("greet", "hello caf\u00e9 world")], step_seconds=0.02)
-        with running(folder, script, front={"middleware": list(middleware), "access_log": True}) as server:
+        with running(folder, script, middleware=list(middleware), access_log=True) as server:
             body = {"messages": [{"role": "user", "content": "greet"}], "stream": True, "request_id": "r" * 32}
             with connect(server) as connection:
                 data = request("POST", "/v1/chat/completions", json.dumps(body).encode(), "connection: close")

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 from appliance.catalog.parsers import TOOL_PARSERS
 from appliance.engine.grammar.guidance import GuidanceBackend
 from appliance.engine.messages import Constraint, Vocabulary
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 from appliance.server.http.errors import ApiError
 from appliance.server.requests.tool_grammar import call_starts, calls_or_answer
 from appliance.server.requests.tools import ToolWish

@@ -10,7 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from appliance.engine.scripted import Reply, Script
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 from tests.server.harness import Server, encode, running
 
 TEMPLATE = (

@@ -8,7 +8,7 @@ import anthropic
 import pytest
 
 from appliance.engine.scripted import Reply, Script
-from appliance.plan.types import ParsersPlan
+from appliance.plan.serving_types import ParsersPlan
 from tests.server.harness import Server, encode, running
 
 TEMPLATE = (

@@ -8,7 +8,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -17,11 +16,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from appliance.base.errors import ApplianceError
 from appliance.engine.messages import RequestTimes, SamplingParams
 from appliance.engine.scripted import Script
-from appliance.plan.types import ServingPlan, TracesPlan
+from appliance.plan.serving_types import TracesPlan
 from appliance.server.http.tracing import tracer_for
 from appliance.service.policy import OpenPolicy
 from appliance.service.requests import TextRequest
-from tests.engine.plans import scripted_plan
 from tests.server.harness import Server, chat_prompt, encode, running, says, wait_until
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -184,27 +182,25 @@ def without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
 
-def test_without_the_extra_it_is_refused_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     without_opentelemetry(monkeypatch)
-    serving: ServingPlan = scripted_plan(tmp_path).serving
-    assert tracer_for(serving, "scripted") is None
+    assert tracer_for(None, "scripted") is None
     traces = TracesPlan(endpoint="http://a/v1/traces", sampling_ratio=1.0, service_name="a")
     with pytest.raises(ApplianceError, match=r"pip install 'appliance\[otel\]'"):
-        tracer_for(msgspec.structs.replace(serving, traces=traces), "scripted")
+        tracer_for(traces, "scripted")
 
 
 def request() -> TextRequest:
     return TextRequest(request_id="a", prompt_token_ids=[1, 2], sampling=SamplingParams())
 
 
-def test_other_settings_are_live_and_what_is_open_is_still_sent(tmp_path: Path) -> None:
-    serving = scripted_plan(tmp_path).serving
+def test_other_settings_are_live_and_what_is_open_is_still_sent() -> None:
     with collecting() as first, collecting() as second:
-        old = tracer_for(msgspec.structs.replace(serving, traces=first.traces()), "scripted")
+        old = tracer_for(first.traces(), "scripted")
         assert old is not None
         _, meter = old.traced(OpenPolicy()).admit([request()])
-        assert tracer_for(msgspec.structs.replace(serving, traces=first.traces()), "scripted", old) is old
-        new = tracer_for(msgspec.structs.replace(serving, traces=second.traces()), "scripted", old)
+        assert tracer_for(first.traces(), "scripted", old) is old
+        new = tracer_for(second.traces(), "scripted", old)
         assert new is not None
         assert new is not old
         old.retire()

@@ -22,8 +22,8 @@ POST = b"POST /tokenize HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     replies = [says("greet", "hello world"), says("long", LONG)]
-    front = {**BOUNDS, "allowed_hosts": ["127.0.0.1", "localhost", "*.good.example"]}
-    plan: dict[str, Any] = {"keep_alive_s": 1.0, "max_model_len": 4096, "num_blocks": 1024, "front": front}
+    plan: dict[str, Any] = {**BOUNDS, "allowed_hosts": ["127.0.0.1", "localhost", "*.good.example"]}
+    plan |= {"keep_alive_s": 1.0, "max_model_len": 4096, "num_blocks": 1024}
     script = Script(replies=replies, step_seconds=0.001)
     with running(tmp_path_factory.mktemp("strict"), script, server_load_tracking=True, **plan) as server:
         yield server
@@ -253,7 +253,7 @@ def test_connections_are_bounded(strict: Server) -> None:
 
 def test_an_answer_reaches_who_still_sends(tmp_path: Path) -> None:
     """A refusal before the body has ended is not destroyed by closing; the rest of the body is not kept."""
-    with running(tmp_path, Script(), key_hashes={"a": key_hash("secret")}, front=BOUNDS) as server:
+    with running(tmp_path, Script(), key_hashes={"a": key_hash("secret")}, **BOUNDS) as server:
         body = b"x" * (4 << 20)
         for head in (b"content-length: %d\r\n\r\n" % len(body), b"transfer-encoding: chunked\r\n\r\n400000\r\n"):
             with connect(server) as connection:

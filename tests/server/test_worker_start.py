@@ -20,7 +20,7 @@ SLOW_S = 0.5
 
 async def test_nobody_is_answered_before_it_knows_how_the_engine_is(tmp_path: Path) -> None:
     """Connections wait in the socket while one server replaces another: the first worker must not refuse them."""
-    plan = write_plan(tmp_path, Script(), front={"api_servers": 1})
+    plan = write_plan(tmp_path, Script(), api_servers=1)
     page = SharedPage.make(tmp_path / "page", 1)
     listener = socket.create_server(("127.0.0.1", 0))
     caller = socket.create_connection(listener.getsockname())

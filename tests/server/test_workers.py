@@ -23,7 +23,8 @@ SCRIPT = Script(replies=[says("greet", "hello world"), says("long", LONG)], step
 KEYS = {"limited": {"requests_per_minute": 10}, "narrow": {"max_concurrency": 2}, "free": {}}
 PLAN: dict[str, Any] = {
     "key_hashes": {name: key_hash(name) for name in KEYS},
-    "front": {"api_servers": NUM_WORKERS, "key_rules": KEYS},
+    "api_servers": NUM_WORKERS,
+    "key_rules": KEYS,
     "server_load_tracking": True,
     "max_num_seqs": 16,
 }
@@ -246,7 +247,7 @@ def _is_ready(server: Server) -> bool:
 
 
 def test_a_worker_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
-    plan = {**PLAN, "front": {**PLAN["front"], "middleware": ["no_such_module.Thing"]}}
+    plan = {**PLAN, "middleware": ["no_such_module.Thing"]}
     with running(tmp_path, SCRIPT, wait=False, **plan) as server:
         assert server.process.wait(30) == 1
         failed = [event for event in server.events() if event["event"] == "failed"]
@@ -270,7 +271,7 @@ def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
 
 def test_a_unix_socket_is_shared(tmp_path: Path) -> None:
     uds = str(tmp_path / "api.sock")
-    plan = {**PLAN, "front": {**PLAN["front"], "uds": uds}}
+    plan = {**PLAN, "uds": uds}
     with running(tmp_path, SCRIPT, **plan) as server:
         with httpx.Client(transport=httpx.HTTPTransport(uds=uds), base_url="http://localhost", timeout=20.0) as http:
             deep = http.get("/readyz", params={"deep": "1"}).json()

@@ -21,7 +21,8 @@ from appliance.engine.messages import (
     SequenceOutput,
 )
 from appliance.engine.scripted import Script
-from appliance.plan.types import EnginePlan, StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
+from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.in_process import InProcessEngine

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.deploy.audit.exposure import has_keys, reach_of
+from appliance.deploy.audit.exposure import reach_of
 from appliance.deploy.audit.finding import AuditFinding, Gravity
 from appliance.plan.prepare import Prepared
-from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.plan.serving_types import ServingPlan
+from appliance.plan.types import EnginePlan
 
 LARGE_BODY_BYTES: Final = 64 << 20
 MANY_SEQUENCES: Final = 128
@@ -30,42 +31,42 @@ class AuditSubject:
 
     @property
     def is_public(self) -> bool:
-        return reach_of(self.serving) == "network"
+        return reach_of(self.serving.listen) == "network"
 
 
 Rule = Callable[[AuditSubject], Iterator[AuditFinding]]
 
 
 def open_network(subject: AuditSubject) -> Iterator[AuditFinding]:
-    if subject.is_public and not has_keys(subject.serving):
-        message = f"anyone who reaches {subject.serving.host}:{subject.serving.port} may use the model"
+    if subject.is_public and not subject.serving.auth.has_keys:
+        message = f"anyone who reaches {subject.serving.listen.host}:{subject.serving.listen.port} may use the model"
         hint = "add endpoints.auth.keys; `appliance keys new` makes one"
         yield AuditFinding("audit/open-network", Gravity.HIGH, "endpoints.auth.keys", message, hint)
 
 
 def plain_text(subject: AuditSubject) -> Iterator[AuditFinding]:
-    if subject.is_public and subject.serving.front.tls is None:
+    if subject.is_public and subject.serving.listen.tls is None:
         message = "prompts, answers and keys cross the network unencrypted"
         hint = "set endpoints.tls, or bind to loopback behind a proxy that ends TLS"
         yield AuditFinding("audit/plain-text", Gravity.MEDIUM, "endpoints.tls", message, hint)
 
 
 def any_host(subject: AuditSubject) -> Iterator[AuditFinding]:
-    if not subject.serving.front.allowed_hosts:
+    if not subject.serving.http.allowed_hosts:
         message = "any Host header is taken, so a web page can point its own name here"
         hint = "list the names that clients use"
         yield AuditFinding("audit/any-host", Gravity.LOW, "endpoints.http.allowed_hosts", message, hint)
 
 
 def any_origin(subject: AuditSubject) -> Iterator[AuditFinding]:
-    if "*" in subject.serving.cors_origins:
-        gravity = Gravity.MEDIUM if has_keys(subject.serving) else Gravity.HIGH
+    if "*" in subject.serving.http.cors.origins:
+        gravity = Gravity.MEDIUM if subject.serving.auth.has_keys else Gravity.HIGH
         message = "every web page may call from its visitors' browsers"
         yield AuditFinding("audit/any-origin", gravity, "endpoints.cors.allowed_origins", message, "list the origins")
 
 
 def templates_of_requests(subject: AuditSubject) -> Iterator[AuditFinding]:
-    if subject.serving.trust_request_chat_template:
+    if subject.serving.requests.trust_request_chat_template:
         message = "clients may send Jinja templates, which run in this process, if in a sandbox"
         hint = "set model.trust_request_chat_template: false"
         path = "model.trust_request_chat_template"
@@ -99,8 +100,8 @@ def unpinned_bytes(subject: AuditSubject) -> Iterator[AuditFinding]:
 
 
 def rules_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
-    for name in subject.serving.key_hashes:
-        rules = subject.serving.front.key_rules.get(name)
+    for name in subject.serving.auth.key_hashes:
+        rules = subject.serving.auth.key_rules.get(name)
         if rules is None or (rules.requests_per_minute, rules.tokens_per_minute, rules.max_concurrency) == (None,) * 3:
             message = f"the key {name} may use everything at any rate"
             hint = "give it requests_per_minute, tokens_per_minute or max_concurrency"
@@ -108,7 +109,7 @@ def rules_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
 
 
 def file_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
-    name = subject.serving.front.keys_file
+    name = subject.serving.auth.keys_file
     if name is None:
         return
     try:
@@ -121,41 +122,41 @@ def file_of_keys(subject: AuditSubject) -> Iterator[AuditFinding]:
 
 
 def shared_cache(subject: AuditSubject) -> Iterator[AuditFinding]:
-    serving = subject.serving
-    shares = subject.plan.cache.prefix_caching and not serving.front.isolate_caches
-    if shares and (len(serving.key_hashes) > 1 or serving.front.keys_file is not None):
-        tells = "its usage" if serving.prompt_tokens_details else "the time it takes"
+    auth = subject.serving.auth
+    shares = subject.plan.cache.prefix_caching and not auth.isolate_caches
+    if shares and (len(auth.key_hashes) > 1 or auth.keys_file is not None):
+        tells = "its usage" if subject.serving.answers.prompt_tokens_details else "the time it takes"
         message = f"from an answer, by {tells}, one key can learn whether another asked the same"
         hint = "set endpoints.auth.isolate_caches: true"
         yield AuditFinding("audit/shared-cache", Gravity.LOW, "endpoints.auth.isolate_caches", message, hint)
 
 
 def wide_limits(subject: AuditSubject) -> Iterator[AuditFinding]:
-    serving, front = subject.serving, subject.serving.front
+    limits = subject.serving.limits
     wide = {
-        "endpoints.limits.max_body_bytes": serving.max_body_bytes > LARGE_BODY_BYTES,
-        "endpoints.limits.max_n": serving.max_n > MANY_SEQUENCES,
-        "endpoints.limits.header_timeout": front.header_timeout_s > LONG_WAIT_S,
-        "endpoints.limits.body_timeout": front.body_timeout_s > LONG_WAIT_S,
-        "endpoints.limits.write_timeout": front.write_timeout_s > LONG_WAIT_S,
+        "endpoints.limits.max_body_bytes": limits.max_body_bytes > LARGE_BODY_BYTES,
+        "endpoints.limits.max_n": limits.max_n > MANY_SEQUENCES,
+        "endpoints.limits.header_timeout": limits.header_timeout_s > LONG_WAIT_S,
+        "endpoints.limits.body_timeout": limits.body_timeout_s > LONG_WAIT_S,
+        "endpoints.limits.write_timeout": limits.write_timeout_s > LONG_WAIT_S,
     }
     for path in (path for path, is_wide in wide.items() if is_wide):
         yield AuditFinding("audit/wide-limit", Gravity.LOW, path, "one client can hold much of the server", "lower it")
 
 
 def text_in_logs(subject: AuditSubject) -> Iterator[AuditFinding]:
-    serving = subject.serving
-    if serving.log_requests and serving.max_log_len is None:
+    logs = subject.serving.logs
+    if logs.log_requests and logs.max_log_len is None:
         path = "observability.logs.enable_log_requests"
         yield AuditFinding("audit/logged-text", Gravity.MEDIUM, path, "whole prompts are logged", "set max_log_len")
 
 
 def for_developers(subject: AuditSubject) -> Iterator[AuditFinding]:
-    serving = subject.serving
+    routes = subject.serving.routes
     switches = {
-        "endpoints.apis": "debug" in serving.apis,
-        "endpoints.http.enable_docs": serving.enable_docs,
-        "endpoints.http.enable_tokenizer_info_endpoint": serving.tokenizer_info,
+        "endpoints.apis": "debug" in routes.apis,
+        "endpoints.http.enable_docs": routes.docs,
+        "endpoints.http.enable_tokenizer_info_endpoint": routes.tokenizer_info,
     }
     for path in (path for path, is_on in switches.items() if is_on and subject.is_public):
         message = "a route for developers is open to the network"

@@ -79,8 +79,8 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
         spec_text=loaded.text,
         overrides=tuple(overrides),
         variables=referenced_variables(loaded.text),
-        host=plan.serving.host,
-        port=plan.serving.port,
+        host=plan.serving.listen.host,
+        port=plan.serving.listen.port,
         model_path=address.path.resolve() if isinstance(address, PathAddress) else None,
         num_cores=plan.kernels.num_threads,
         memory_bytes=_memory_limit(plan),
@@ -95,13 +95,13 @@ def workload_of(prepared: Prepared, overrides: Sequence[str], options: RenderOpt
 def refuse_what_no_container_has(prepared: Prepared) -> None:
     """Raises RenderError when the deployment needs an address or a file that a container would not have."""
     plan, loaded = prepared.plan, prepared.loaded
-    if plan.serving.front.uds is not None:
+    if plan.serving.listen.uds is not None:
         raise RenderError(
             "a Unix socket does not leave its container", hint="give endpoints.http.host and port instead"
         )
-    if plan.serving.host in LOOPBACK:
+    if plan.serving.listen.host in LOOPBACK:
         raise RenderError(
-            f"endpoints.http.host is {plan.serving.host}, which nothing outside the container reaches",
+            f"endpoints.http.host is {plan.serving.listen.host}, which nothing outside the container reaches",
             hint="add --set endpoints.http.host=0.0.0.0; such an address asks for endpoints.auth.keys",
         )
     files = [path for path in _FILE_FIELDS if loaded.is_set(path)]

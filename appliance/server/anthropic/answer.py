@@ -30,7 +30,7 @@ class MessageAnswer:
         if fields.context_management is not None:
             self._edits = {"context_management": {"applied_edits": applied_edits}}
         self._diagnostics = _diagnostics(fields)
-        self.tally = Tally(len(turn.request.prompt_token_ids), state.plan.serving.prompt_tokens_details)
+        self.tally = Tally(len(turn.request.prompt_token_ids), state.plan.serving.answers.prompt_tokens_details)
         self._id = f"msg_{turn.request.request_id}"
         self._model = state.model_name
         self._reader = turn.readers()[0]

@@ -27,9 +27,9 @@ from appliance.service.errors import RequestFailedError
 
 def make_app(state: ServerState) -> ASGIApp:
     """Routes of the table behind the gate, and CORS outside of it where origins are planned."""
-    serving = state.plan.serving
-    served = [route for route in ROUTES if route.is_served(serving)]
-    if serving.enable_docs or serving.front.offline_docs:
+    http, routes = state.plan.serving.http, state.plan.serving.routes
+    served = [route for route in ROUTES if route.is_served(routes)]
+    if routes.docs or routes.offline_docs:
         state.document = document(served, has_keys=not state.keys.is_open)
     api = FastAPI(redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)  # our own need no internet
     for route in served:
@@ -41,15 +41,14 @@ def make_app(state: ServerState) -> ASGIApp:
         api.add_api_route(route.path, endpoint, methods=methods, name=name, response_model=None)
     api.add_exception_handler(HTTPException, _missed(Misses(served)))
     api.add_exception_handler(Exception, _internal_error)
-    front = serving.front
-    app: ASGIApp = Gate(wrapped(api, front.middleware), state)
-    if serving.cors_origins:
+    app: ASGIApp = Gate(wrapped(api, http.middleware), state)
+    if http.cors.origins:
         app = CORSMiddleware(
             app,
-            allow_origins=list(serving.cors_origins),
-            allow_methods=list(front.cors_methods),
-            allow_headers=list(front.cors_headers),
-            allow_credentials=front.cors_credentials,
+            allow_origins=list(http.cors.origins),
+            allow_methods=list(http.cors.methods),
+            allow_headers=list(http.cors.headers),
+            allow_credentials=http.cors.credentials,
             expose_headers=["x-request-id", "x-ignored-fields", degraded.HEADER, "retry-after"],
         )
     return app

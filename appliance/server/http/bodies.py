@@ -88,16 +88,16 @@ def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
 async def read_fields(state: ServerState, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
     """The body as the decoder's struct. What an unknown field does is the plan's: see `_without_unknown`."""
     serving = state.plan.serving
-    body = await read_body(request, serving.max_body_bytes)
+    body = await read_body(request, serving.limits.max_body_bytes)
     try:
         return decode_body(body, decoder)
     except ApiError as error:
-        if error.code != UNKNOWN_FIELD or serving.unknown_fields == "error":
+        if error.code != UNKNOWN_FIELD or serving.requests.unknown_fields == "error":
             raise
     fields, ignored = _without_unknown(body, decoder)
     request.scope[IGNORED_FIELDS] = ignored
     degraded.note("ignored_field", is_logged=False)
-    if serving.unknown_fields == "warn":
+    if serving.requests.unknown_fields == "warn":
         _log.warning("unknown fields of a request are left out", extra=log_fields(names=ignored, path=request.url.path))
     return fields
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
-from appliance.plan.types import TlsPlan
+from appliance.plan.serving_types import TlsPlan
 
 _log = logger("server")
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -26,10 +26,11 @@ class Gate:
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
         self._app = app
         self._state = state
-        self._hosts = HostRule(state.plan.serving.front.allowed_hosts)
-        self._logs_access = state.plan.serving.front.access_log
-        self._has_middleware = bool(state.plan.serving.front.middleware)
-        self._echoes_request_id = state.plan.serving.request_id_headers
+        serving = state.plan.serving
+        self._hosts = HostRule(serving.http.allowed_hosts)
+        self._logs_access = serving.logs.access_log
+        self._has_middleware = bool(serving.http.middleware)
+        self._echoes_request_id = serving.http.request_id_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

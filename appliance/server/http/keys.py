@@ -11,7 +11,7 @@ from appliance.base.errors import ApplianceError
 from appliance.base.hashing import key_hash
 from appliance.base.log import fields, logger
 from appliance.plan.key_file import KeyEntry, read_key_file
-from appliance.plan.types import KeyPlan, ServingPlan
+from appliance.plan.serving_types import AuthPlan, KeyPlan
 from appliance.server.http.callers import Account, Caller
 from appliance.service.metrics import ServiceMetrics
 
@@ -25,7 +25,7 @@ class KeyRing:
 
     def __init__(
         self,
-        serving: ServingPlan,
+        auth: AuthPlan,
         metrics: ServiceMetrics,
         accounts: Callable[[str], Account | None] = lambda name: None,
     ) -> None:
@@ -36,15 +36,14 @@ class KeyRing:
         self._metrics = metrics
         self._accounts = accounts
         self._callers: dict[str, tuple[KeyEntry, Caller]] = {}
-        self.use(serving)
+        self.use(auth)
 
-    def use(self, serving: ServingPlan) -> None:
+    def use(self, auth: AuthPlan) -> None:
         """From now on the keys of this plan. Raises what the constructor raises; then the keys before hold."""
         planned = [
-            _entry(name, stored, serving.front.key_rules.get(name, KeyPlan()))
-            for name, stored in serving.key_hashes.items()
+            _entry(name, stored, auth.key_rules.get(name, KeyPlan())) for name, stored in auth.key_hashes.items()
         ]
-        file = Path(serving.front.keys_file) if serving.front.keys_file else None
+        file = Path(auth.keys_file) if auth.keys_file else None
         signature: _Signature | None = _signature(file) if file is not None else None
         entries = _read(planned, file)
         self._planned, self._file, self._signature = planned, file, signature

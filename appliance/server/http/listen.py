@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import ListenPlan
 
 _BACKLOG = 2048
 _SEND_BUFFER_BYTES = 256 * 1024  # of each connection in the kernel, else it grows to megabytes for who does not read
@@ -23,24 +23,24 @@ class AddressError(ApplianceError):
         self.number = number
 
 
-def bind(serving: ServingPlan) -> socket.socket:
+def bind(listen: ListenPlan) -> socket.socket:
     """Raises AddressError."""
-    uds = serving.front.uds
-    where = uds if uds is not None else f"{serving.host}:{serving.port}"
+    uds = listen.uds
+    where = uds if uds is not None else f"{listen.host}:{listen.port}"
     try:
-        listener = _bind_unix(Path(uds)) if uds is not None else _bind_tcp(serving.host, serving.port)
+        listener = _bind_unix(Path(uds)) if uds is not None else _bind_tcp(listen.host, listen.port)
     except OSError as error:
-        raise _refused(where, serving, error) from error
+        raise _refused(where, listen, error) from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     return listener
 
 
-def _refused(where: str, serving: ServingPlan, error: OSError) -> AddressError:
+def _refused(where: str, listen: ListenPlan, error: OSError) -> AddressError:
     """Builds the error from the system's words: socket.create_server adds the address to them once more."""
     number = 0 if isinstance(error, socket.gaierror) else error.errno or 0
-    is_own = serving.front.uds is not None or not number  # then the words are more exact than the number
+    is_own = listen.uds is not None or not number  # then the words are more exact than the number
     reason = (error.strerror or str(error)) if is_own else os.strerror(number)
-    field = "uds" if serving.front.uds is not None else "host" if number in _OF_HOST else "port"
+    field = "uds" if listen.uds is not None else "host" if number in _OF_HOST else "port"
     hint = f"choose another endpoints.http.{field}"
     if number == errno.EACCES and field == "port":
         hint = "ports below 1024 need a privilege (CAP_NET_BIND_SERVICE); " + hint
@@ -54,20 +54,19 @@ def adopt(descriptor: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket, serving: ServingPlan) -> str:
+def url_of(listener: socket.socket, listen: ListenPlan) -> str:
     """unix:/path for a Unix socket."""
-    if serving.front.uds is not None:
-        return f"unix:{serving.front.uds}"
+    if listen.uds is not None:
+        return f"unix:{listen.uds}"
     host, port = listener.getsockname()[:2]
-    scheme = "https" if serving.front.tls is not None else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{listen.scheme}://[{host}]:{port}" if ":" in host else f"{listen.scheme}://{host}:{port}"
 
 
-def release(listener: socket.socket, serving: ServingPlan, *, is_shared: bool = False) -> None:
+def release(listener: socket.socket, listen: ListenPlan, *, is_shared: bool = False) -> None:
     """Closes the listener; a Unix socket leaves no file behind, unless another server listens on it."""
     listener.close()
-    if serving.front.uds is not None and not is_shared:
-        Path(serving.front.uds).unlink(missing_ok=True)
+    if listen.uds is not None and not is_shared:
+        Path(listen.uds).unlink(missing_ok=True)
 
 
 def _bind_tcp(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from appliance.base.log import fields, logger
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import LimitsPlan
 from appliance.server.http.chunks import EXTENSION, ChunkWriter
 from appliance.server.http.errors import ApiError
 
@@ -37,14 +37,14 @@ class Bounds:
     connections: int = 4096
 
     @classmethod
-    def of(cls, serving: ServingPlan) -> "Bounds":
+    def of(cls, limits: LimitsPlan) -> "Bounds":
         return cls(
-            serving.max_header_bytes,
-            serving.max_headers,
-            serving.front.header_timeout_s,
-            serving.front.body_timeout_s,
-            serving.front.write_timeout_s,
-            serving.front.max_connections,
+            limits.max_header_bytes,
+            limits.max_headers,
+            limits.header_timeout_s,
+            limits.body_timeout_s,
+            limits.write_timeout_s,
+            limits.max_connections,
         )
 
 

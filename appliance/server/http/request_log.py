@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from appliance.base.log import fields, logger
 from appliance.engine.messages import RequestTimes
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import LogsPlan, ServingPlan
 from appliance.server.http.callers import CallerPolicy
 from appliance.server.http.tracing import Tracer
 from appliance.service.client import EngineClient
@@ -21,9 +21,9 @@ def request_policy(
 ) -> RequestPolicy:
     """The rules of the callers' keys; where they are planned, the log, traces, and the refusal of what would wait too
     long."""
-    rules: RequestPolicy = CallerPolicy(isolates_caches=serving.front.isolate_caches)
-    if serving.log_requests:
-        rules = RequestLog(rules, serving, tokenizer)
+    rules: RequestPolicy = CallerPolicy(isolates_caches=serving.auth.isolate_caches)
+    if serving.logs.log_requests:
+        rules = RequestLog(rules, serving.logs, tokenizer)
     if tracer is not None:
         rules = tracer.traced(rules)
     return rules if serving.shed_above_s is None else SheddingPolicy(rules, client, serving.shed_above_s)
@@ -32,10 +32,10 @@ def request_policy(
 class RequestLog:
     """Another policy, with a line for each request that it admits and, if planned, for each answer."""
 
-    def __init__(self, rules: RequestPolicy, serving: ServingPlan, tokenizer: Tokenizer) -> None:
+    def __init__(self, rules: RequestPolicy, logs: LogsPlan, tokenizer: Tokenizer) -> None:
         self._rules = rules
-        self._most = serving.max_log_len
-        self._logs_outputs = serving.front.log_outputs
+        self._most = logs.max_log_len
+        self._logs_outputs = logs.log_outputs
         self._tokenizer = tokenizer
 
     def admit(self, requests: Sequence[TextRequest]) -> tuple[Sequence[TextRequest], Meter]:

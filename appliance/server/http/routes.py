@@ -8,7 +8,7 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.plan.types import ServingPlan
+from appliance.plan.serving_types import RoutesPlan
 from appliance.server.admin import debug, health, pages
 from appliance.server.anthropic import routes as anthropic_routes
 from appliance.server.batches import files
@@ -32,32 +32,32 @@ class Route:
     auth: AuthClass
     apply: ApplyClass
     handler: Handler
-    is_served: Callable[[ServingPlan], bool] = lambda serving: True
+    is_served: Callable[[RoutesPlan], bool] = lambda plan: True
     errors: ErrorShape = "openai"
 
 
-def _api(name: str) -> Callable[[ServingPlan], bool]:
-    return lambda serving: name in serving.apis
+def _api(name: str) -> Callable[[RoutesPlan], bool]:
+    return lambda plan: name in plan.apis
 
 
 _responses, _batches = _api("responses"), _api("batches")
 _openai, _anthropic, _debug = _api("openai"), _api("anthropic"), _api("debug")
 
 
-def _lists_models(serving: ServingPlan) -> bool:
-    return _openai(serving) or _anthropic(serving)
+def _lists_models(plan: RoutesPlan) -> bool:
+    return _openai(plan) or _anthropic(plan)
 
 
-def _page(serving: ServingPlan) -> bool:
-    return serving.front.page
+def _page(plan: RoutesPlan) -> bool:
+    return plan.page
 
 
-def _docs(serving: ServingPlan) -> bool:
-    return serving.enable_docs
+def _docs(plan: RoutesPlan) -> bool:
+    return plan.docs
 
 
-def _saved_docs(serving: ServingPlan) -> bool:
-    return serving.front.offline_docs
+def _saved_docs(plan: RoutesPlan) -> bool:
+    return plan.offline_docs
 
 
 ROUTES: tuple[Route, ...] = (
@@ -99,10 +99,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("/tokenize", ("POST",), "key", "live", token_routes.tokenize),
     Route("/detokenize", ("POST",), "key", "live", token_routes.detokenize),
-    Route("/tokenizer_info", ("GET",), "key", "live", info.tokenizer_info, lambda serving: serving.tokenizer_info),
+    Route("/tokenizer_info", ("GET",), "key", "live", info.tokenizer_info, lambda plan: plan.tokenizer_info),
     Route("/version", ("GET",), "key", "live", health.version),
     Route("/load", ("GET",), "key", "live", health.load),
-    Route("/metrics", ("GET",), "key", "live", health.metrics, lambda serving: serving.metrics),
+    Route("/metrics", ("GET",), "key", "live", health.metrics, lambda plan: plan.metrics),
     Route("/debug/profile/start", ("POST",), "key", "live", debug.start_profile, _debug),
     Route("/debug/profile/stop", ("POST",), "key", "live", debug.stop_profile, _debug),
     Route("/plan", ("GET",), "key", "live", pages.plan, _page),
@@ -110,7 +110,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/docs/offline", ("GET",), "key", "live", pages.saved_docs, _saved_docs),
     Route("/", ("GET",), "public", "live", pages.page, _page),
     Route("/page.js", ("GET",), "public", "live", pages.page_script, _page),
-    Route("/page.css", ("GET",), "public", "live", pages.page_style, lambda serving: _page(serving) or _docs(serving)),
+    Route("/page.css", ("GET",), "public", "live", pages.page_style, lambda plan: _page(plan) or _docs(plan)),
     Route("/docs", ("GET",), "public", "live", pages.docs, _docs),
     Route("/docs.js", ("GET",), "public", "live", pages.docs_script, _docs),
     Route("/livez", ("GET",), "public", "live", health.live),

@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from appliance import __version__
 from appliance.engine.messages import RequestTimes
-from appliance.plan.types import TracesPlan
+from appliance.plan.serving_types import TracesPlan
 from appliance.server.http.callers import owner
 from appliance.server.http.tracing import ARRIVAL, Arrival
 from appliance.service.policy import Meter, RequestPolicy

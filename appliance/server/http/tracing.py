@@ -9,7 +9,7 @@ from typing import Protocol
 from starlette.datastructures import Headers
 
 from appliance.base.errors import ApplianceError
-from appliance.plan.types import ServingPlan, TracesPlan
+from appliance.plan.serving_types import TracesPlan
 from appliance.service.policy import RequestPolicy
 
 _PARENT_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context
@@ -47,12 +47,11 @@ def note_arrival(route: str, headers: Headers) -> None:
     ARRIVAL.set(Arrival(route, {name: headers[name] for name in _PARENT_HEADERS if name in headers}))
 
 
-def tracer_for(serving: ServingPlan, model_name: str, former: Tracer | None = None) -> Tracer | None:
+def tracer_for(settings: TracesPlan | None, model_name: str, former: Tracer | None = None) -> Tracer | None:
     """None where the plan has no traces; `former` again where it has the same ones.
 
     Raises ApplianceError where OpenTelemetry is not installed.
     """
-    settings = serving.traces
     if settings is None:
         return None
     if former is not None and (former.settings, former.model_name) == (settings, model_name):

@@ -38,18 +38,18 @@ class ChatAnswer:
 
     def __init__(self, state: ServerState, turn: ChatTurn) -> None:
         serving, fields, request = state.plan.serving, turn.fields, turn.request
-        self.tally = Tally(len(request.prompt_token_ids), serving.prompt_tokens_details)
+        self.tally = Tally(len(request.prompt_token_ids), serving.answers.prompt_tokens_details)
         self._head = Head.new("chatcmpl", request.request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
-            state.tokenizer, as_ids=serving.return_tokens_as_token_ids if as_ids is None else as_ids
+            state.tokenizer, as_ids=serving.answers.return_tokens_as_token_ids if as_ids is None else as_ids
         )
         self._num_top = request.sampling.logprobs
         self._n = request.sampling.n
         self._readers = turn.readers()
-        self._role = serving.response_role if fields.add_generation_prompt else fields.messages[-1].role
+        self._role = serving.answers.response_role if fields.add_generation_prompt else fields.messages[-1].role
         self._prefix = _echoed(fields)
-        rule = UsageRule.of(fields, forced=serving.force_include_usage)
+        rule = UsageRule.of(fields, forced=serving.answers.force_include_usage)
         start = self._head.event_start("chat.completion.chunk")
         self._writer = EventWriter(start, b',"delta":{"content":', b"}", rule, self.tally)
         has_reasoning = turn.reading.shows_reasoning

@@ -97,15 +97,15 @@ class CompletionAnswer:
         self, state: ServerState, fields: CompletionFields, prompts: list[Prompt], requests: list[TextRequest]
     ) -> None:
         serving = state.plan.serving
-        self.tally = Tally(sum(len(token_ids) for _, token_ids in prompts), serving.prompt_tokens_details)
+        self.tally = Tally(sum(len(token_ids) for _, token_ids in prompts), serving.answers.prompt_tokens_details)
         self._head = Head.new("cmpl", requests[0].request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
-            state.tokenizer, as_ids=serving.return_tokens_as_token_ids if as_ids is None else as_ids
+            state.tokenizer, as_ids=serving.answers.return_tokens_as_token_ids if as_ids is None else as_ids
         )
         self._fields = fields
         self._is_scoring = _is_scoring(fields)
-        rule = UsageRule.of(fields, forced=serving.force_include_usage)
+        rule = UsageRule.of(fields, forced=serving.answers.force_include_usage)
         start = self._head.event_start("text_completion")
         self._writer = EventWriter(start, b',"text":', b"", rule, self.tally)
         n = requests[0].sampling.n

@@ -25,7 +25,7 @@ _DECODER = json_decoder(_Kind)
 
 async def invocations(state: ServerState, request: Request) -> Response:
     """Chat for `messages`, completions for `prompt`."""
-    body = await read_body(request, state.plan.serving.max_body_bytes)
+    body = await read_body(request, state.plan.serving.limits.max_body_bytes)
     kind = decode_body(body, _DECODER)
     if (kind.messages is None) == (kind.prompt is None):
         raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")

@@ -41,7 +41,7 @@ def request_id_of(request: Request, state: ServerState, fields: GenerationFields
 
 def new_request_id(request: Request, state: ServerState, given: str | None) -> str:
     """`given`: what the body says. Raises ApiError 400."""
-    if given is None and state.plan.serving.request_id_headers:
+    if given is None and state.plan.serving.http.request_id_headers:
         given = request.headers.get("x-request-id")
     if given is not None and not (0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()):
         allowed = f"1 to {_MAX_REQUEST_ID} printable ASCII characters"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.engine.messages import Constraint
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 from appliance.server.http.errors import invalid
 from appliance.server.output.message import MessageReader, ShownParts
 from appliance.server.requests.history import SHORT_ID

@@ -54,7 +54,7 @@ class Search:
         """Raises ApiError 400 for what does not go together."""
         n = 1 if fields.n is None else fields.n
         width = n if fields.best_of is None else fields.best_of
-        most = state.plan.serving.max_n
+        most = state.plan.serving.limits.max_n
         if fields.best_of is not None and not n <= width <= most:
             message = f"best_of is {width}; it must be between n ({n}) and {most}"
             raise invalid("best_of", message, "invalid_value")

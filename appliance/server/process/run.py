@@ -54,10 +54,10 @@ def run_server(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
         plan = msgspec.json.decode(plan_path.read_bytes(), type=EnginePlan)
-        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
         route_uvicorn_logs()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            store = Store(plan.serving, store_folder)
+            store = Store(plan.serving.store, store_folder)
             server = _Server(plan, plan_path, status, engine_command, store, engine)
             runner.run(server.run(listener, is_gated=is_gated))
     except (ApplianceError, OSError, msgspec.DecodeError) as error:
@@ -97,10 +97,10 @@ class _Server:
         self._engine_is_ready = False
 
     async def run(self, inherited: int | None, *, is_gated: bool) -> None:
-        serving = self._plan.serving
-        certificates = Certificates(serving.front.tls) if serving.front.tls is not None else None
-        listener = adopt(inherited) if inherited is not None else bind(serving)
-        self._url = url_of(listener, serving)
+        listen = self._plan.serving.listen
+        certificates = Certificates(listen.tls) if listen.tls is not None else None
+        listener = adopt(inherited) if inherited is not None else bind(listen)
+        self._url = url_of(listener, listen)
         self._status.write("listening", url=self._url)
         metrics = ServiceMetrics(self._plan.model.served_names[0])
         client = EngineClient(AdmissionLimits.of(self._plan.scheduler), metrics)
@@ -127,7 +127,7 @@ class _Server:
                 await self._serve(state, supervisor, listener, certificates)
             finally:
                 is_shared = self._running is not None and self._running.is_shared
-                release(listener, serving, is_shared=is_shared)
+                release(listener, listen, is_shared=is_shared)
                 await supervisor.stop()
                 self._store.close()
 

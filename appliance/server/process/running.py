@@ -14,7 +14,8 @@ from starlette.types import ASGIApp
 
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure
-from appliance.plan.types import EnginePlan, ServingPlan
+from appliance.plan.serving_types import ServingPlan
+from appliance.plan.types import EnginePlan
 from appliance.server.http.app import make_app
 from appliance.server.http.certificates import Certificates, load_certificates
 from appliance.server.http.protocol import Bounds, bounded_protocol
@@ -68,13 +69,13 @@ class RunningServer:
         old = self.state
         if plan.engine_sha256 != old.plan.engine_sha256:
             raise ApplianceError("the plan is for another engine, which needs a new server")
-        tls = plan.serving.front.tls
+        tls = plan.serving.listen.tls
         loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
         policy = old.client.policy
         try:
             new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store, old.tracer)
             app = make_app(new)
-            old.keys.use(plan.serving)
+            old.keys.use(plan.serving.auth)
         except BaseException:
             old.client.policy = policy  # make_state has set another
             raise
@@ -86,7 +87,7 @@ class RunningServer:
         old.client.use_limits(AdmissionLimits.of(plan.scheduler))
         if self._certificates is not None and loaded is not None:
             self._certificates.use(loaded)
-        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
         new.metrics.describe(plan)
         self._app.use(app)
         if old.tracer is not None and new.tracer is not old.tracer:
@@ -157,21 +158,21 @@ def route_uvicorn_logs() -> None:
 def uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=bounded_protocol(Bounds.of(serving)),
+        http=bounded_protocol(Bounds.of(serving.limits)),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        root_path=serving.root_path,
-        timeout_keep_alive=max(1, round(serving.keep_alive_s)),
+        root_path=serving.http.root_path,
+        timeout_keep_alive=max(1, round(serving.http.keep_alive_s)),
         timeout_graceful_shutdown=2,
     )
 
 
 def _bound(config: uvicorn.Config, serving: ServingPlan) -> None:
     """For connections from now on: uvicorn asks its config at each."""
-    config.http_protocol_class = bounded_protocol(Bounds.of(serving))
-    config.root_path = serving.root_path
-    config.timeout_keep_alive = max(1, round(serving.keep_alive_s))
+    config.http_protocol_class = bounded_protocol(Bounds.of(serving.limits))
+    config.root_path = serving.http.root_path
+    config.timeout_keep_alive = max(1, round(serving.http.keep_alive_s))

@@ -37,7 +37,7 @@ class PromptMaker:
         self.output = load_output_format(parsers.tools, parsers.reasoning)
         self._tokenizer = tokenizer
         self._context = plan.model.max_model_len
-        self._truncation = plan.serving.truncated_prompts
+        self._truncation = plan.serving.requests.truncated_prompts
         self._content_format = plan.model.chat_template_content_format
         named, special = tokenizer.identity.chat_templates, tokenizer.identity.special_tokens
         source = named.get(plan.model.chat_template or "", plan.model.chat_template)
@@ -46,10 +46,10 @@ class PromptMaker:
         with_tools = named.get("tool_use") if source == named.get("default") else None
         self._tool_template = ChatTemplate(with_tools, special) if with_tools else None
         self._tool_styles: dict[ChatTemplate, ToolStyle] = {}
-        self._trusts_templates = plan.serving.trust_request_chat_template
+        self._trusts_templates = plan.serving.requests.trust_request_chat_template
         self._infill = infill_format(tokenizer)
         self._control = ControlTokens(tokenizer)
-        self._are_spellings_control = plan.serving.parse_message_tokens
+        self._are_spellings_control = plan.serving.requests.parse_message_tokens
 
     async def completion(self, fields: CompletionFields) -> list[Prompt]:
         """One entry a prompt. Raises ApiError 400."""

@@ -37,7 +37,9 @@ class SamplingRules:
         self._model = plan.model
         self._is_priority = plan.scheduler.policy == "priority"
         self._tokenizer = tokenizer
-        self._limits = SamplingLimits(plan.serving.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern)
+        self._limits = SamplingLimits(
+            plan.serving.limits.max_n, plan.model.max_logprobs, plan.model.logits_processor_pattern
+        )
         self._most_tokens: int | None = plan.model.default_sampling.get("max_tokens")
 
     def params(

@@ -10,7 +10,7 @@ from appliance.engine.grammar.interface import GrammarError
 from appliance.engine.grammar.schema import checked_schema
 from appliance.engine.grammar.tags import Tag, TagRules
 from appliance.engine.messages import Constraint
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 from appliance.server.http.errors import ApiError, invalid, not_in_this_version
 from appliance.server.requests.fields import GenerationFields
 from appliance.server.requests.structured_fields import ResponseFormat, Schema, StructuralTag, StructuredOutputs

@@ -9,7 +9,7 @@ import msgspec
 from appliance.engine.grammar.calls import Call, CallList, CallsOrAnswer, Parameter
 from appliance.engine.grammar.parts import standalone
 from appliance.engine.messages import Constraint
-from appliance.plan.types import StructuredPlan
+from appliance.plan.serving_types import StructuredPlan
 from appliance.server.http.errors import invalid
 from appliance.server.requests.call_schemas import arguments_schema
 from appliance.server.requests.structured import MAX_SOURCE, JsonStyle, ready_schema

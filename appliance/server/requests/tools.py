@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from appliance.engine.messages import Constraint
-from appliance.plan.types import ParsersPlan, StructuredPlan
+from appliance.plan.serving_types import ParsersPlan, StructuredPlan
 from appliance.server.http.bodies import wrong_value
 from appliance.server.http.errors import invalid
 from appliance.server.requests.call_schemas import arguments_schema, calls_schema

@@ -22,12 +22,14 @@ class ResponseAnswer:
 
     def __init__(self, state: ServerState, turn: ChatTurn, told: dict[str, Any], keep: Keep) -> None:
         request = turn.request
-        self.tally = Tally(len(request.prompt_token_ids), state.plan.serving.prompt_tokens_details)
+        self.tally = Tally(len(request.prompt_token_ids), state.plan.serving.answers.prompt_tokens_details)
         self._told = told
         self._keep = keep
         self._reader = turn.readers()[0]
         self._num_top = request.sampling.logprobs
-        self._formatter = LogprobFormatter(state.tokenizer, as_ids=state.plan.serving.return_tokens_as_token_ids)
+        self._formatter = LogprobFormatter(
+            state.tokenizer, as_ids=state.plan.serving.answers.return_tokens_as_token_ids
+        )
         self._suffix = request.request_id
         self._items: list[OpenItem] = []
         self._is_open = False  # the last item

@@ -80,11 +80,11 @@ class GenerateAnswer:
     """Choices of token ids, whole or as events."""
 
     def __init__(self, state: ServerState, fields: CompletionFields, request: TextRequest) -> None:
-        self.tally = Tally(len(request.prompt_token_ids), state.plan.serving.prompt_tokens_details)
+        self.tally = Tally(len(request.prompt_token_ids), state.plan.serving.answers.prompt_tokens_details)
         self._request_id = request.request_id
         self._formatter = LogprobFormatter(state.tokenizer, as_ids=True)
         self._num_top = request.sampling.logprobs
-        self._rule = UsageRule.of(fields, forced=state.plan.serving.force_include_usage)
+        self._rule = UsageRule.of(fields, forced=state.plan.serving.answers.force_include_usage)
         self._choices: list[dict[str, Any]] = [
             {"index": index, "token_ids": [], "logprobs": None, "finish_reason": None, "stop_reason": None}
             for index in range(request.sampling.n)

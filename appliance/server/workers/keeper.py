@@ -63,10 +63,10 @@ def run_keeper(
     *,
     is_gated: bool = False,
 ) -> int:
-    """As run.run_server, with `plan.serving.front.api_servers` processes."""
+    """As run.run_server, with `plan.serving.api_servers` processes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
-        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
         with ExitStack() as stack:
             folder = store_folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="appliance-store-")))
             sockets = stack.enter_context(sockets_beside(engine))
@@ -112,7 +112,7 @@ class Keeper:
             plan, paths, self._client, metrics=self._metrics, listener=self._on_event, command=engine_command,
             first=engine,
         )  # fmt: skip
-        count = plan.serving.front.api_servers
+        count = plan.serving.api_servers
         self._page = SharedPage.make(paths.sockets / "page", count)
         self._members = [Member(index, self._home, self._heard, self._gone) for index in range(count)]
         self._departed: Counts = {}  # counts of processes that have ended
@@ -120,11 +120,11 @@ class Keeper:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, inherited: int | None, *, is_gated: bool) -> None:
-        serving = self._plan.serving
-        if serving.front.tls is not None:
-            load_certificates(serving.front.tls)  # what is wrong with them is said once, here
-        self._listener = adopt(inherited) if inherited is not None else bind(serving)
-        self._url = url_of(self._listener, serving)
+        listen = self._plan.serving.listen
+        if listen.tls is not None:
+            load_certificates(listen.tls)  # what is wrong with them is said once, here
+        self._listener = adopt(inherited) if inherited is not None else bind(listen)
+        self._url = url_of(self._listener, listen)
         self._status.write("listening", url=self._url)
         self._metrics.describe(self._plan)
         self._supervisor.start()
@@ -138,7 +138,7 @@ class Keeper:
             for member in self._members:
                 member.end()
                 member.kill()
-            release(self._listener, serving, is_shared=self._is_shared)
+            release(self._listener, listen, is_shared=self._is_shared)
             await self._supervisor.stop()
             self._page.close()
 
@@ -166,7 +166,7 @@ class Keeper:
         self._plan = plan
         self._supervisor.use_plan(plan)
         self._metrics.describe(plan)
-        configure(plan.serving.log_level, config_file=plan.serving.front.log_config_file)
+        configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)
 
     async def _pass_gate(self) -> None:
         gate, health = self._plan.serving.gate, self._supervisor.health

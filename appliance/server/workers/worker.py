@@ -129,12 +129,12 @@ class _Worker:
         self._crowd = Crowd(channel)
         self._is_told = asyncio.Event()  # how the engine is; connections that wait for us must not hear that it starts
         self._plan = msgspec.json.decode(place.plan.read_bytes(), type=EnginePlan)
-        configure(self._plan.serving.log_level, config_file=self._plan.serving.front.log_config_file)
+        configure(self._plan.serving.logs.level, config_file=self._plan.serving.logs.config_file)
         route_uvicorn_logs()
 
     async def run(self) -> None:
         plan, place = self._plan, self._place
-        tls = plan.serving.front.tls
+        tls = plan.serving.listen.tls
         certificates = Certificates(tls) if tls is not None else None
         metrics = ServiceMetrics(plan.model.served_names[0], has_engine=False)
         client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics)
@@ -144,7 +144,7 @@ class _Worker:
         engine = EngineSide(client)
         text = await asyncio.to_thread(load_text_side, plan, cache_dir())
         client.use_text(text)
-        store = Store(plan.serving, place.store)
+        store = Store(plan.serving.store, place.store)
         try:
             state = make_state(plan, client, metrics, engine.health, text.tokenizer, store, accounts=page.account)
             state.crowd = self._crowd

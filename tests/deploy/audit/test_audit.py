@@ -117,7 +117,7 @@ def test_the_verb_answers_two_when_the_policy_forbids(tmp_path: Path, capsys: py
     assert told["findings"][0]["fails"] is True
 
 
-@pytest.mark.parametrize("changes", [{}, {"key_hashes": {"team": HASH}}, {"enable_docs": False, "apis": ["openai"]}])
+@pytest.mark.parametrize("changes", [{}, {"key_hashes": {"team": HASH}}, {"docs": False, "apis": ["openai"]}])
 def test_the_account_of_routes_is_what_a_scan_finds(changes: dict[str, Any], tmp_path: Path) -> None:
     plan = msgspec.json.decode(write_plan(tmp_path, Script(), **changes).read_bytes(), type=EnginePlan)
     told = {(route.path, method): route.callers for route in exposed_routes(plan.serving) for method in route.methods}
@@ -157,7 +157,7 @@ def _seen(answer: httpx.Response) -> str:
 )
 def test_the_reach_is_that_of_the_address(host: str, reach: str, tmp_path: Path) -> None:
     plan = msgspec.json.decode(write_plan(tmp_path, Script()).read_bytes(), type=EnginePlan)
-    assert reach_of(msgspec.structs.replace(plan.serving, host=host)) == reach
+    assert reach_of(msgspec.structs.replace(plan.serving.listen, host=host)) == reach
 
 
 def test_every_rule_is_in_the_table() -> None:
