@@ -51,7 +51,7 @@ def plan_routes(inputs: PlanInputs) -> RoutesPlan:
         offline_docs=http.enable_offline_docs,
         page=http.enable_page,
         tokenizer_info=http.enable_tokenizer_info_endpoint,
-        load_tracking=http.enable_server_load_tracking,
+        server_load_tracking=http.enable_server_load_tracking,
     )
 
 

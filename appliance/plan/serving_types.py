@@ -57,7 +57,7 @@ class RoutesPlan(msgspec.Struct, frozen=True, kw_only=True):
     offline_docs: bool = False
     page: bool = True
     tokenizer_info: bool = False
-    load_tracking: bool
+    server_load_tracking: bool
 
 
 class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):

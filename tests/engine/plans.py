@@ -43,7 +43,7 @@ def scripted_plan(folder: Path, script: Script | None = None, **changes: object)
         "serving": {
             "listen": {"host": "127.0.0.1", "port": 0},
             "http": {"root_path": "", "keep_alive_s": 5.0, "request_id_headers": False},
-            "routes": {"apis": ["openai"], "metrics": True, "docs": False, "load_tracking": False},
+            "routes": {"apis": ["openai"], "metrics": True, "docs": False, "server_load_tracking": False},
             "auth": {"key_hashes": {}},
             "limits": {"max_body_bytes": 1 << 20, "max_header_bytes": 65536, "max_headers": 256, "max_n": 16},
             "logs": {"level": "info", "log_requests": False, "max_log_len": None},

@@ -15,7 +15,7 @@ from appliance.server.http.routes import ROUTES, Route, error_shape
 
 APIS = ["openai", "responses", "batches", "anthropic", "sagemaker", "inference", "demo", "debug"]
 EVERYTHING: dict[str, Any] = {
-    "apis": APIS, "docs": True, "offline_docs": True, "load_tracking": True, "tokenizer_info": True,
+    "apis": APIS, "docs": True, "offline_docs": True, "server_load_tracking": True, "tokenizer_info": True,
 }  # fmt: skip
 """A plan with all routes."""
 

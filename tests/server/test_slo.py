@@ -43,7 +43,7 @@ def test_answers_are_counted_by_the_targets_they_met(tmp_path: Path) -> None:
 
 def test_a_long_queue_sheds_and_says_when_to_come_back(tmp_path: Path) -> None:
     """One sequence at a time: while the first is answered, the prompts behind it are a queue of a known length."""
-    changes = {"max_num_seqs": 1, "load_tracking": True, "shed_above_s": 0.05}
+    changes = {"max_num_seqs": 1, "server_load_tracking": True, "shed_above_s": 0.05}
     script = Script(step_seconds=0.1)
     with running(tmp_path, script, **changes) as server, server.http() as http, ThreadPoolExecutor(1) as pool:
         with http.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=400)) as running_one:

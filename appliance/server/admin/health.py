@@ -62,7 +62,7 @@ async def healthy(state: ServerState, request: Request) -> Response:
 
 async def load(state: ServerState, request: Request) -> Response:
     """Generation requests that are open. Refused where the plan does not track them, rather than a false 0."""
-    if not state.plan.serving.routes.load_tracking:
+    if not state.plan.serving.routes.server_load_tracking:
         message = "load is not tracked; set endpoints.http.server_load_tracking"
         raise ApiError(404, message, code="not_enabled")
     return _json({"server_load": state.load if state.crowd is None else await state.crowd.load()})
