@@ -16,10 +16,9 @@ from appliance.kernels.interface import Executable
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import load_model
 from appliance.plan.overrides import with_config_overrides
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import SCRIPTED, EnginePlan
 
 PACKED_FOLDER = "packed"  # in the cache folder
-SCRIPTED = "scripted"  # for tests; no planner offers it
 
 Progress = Callable[[str, int, int], None]  # (phase, done, total)
 

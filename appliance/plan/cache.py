@@ -6,7 +6,7 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
-from appliance.plan.memory import Placement
+from appliance.plan.memory import PlannedMemory
 from appliance.plan.types import CachePlan
 
 AUTO_PREFAULT_BYTES = 256 << 20
@@ -27,26 +27,26 @@ def plan_block_size(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger)
     return kernels.default_block_size
 
 
-def plan_cache(inputs: PlanInputs, block_size: int, placement: Placement, ledger: Ledger) -> CachePlan:
+def plan_cache(inputs: PlanInputs, block_size: int, memory: PlannedMemory, ledger: Ledger) -> CachePlan:
     path = "cache.prefix_caching"
     return CachePlan(
         block_size=block_size,
-        num_blocks=placement.num_blocks,
-        prefault_blocks=_prefault_blocks(inputs, placement, ledger),
+        num_blocks=memory.num_blocks,
+        prefault_blocks=_prefault_blocks(inputs, memory, ledger),
         prefix_caching=ledger.take(path, path, inputs.spec.cache.prefix_caching),
         hash_algorithm=_hash_algorithm(inputs),
     )
 
 
-def _prefault_blocks(inputs: PlanInputs, placement: Placement, ledger: Ledger) -> int:
+def _prefault_blocks(inputs: PlanInputs, memory: PlannedMemory, ledger: Ledger) -> int:
     """Blocks that an idle engine makes resident ahead of their use."""
     wanted, path = inputs.spec.cache.prefault, "cache.prefault_blocks"
-    block_bytes = placement.memory[0].kv_bytes_per_block
+    block_bytes = memory.memory[0].kv_bytes_per_block
     if wanted != AUTO:
-        return ledger.take(path, "cache.prefault", min(placement.num_blocks, -(-int(wanted) // block_bytes)))
+        return ledger.take(path, "cache.prefault", min(memory.num_blocks, -(-int(wanted) // block_bytes)))
     if inputs.profile.device != "cpu":
         return ledger.decide(path, 0, "computed", "the cache is resident from the start")
-    blocks = min(placement.num_blocks, AUTO_PREFAULT_BYTES // block_bytes)
+    blocks = min(memory.num_blocks, AUTO_PREFAULT_BYTES // block_bytes)
     return ledger.decide(path, blocks, "computed", f"{format_size(AUTO_PREFAULT_BYTES)}, within the cache")
 
 

@@ -85,11 +85,11 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
     )
-    placement = plan_memory(inputs, needs, ledger)
+    planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, ledger),
-        max_model_len=placement.max_model_len,
+        max_model_len=planned.max_model_len,
         experts=plan_experts(program, ledger),
     )
     spec = inputs.spec
@@ -103,9 +103,9 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         model=model,
         loading=plan_loading(inputs),
         precision=precision,
-        kernels=msgspec.structs.replace(kernels, screen_logits=placement.screen_logits),
-        memory=placement.memory,
-        cache=plan_cache(inputs, needs.block_size, placement, ledger),
+        kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits),
+        memory=planned.memory,
+        cache=plan_cache(inputs, needs.block_size, planned, ledger),
         scheduler=scheduler,
         parallel=parallel,
         restart=plan_restart(inputs),

@@ -11,7 +11,7 @@ from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import SCREEN, ScreenRequest
 from appliance.plan.sizes import (
     ELEMENT_BYTES,
-    Step,
+    StepSize,
     activation_bytes,
     activation_formula,
     kv_block_bytes,
@@ -39,7 +39,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     screen: ScreenRequest | None
 
 
-class Placement(msgspec.Struct, frozen=True):
+class PlannedMemory(msgspec.Struct, frozen=True):
     memory: tuple[MemoryPlan, ...]
     num_blocks: int
     max_model_len: int
@@ -60,8 +60,8 @@ class _Device(msgspec.Struct, frozen=True):
         return self.budget - sum(item.size_bytes for item in self.items)
 
 
-def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Placement:
-    """Misfits are recorded in the ledger; the placement is then what would be planned with as little as is left."""
+def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> PlannedMemory:
+    """Misfits are recorded in the ledger; the memory is then what would be planned with as little as is left."""
     device = _device(inputs, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
@@ -86,7 +86,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Place
         )
         for index in range(ranks)
     )
-    return Placement(plans, num_blocks, length, screen_logits=any(item.name == SCREEN for item in items))
+    return PlannedMemory(plans, num_blocks, length, screen_logits=any(item.name == SCREEN for item in items))
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
@@ -158,7 +158,7 @@ def _with_screen(
 
 def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     scheduler, program, precision = needs.scheduler, needs.program, needs.precision
-    step = Step(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
+    step = StepSize(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
     element = ELEMENT_BYTES[precision.activations]
     activations = MemoryItem(
         name="activations",

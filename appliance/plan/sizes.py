@@ -15,8 +15,8 @@ from appliance.program.slots import Extent, Slot
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 
-class Step(msgspec.Struct, frozen=True):
-    """The largest step."""
+class StepSize(msgspec.Struct, frozen=True):
+    """The size of the largest step."""
 
     num_tokens: int
     num_sampled: int
@@ -54,13 +54,13 @@ def rope_tables_bytes(ropes: Iterable[RopeSpec], max_model_len: int) -> int:
     return 4 * max_model_len * sum(rope.rotary_dim for rope in ropes)
 
 
-def activation_bytes(liveness: Liveness, step: Step, element_bytes: int) -> int:
+def activation_bytes(liveness: Liveness, step: StepSize, element_bytes: int) -> int:
     """The arena of the program's slots in the largest step."""
     rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
     return liveness.arena(lambda slot: element_bytes * slot.width * rows[slot.extent]).size_bytes
 
 
-def activation_formula(liveness: Liveness, logits: Slot, step: Step, element_bytes: int) -> str:
+def activation_formula(liveness: Liveness, logits: Slot, step: StepSize, element_bytes: int) -> str:
     """What the arena is about as large as: slots of tokens and of sampled rows seldom live at the same time."""
     per_token, per_row = (liveness.peak(extent) for extent in (Extent.TOKENS, Extent.SAMPLED))
     what = "logits" if logits in per_row.slots else "last layer"

@@ -12,6 +12,7 @@ from appliance.catalog.degradations import DegradationKind
 from appliance.plan.serving_types import ServingPlan
 
 PLAN_VERSION = 1
+SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; no planner chooses them
 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]

@@ -20,7 +20,7 @@ Group = tuple[str, TensorRole]  # a stored type in a role: what a row of the pla
 Forms = Mapping[Group, WeightForm]
 
 
-class Part(NamedTuple):
+class WeightPart(NamedTuple):
     """Rows of a weight, and the tensor that they are read from. A vector has no columns."""
 
     tensor: TensorFacts
@@ -33,7 +33,7 @@ class Weight(NamedTuple):
 
     name: str
     role: TensorRole
-    parts: tuple[Part, ...]
+    parts: tuple[WeightPart, ...]
     copies: int = 1
 
     @property
@@ -60,7 +60,7 @@ def read_weights(described: Described, model: ModelFacts) -> dict[str, Weight]:
 def _weight(name: str, use: WeightUse, described: Described, stored: Mapping[str, TensorFacts]) -> Weight:
     sources = [described.spec.weights[part] for part in use.parts]
     shapes = [(stored[each.tensor], shape_of(stored[each.tensor], each)) for each in sources if each.tensor in stored]
-    parts = (Part(tensor, shape[0], shape[1] if len(shape) > 1 else None) for tensor, shape in shapes)
+    parts = (WeightPart(tensor, shape[0], shape[1] if len(shape) > 1 else None) for tensor, shape in shapes)
     return Weight(name, use.role, tuple(parts))
 
 
@@ -71,11 +71,11 @@ def _by_shape(described: Described, model: ModelFacts) -> Iterator[Weight]:
         if is_ignored(tensor.name, described.spec):
             continue
         if len(tensor.shape) < 2:
-            yield Weight(tensor.name, "other", (Part(tensor, prod(tensor.shape), None),))
+            yield Weight(tensor.name, "other", (WeightPart(tensor, prod(tensor.shape), None),))
             continue
         *outer, rows, columns = tensor.shape
         role: TensorRole = "embedding" if rows == described.spec.vocab_size else "linear"
-        yield Weight(tensor.name, role, (Part(tensor, rows, columns),), prod(outer))
+        yield Weight(tensor.name, role, (WeightPart(tensor, rows, columns),), prod(outer))
 
 
 def planned_forms(precision: PrecisionPlan) -> dict[Group, WeightForm]:

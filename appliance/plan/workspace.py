@@ -5,7 +5,7 @@ from typing import NamedTuple
 from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
-from appliance.plan.sizes import Step, padded
+from appliance.plan.sizes import StepSize, padded
 from appliance.program.operators import PagedAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent
@@ -28,7 +28,7 @@ class InputForm(NamedTuple):
     sub_group_size: int | None = None
 
 
-def workspace_bytes(program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
     """On a CPU the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
     scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears; on a
     GPU the partial results of attention split over a sequence."""
@@ -53,7 +53,7 @@ def workspace_bytes(program: PlannedProgram, step: Step, *, quantize_activations
     return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts)
 
 
-def workspace_formula(program: PlannedProgram, step: Step) -> str:
+def workspace_formula(program: PlannedProgram, step: StepSize) -> str:
     kernels = program.kernels
     if kernels.device != "cpu":
         return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
@@ -72,7 +72,7 @@ def prepared_bytes(columns: int, form: InputForm, rows: int) -> int:
     return rows * blocks * ROW_BYTES + stride * groups * (12 + 2 * sums)
 
 
-def _experts_bytes(op: Experts, program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+def _experts_bytes(op: Experts, program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
     """Returns the bytes of prepared rows, of pairs of a row and an expert, and of their results (cpu/experts.cpp)."""
     kernels = program.kernels
     rows = step.num_tokens if op.x.extent is Extent.TOKENS else step.num_sampled
@@ -90,7 +90,7 @@ def _experts_bytes(op: Experts, program: PlannedProgram, step: Step, *, quantize
     return inputs + prepared(op.down, op.width, pairs) + made + numbers + threads
 
 
-def _inputs_bytes(program: PlannedProgram, step: Step, *, quantize_activations: bool) -> int:
+def _inputs_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
     """Linears take turns in one place; what a gated activation prepares for the next Linear has another."""
     rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
     largest = {False: 0, True: 0}  # by `follows_gates`

@@ -29,7 +29,7 @@ _SHOWN_NAME = 100
 Endpoint = Callable[[Request], Awaitable[Response]]  # errors are responses
 
 
-class Crowd(Protocol):
+class ApiProcesses(Protocol):
     """All API processes of this server. Each raises ApiError 503 when they do not answer."""
 
     async def figures(self) -> bytes:
@@ -61,7 +61,7 @@ class ServerState:
     batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
     background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
     is_draining: bool = False
-    crowd: Crowd | None = None  # where this is one of several processes
+    processes: ApiProcesses | None = None  # where this is one of several processes
     cpu_at_profile_start: float = 0.0  # seconds of this process
 
     @property

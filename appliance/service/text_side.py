@@ -8,11 +8,9 @@ import msgspec
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.messages import Vocabulary
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import SCRIPTED, EnginePlan
 from appliance.text.loading import load_tokenizer
 from appliance.text.tokenizer import Tokenizer
-
-SCRIPTED = "scripted"  # the format of tests' plans, whose model is a script
 
 
 class _ScriptEnd(msgspec.Struct):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from appliance.base.hashing import sha256_hex
 from appliance.base.log import fields, logger
-from appliance.engine.grammar.interface import Backend, Grammar, GrammarError, UntriedError
+from appliance.engine.grammar.interface import Grammar, GrammarBackend, GrammarError, UntriedError
 from appliance.engine.grammar.sandbox.client import Trials, Untried
 from appliance.engine.grammar.threads import deep_stacks
 from appliance.engine.messages import Constraint, Vocabulary
@@ -45,12 +45,12 @@ class GrammarCompiler:
     """Is called from the loop's thread only; its workers try and compile. A compilation that exceeds its budget goes on
     and holds one worker; it takes about as long as its trial, which has a limit."""
 
-    def __init__(self, load: Callable[[Vocabulary], Backend], trials: Trials | None = None) -> None:
+    def __init__(self, load: Callable[[Vocabulary], GrammarBackend], trials: Trials | None = None) -> None:
         """`load` makes the back-end once a vocabulary has come; it may raise GrammarError. A constraint reaches the
         back-end only after it passed `trials`; None lets all through."""
         self._load = load
         self._trials = trials if trials is not None else Untried()
-        self._backend: Future[Backend] | None = None
+        self._backend: Future[GrammarBackend] | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._kept: OrderedDict[str, Compiled] = OrderedDict()
         self._kept_bytes = 0
@@ -151,7 +151,7 @@ def _start(trials: Trials, vocabulary: Vocabulary) -> None:
         _log.warning("the sandbox of grammars could not start", extra=fields(error=str(error)))
 
 
-def _compile(backend: "Future[Backend]", trials: Trials, constraint: Constraint) -> Compiled:
+def _compile(backend: "Future[GrammarBackend]", trials: Trials, constraint: Constraint) -> Compiled:
     size = len(constraint.source)
     try:
         made = backend.result()
@@ -165,7 +165,7 @@ def _compile(backend: "Future[Backend]", trials: Trials, constraint: Constraint)
         return Compiled(GrammarError("it cannot be compiled"), size)
 
 
-def _timed(backend: Backend, constraint: Constraint, text: str | None) -> Grammar:
+def _timed(backend: GrammarBackend, constraint: Constraint, text: str | None) -> Grammar:
     started = time.monotonic()
     try:
         return backend.compile(constraint) if text is None else backend.compile(constraint, text)

@@ -58,7 +58,7 @@ class Grammar(Protocol):
         now. A walk that reaches no end is not an error: a model may take another path."""
 
 
-class Backend(Protocol):
+class GrammarBackend(Protocol):
     def prepare(self, constraint: Constraint) -> str:
         """Returns the constraint in the library's own notation. Raises GrammarError."""
 

@@ -23,6 +23,6 @@ async def stop_profile(state: ServerState, request: Request) -> Response:
     Of several API processes none speaks for the others, so there is no such thread.
     """
     profile = msgspec.msgpack.decode(await state.client.call("stop_profile"), type=EngineProfile | None)
-    if profile is not None and state.crowd is None:
+    if profile is not None and state.processes is None:
         profile.threads["server"] = time.process_time() - state.cpu_at_profile_start
     return Response(msgspec.json.encode(profile), media_type="application/json")

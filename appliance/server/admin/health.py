@@ -63,9 +63,9 @@ async def healthy(state: ServerState, request: Request) -> Response:
 async def load(state: ServerState, request: Request) -> Response:
     """Generation requests that are open. Refused where the plan does not track them, rather than a false 0."""
     if not state.plan.serving.routes.server_load_tracking:
-        message = "load is not tracked; set endpoints.http.server_load_tracking"
+        message = "load is not tracked; set endpoints.http.enable_server_load_tracking"
         raise ApiError(404, message, code="not_enabled")
-    return _json({"server_load": state.load if state.crowd is None else await state.crowd.load()})
+    return _json({"server_load": state.load if state.processes is None else await state.processes.load()})
 
 
 async def version(state: ServerState, request: Request) -> Response:
@@ -73,7 +73,7 @@ async def version(state: ServerState, request: Request) -> Response:
 
 
 async def metrics(state: ServerState, request: Request) -> Response:
-    text = state.metrics.render() if state.crowd is None else await state.crowd.figures()
+    text = state.metrics.render() if state.processes is None else await state.processes.figures()
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.server.anthropic.fields import ContentBlock, ContextEdit, Count, InputMessage, PromptFields
+from appliance.server.anthropic.fields import ContentBlock, ContextEdit, EditAmount, InputMessage, PromptFields
 from appliance.server.anthropic.kinds import CLEAR_THINKING, CLEAR_TOOL_USES, EDITS
 from appliance.server.http.errors import invalid
 
@@ -74,11 +74,11 @@ def _check(edit: ContextEdit, where: str) -> None:
     EDITS.check(edit.type, where)
     counts = _COUNTS[edit.type]
     for name in ("trigger", "keep", "clear_at_least"):
-        count: Count | str | None = getattr(edit, name)
+        count: EditAmount | str | None = getattr(edit, name)
         if count is None or (count == "all" and "all" in counts.get(name, ())):
             continue
         kinds = counts.get(name, ())
-        if not isinstance(count, Count) or count.type not in kinds:
+        if not isinstance(count, EditAmount) or count.type not in kinds:
             allowed = f"of type {' or '.join(kinds)}" if kinds else "absent"
             raise invalid(f"{where}.{name}", f"{where}.{name} must be {allowed} in {edit.type}", "invalid_value")
         if count.type != "all" and (count.value is None or count.value < 0):
@@ -92,7 +92,7 @@ def _check(edit: ContextEdit, where: str) -> None:
 def _is_triggered(edit: ContextEdit, fields: PromptFields, num_tokens: int) -> bool:
     if edit.type == CLEAR_THINKING:
         return True
-    trigger = edit.trigger or Count(type="input_tokens", value=_TRIGGER_TOKENS)
+    trigger = edit.trigger or EditAmount(type="input_tokens", value=_TRIGGER_TOKENS)
     reached = num_tokens if trigger.type == "input_tokens" else sum(1 for _ in _uses(fields))
     return reached > (trigger.value or 0)
 
@@ -105,7 +105,7 @@ def _uses(fields: PromptFields) -> Iterator[ContentBlock]:
 
 def _clear_uses(fields: PromptFields, edit: ContextEdit) -> _Clearing:
     """Without the results of all but the last uses of tools, and without their inputs where the edit says so."""
-    num_kept = edit.keep.value or 0 if isinstance(edit.keep, Count) else _KEPT_USES
+    num_kept = edit.keep.value or 0 if isinstance(edit.keep, EditAmount) else _KEPT_USES
     uses = list(_uses(fields))
     names = {use.id: use.name for use in uses[: max(0, len(uses) - num_kept)]}
     names = {use_id: name for use_id, name in names.items() if name not in (edit.exclude_tools or ())}
@@ -126,9 +126,9 @@ def _clear_uses(fields: PromptFields, edit: ContextEdit) -> _Clearing:
 
 def _clear_thinking(fields: PromptFields, edit: ContextEdit) -> _Clearing:
     """Without the thinking of all but the last turns that have some."""
-    if edit.keep == "all" or (isinstance(edit.keep, Count) and edit.keep.type == "all"):
+    if edit.keep == "all" or (isinstance(edit.keep, EditAmount) and edit.keep.type == "all"):
         return _Clearing(0, fields.messages)
-    num_kept = edit.keep.value or 0 if isinstance(edit.keep, Count) else _KEPT_TURNS
+    num_kept = edit.keep.value or 0 if isinstance(edit.keep, EditAmount) else _KEPT_TURNS
     turns = _turns(fields.messages)
     thinking = sorted({turn for turn, message in zip(turns, fields.messages, strict=True) if _has_thinking(message)})
     old = set(thinking[: max(0, len(thinking) - num_kept)])

@@ -5,7 +5,13 @@ from typing import Any
 
 import orjson
 
-from appliance.server.anthropic.fields import ContentBlock, InputMessage, PromptFields, ToolChoice, ToolDefinition
+from appliance.server.anthropic.fields import (
+    ContentBlock,
+    InputMessage,
+    MessagesToolChoice,
+    PromptFields,
+    ToolDefinition,
+)
 from appliance.server.anthropic.kinds import BLOCKS, TOOLS
 from appliance.server.http.errors import invalid, not_in_this_version
 from appliance.server.requests.fields import ChatFields, ChatMessage
@@ -157,7 +163,7 @@ def _tool(tool: ToolDefinition, where: str) -> dict[str, Any]:
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
-def _chosen(choice: ToolChoice) -> Any:
+def _chosen(choice: MessagesToolChoice) -> Any:
     if choice.type == "tool":
         if choice.name is None:
             raise invalid("tool_choice.name", "tool_choice.name is missing", "missing_required_parameter")

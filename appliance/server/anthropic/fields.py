@@ -56,7 +56,7 @@ class ToolDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     allowed_callers: list[str] | None = None
 
 
-class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class MessagesToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -90,8 +90,8 @@ class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     task_budget: Any = None
 
 
-class Count(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """So many tokens, uses of tools or turns with thinking; all of them has no value."""
+class EditAmount(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """An amount of tokens, tool uses or turns with thinking; `value` is None for `all`."""
 
     type: Literal["input_tokens", "tool_uses", "thinking_turns", "all"]
     value: int | None = None
@@ -103,9 +103,9 @@ class ContextEdit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     kinds: ClassVar = kinds.EDITS
 
     type: str
-    trigger: Count | None = None
-    keep: Count | Literal["all"] | None = None
-    clear_at_least: Count | None = None
+    trigger: EditAmount | None = None
+    keep: EditAmount | Literal["all"] | None = None
+    clear_at_least: EditAmount | None = None
     exclude_tools: list[str] | None = None
     clear_tool_inputs: bool | list[str] | None = None
 
@@ -127,7 +127,7 @@ class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     messages: list[InputMessage]
     system: str | list[ContentBlock] | None = None
     tools: list[ToolDefinition] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: MessagesToolChoice | None = None
     thinking: Thinking | None = None
     cache_control: Any = None
     output_config: OutputConfig | None = None

@@ -81,7 +81,7 @@ class RunningServer:
             raise
         new.keys, new.created, new.background = old.keys, old.created, old.background
         new.batch_wanted, new.deep = old.batch_wanted, old.deep
-        new.is_draining, new.crowd = old.is_draining, old.crowd
+        new.is_draining, new.processes = old.is_draining, old.processes
         self._states = [*(state for state in self._states if state.load), new]
         self._supervisor.use_plan(plan)
         old.client.use_limits(AdmissionLimits.of(plan.scheduler))

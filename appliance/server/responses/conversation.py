@@ -17,8 +17,8 @@ from appliance.server.responses.fields import (
     InputItem,
     InputPart,
     ResponsesFields,
+    ResponsesToolChoice,
     TextFormat,
-    ToolChoice,
 )
 
 
@@ -138,7 +138,7 @@ def _tool(tool: FunctionTool, where: str) -> dict[str, Any]:
     return {"type": "function", "function": {name: value for name, value in function.items() if value is not None}}
 
 
-def _chosen(choice: ToolChoice) -> dict[str, Any]:
+def _chosen(choice: ResponsesToolChoice) -> dict[str, Any]:
     kinds.CHOICES.check(choice.type, "tool_choice")
     if choice.type == "function":
         return {"type": "function", "function": {"name": choice.name}}

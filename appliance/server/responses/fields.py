@@ -72,7 +72,7 @@ class AllowedTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One function by name, or some of them with a mode."""
 
     kinds: ClassVar = kinds.CHOICES
@@ -106,7 +106,7 @@ class ReasoningFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     mode: str | None = None
 
 
-class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ResponsesStreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
@@ -121,7 +121,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     top_logprobs: int | None = None
     text: TextFields | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningFields | None = None
     include: list[str] | None = None
@@ -129,7 +129,7 @@ class ResponsesFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
 
     # As in chat completions.
     top_k: int | None = None

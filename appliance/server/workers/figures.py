@@ -33,7 +33,7 @@ def add(total: Counts, samples: Iterable[Sample]) -> None:
             total[key] = min(before, sample.value) if sample.name.endswith(_SINCE) else before + sample.value
 
 
-class Totals(Collector):
+class SummedCollector(Collector):
     """The keeper's own figures, with the workers' added."""
 
     def __init__(self, own: Collector, workers: Counts) -> None:
@@ -51,7 +51,7 @@ class Totals(Collector):
 def render(own: Collector, workers: Counts) -> bytes:
     """The Prometheus text format."""
     registry = CollectorRegistry()
-    registry.register(Totals(own, workers))
+    registry.register(SummedCollector(own, workers))
     return generate_latest(registry)
 
 

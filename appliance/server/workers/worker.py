@@ -90,8 +90,8 @@ async def _run(place: Place) -> int:
     return 0
 
 
-class Crowd:
-    """The figures of all workers, by way of the keeper. See state.Crowd."""
+class KeeperFigures:
+    """Asks the keeper for the figures of all workers. See state.ApiProcesses."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         self._channel = channel
@@ -126,7 +126,7 @@ class _Worker:
     def __init__(self, place: Place, channel: WorkerChannel) -> None:
         self._place = place
         self._channel = channel
-        self._crowd = Crowd(channel)
+        self._figures = KeeperFigures(channel)
         self._is_told = asyncio.Event()  # how the engine is; connections that wait for us must not hear that it starts
         self._plan = msgspec.json.decode(place.plan.read_bytes(), type=EnginePlan)
         configure(self._plan.serving.logs.level, config_file=self._plan.serving.logs.config_file)
@@ -147,7 +147,7 @@ class _Worker:
         store = Store(plan.serving.store, place.store)
         try:
             state = make_state(plan, client, metrics, engine.health, text.tokenizer, store, accounts=page.account)
-            state.crowd = self._crowd
+            state.processes = self._figures
             await self._serve(state, engine, certificates)
         finally:
             engine.close()
@@ -204,7 +204,7 @@ class _Worker:
                 samples = samples_of(running.state.metrics.collector)
                 self._channel.send(Counted(message.id, samples, running.load))
             case Totals():
-                self._crowd.answered(message)
+                self._figures.answered(message)
             case UsePlan():
                 self._channel.send(Done(message.id, _refusal(running, message.path)))
             case Terminate():

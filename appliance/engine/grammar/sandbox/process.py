@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.engine.grammar.backends import backend_loader
-from appliance.engine.grammar.interface import Backend, GrammarError
+from appliance.engine.grammar.interface import GrammarBackend, GrammarError
 from appliance.engine.grammar.sandbox.schemas import check_schemas
 from appliance.engine.grammar.sandbox.wire import Start, TrialLimits, Verdict, receive, send
 from appliance.engine.messages import Constraint
@@ -51,7 +51,7 @@ class _Sandbox:
     def __init__(self, control: socket.socket, start: Start) -> None:
         self._control = control
         self._limits = start.limits
-        self._backend: Backend | GrammarError
+        self._backend: GrammarBackend | GrammarError
         try:
             self._backend = backend_loader(start.backend, start.vocab_size)(start.vocabulary)
         except GrammarError as error:
@@ -125,7 +125,7 @@ def _answer(connection: socket.socket, verdict: Verdict) -> None:
         connection.close()
 
 
-def _child(answer: socket.socket, backend: Backend, limits: TrialLimits) -> None:
+def _child(answer: socket.socket, backend: GrammarBackend, limits: TrialLimits) -> None:
     """Runs one trial in the forked child, and exits."""
     code = 1
     try:
@@ -142,7 +142,7 @@ def _child(answer: socket.socket, backend: Backend, limits: TrialLimits) -> None
         os._exit(code)
 
 
-def tried(backend: Backend, constraint: Constraint) -> Verdict:
+def tried(backend: GrammarBackend, constraint: Constraint) -> Verdict:
     """Checks, compiles and rehearses the constraint in this process."""
     before = _anonymous_bytes()
     try:
