@@ -26,7 +26,7 @@ from appliance.plan.types import EnginePlan
 from appliance.service.client import AdmissionLimits, EngineClient
 from appliance.service.errors import RequestFailedError
 from appliance.service.in_process import InProcessEngine
-from appliance.service.intake import OPEN
+from appliance.service.intake import OPEN, STARTING
 from appliance.service.metrics import ServiceMetrics
 from appliance.service.requests import TextOptions, TextRequest
 from appliance.service.streams import OutputStream
@@ -35,6 +35,7 @@ from appliance.service.text_side import load_text_side
 from tests.server.harness import continues, encode, write_plan
 
 SCRIPT = Script(replies=[continues("Say: ", "hello world"), continues("Stop: ", "one STOP two three four five")])
+WIDE = AdmissionLimits(max_num_seqs=8, max_waiting=None)
 
 
 def plan_in(folder: Path, script: Script = SCRIPT) -> EnginePlan:
@@ -66,8 +67,8 @@ class Link:
     def close(self) -> None: ...
 
 
-def connected(folder: Path) -> tuple[EngineClient, Link]:
-    client, link = EngineClient(AdmissionLimits(8, None)), Link()
+def connected(folder: Path, limits: AdmissionLimits = WIDE) -> tuple[EngineClient, Link]:
+    client, link = EngineClient(limits), Link()
     client.use_text(load_text_side(plan_in(folder), None))
     client.attach(link)
     client.intake = OPEN
@@ -164,14 +165,16 @@ async def test_utility_calls(engine: InProcessEngine) -> None:
     assert bytes(await engine.client.call("reset_prefix_cache"))
 
 
-def test_admission() -> None:
-    client = EngineClient(AdmissionLimits(max_num_seqs=2, max_waiting=1))
+async def test_admission(tmp_path: Path) -> None:
+    client, _ = connected(tmp_path, AdmissionLimits(max_num_seqs=2, max_waiting=1))
+    client.intake = STARTING
     with pytest.raises(RequestFailedError, match="starting"):
         client.check_admission()
     client.intake = OPEN
-    client.num_open_sequences = 2
+    client.generate(request("Say: ", n=2))
     client.check_admission()
-    client.num_open_sequences = 3
+    client.generate(request("Say: "))
+    assert client.num_open_sequences == 3
     with pytest.raises(RequestFailedError) as refused:
         client.check_admission()
     assert refused.value.kind is ErrorKind.OVERLOADED

@@ -137,17 +137,15 @@ class _Worker:
         tls = plan.serving.listen.tls
         certificates = Certificates(tls) if tls is not None else None
         metrics = ServiceMetrics(plan.model.served_names[0], has_engine=False)
-        client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics)
-        client.introduces_vocabulary = plan.serving.structured.at_start
         page = SharedPage(place.page, place.index, place.count)
-        client.neighbours = page
+        client = EngineClient(AdmissionLimits.of(plan.scheduler), metrics, neighbours=page)
+        client.introduces_vocabulary = plan.serving.structured.at_start
         engine = EngineSide(client)
         text = await asyncio.to_thread(load_text_side, plan, cache_dir())
         client.use_text(text)
         store = Store(plan.serving.store, place.store)
         try:
-            state = make_state(plan, client, metrics, engine.health, text.tokenizer, store, accounts=page.account)
-            state.processes = self._figures
+            state = make_state(plan, client, metrics, engine.health, text.tokenizer, store, page.account, self._figures)
             await self._serve(state, engine, certificates)
         finally:
             engine.close()
@@ -182,7 +180,7 @@ class _Worker:
         """Worker 0 runs them; the others tell when one was made."""
         if self._place.index == 0:
             await BatchWorker(lambda: running.state).run()
-        wanted = running.state.batch_wanted  # the same for every plan
+        wanted = running.state.open.batch_wanted  # the same for every plan
         while True:
             await wanted.wait()
             wanted.clear()
@@ -202,7 +200,7 @@ class _Worker:
                 self._is_told.set()
             case Count():
                 samples = samples_of(running.state.metrics.collector)
-                self._channel.send(Counted(message.id, samples, running.load))
+                self._channel.send(Counted(message.id, samples, running.state.open.load))
             case Totals():
                 self._figures.answered(message)
             case UsePlan():
@@ -212,7 +210,7 @@ class _Worker:
             case Retire():
                 running.retire()
             case BatchWanted():
-                running.state.batch_wanted.set()
+                running.state.open.batch_wanted.set()
 
 
 def _refusal(running: RunningServer, path: str) -> str:

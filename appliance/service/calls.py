@@ -1,0 +1,100 @@
+"""Calls to the engine that are answered once: utility calls, and probes of one token."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from appliance.engine.messages import (
+    ErrorKind,
+    GenerateRequest,
+    SamplingParams,
+    SequenceOutput,
+    UtilityMethod,
+    UtilityRequest,
+    UtilityResult,
+)
+from appliance.service.errors import RequestFailedError
+from appliance.service.link import EngineLink
+
+_PROBE = "probe-"  # begins the ids of probes, which no request's does
+
+
+class Abort(Protocol):
+    def __call__(self, keys: list[str], index: int | None = None) -> None:
+        """Ends requests in the engine, or of each the sequence `index` alone. Without an engine there are none."""
+
+
+class EngineCalls:
+    """Waits for the answers of one engine.
+
+    `link` gives the way to the engine, and raises RequestFailedError when there is none.
+    """
+
+    def __init__(self, link: Callable[[], EngineLink], abort: Abort) -> None:
+        self._link = link
+        self._abort = abort
+        self._calls: dict[str, asyncio.Future[msgspec.Raw]] = {}
+        self._probes: dict[str, asyncio.Future[None]] = {}
+        self._ids = itertools.count()
+
+    async def call(self, method: UtilityMethod) -> msgspec.Raw:
+        """Makes a utility call (see UtilityRequest). Raises RequestFailedError when the engine is gone or refuses."""
+        link, call_id = self._link(), format(next(self._ids), "x")
+        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = answer
+        link.send(UtilityRequest(call_id=call_id, method=method))
+        try:
+            return await answer
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def probe(self) -> None:
+        """Sends one token through the scheduler. It counts as no request, and no limit of the client holds it back.
+
+        Raises RequestFailedError when the engine is gone or fails it. A caller that is cancelled ends it in the engine.
+        """
+        link, key = self._link(), f"{_PROBE}{next(self._ids):x}"
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._probes[key] = answer
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        link.send(GenerateRequest(request_id=key, prompt_token_ids=[0], sampling=sampling))
+        try:
+            await answer
+        finally:
+            del self._probes[key]
+            if answer.cancelled():
+                self._abort([key])
+
+    def answered(self, result: UtilityResult) -> None:
+        """Takes the engine's answer to a call."""
+        answer = self._calls.get(result.call_id)
+        if answer is None or answer.done():
+            return
+        if result.error is not None:
+            answer.set_exception(RequestFailedError(ErrorKind.INTERNAL, result.error))
+        else:
+            answer.set_result(result.value)
+
+    def probed(self, output: SequenceOutput) -> bool:
+        """Takes an output of a probe; returns False for the output of a request."""
+        if not output.request_id.startswith(_PROBE):
+            return False
+        answer = self._probes.get(output.request_id)
+        if answer is not None and not answer.done():
+            if output.error is not None:
+                answer.set_exception(RequestFailedError(output.error_kind or ErrorKind.INTERNAL, output.error))
+            else:
+                answer.set_result(None)
+        return True
+
+    def fail_all(self, reason: str) -> None:
+        """Fails every call and probe that waits."""
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
+        for probe in self._probes.values():
+            if not probe.done():
+                probe.set_exception(RequestFailedError(ErrorKind.UNAVAILABLE, reason))
