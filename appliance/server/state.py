@@ -1,13 +1,10 @@
-"""What the handlers of one server share."""
+"""The state that the handlers of one server share."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Protocol
-
-from starlette.requests import Request
-from starlette.responses import Response
 
 from appliance.plan.types import EnginePlan
 from appliance.server.http.callers import CALLER, Account
@@ -26,8 +23,6 @@ from appliance.text.tokenizer import Tokenizer
 
 _SHOWN_NAME = 100
 
-Endpoint = Callable[[Request], Awaitable[Response]]  # errors are responses
-
 
 class ApiProcesses(Protocol):
     """All API processes of this server. Each raises ApiError 503 when they do not answer."""
@@ -40,29 +35,35 @@ class ApiProcesses(Protocol):
 
 
 @dataclass(slots=True)
+class OpenWork:
+    """What is open in this process. It changes while requests are answered, and outlives a plan."""
+
+    load: int = 0  # generation requests
+    background: set[asyncio.Task[None]] = field(default_factory=set)  # responses that no request waits for
+    batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
+    is_draining: bool = False
+    cpu_at_profile_start: float = 0.0  # seconds of this process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """health: the supervisor's, which keeps changing. load: generation requests that are open."""
+    """One plan, and the parts of this process that answer requests by it. Only `open` changes."""
 
     plan: EnginePlan
-    client: EngineClient
-    tokenizer: Tokenizer
     prompts: PromptMaker
     sampling: SamplingRules
+    tracer: Tracer | None  # None: no traces are planned
+    client: EngineClient
+    tokenizer: Tokenizer
     metrics: ServiceMetrics
-    health: Health
+    health: Health  # the supervisor's, which keeps changing
     keys: KeyRing
     store: Store
     deep: DeepCheck
-    tracer: Tracer | None = None  # where traces are planned
+    processes: ApiProcesses | None = None  # None: this is the only process that answers
     created: int = field(default_factory=lambda: int(time.time()))
-    load: int = 0
     document: bytes = b"{}"  # OpenAPI, of the routes that are served
-    batch_endpoints: dict[str, Endpoint] = field(default_factory=dict)  # handlers that answer lines, by path
-    batch_wanted: asyncio.Event = field(default_factory=asyncio.Event)  # a batch was made
-    background: set[asyncio.Task[None]] = field(default_factory=set)  # what runs without a request that waits for it
-    is_draining: bool = False
-    processes: ApiProcesses | None = None  # where this is one of several processes
-    cpu_at_profile_start: float = 0.0  # seconds of this process
+    open: OpenWork = field(default_factory=OpenWork)
 
     @property
     def model_name(self) -> str:
@@ -85,20 +86,45 @@ def make_state(
     health: Health,
     tokenizer: Tokenizer,
     store: Store | None = None,
-    tracer: Tracer | None = None,
     accounts: Callable[[str], Account | None] = lambda name: None,
+    processes: ApiProcesses | None = None,
 ) -> ServerState:
-    """`store`: by default one that goes with the process. `tracer`: a former plan's, used on where it fits this one.
+    """Returns the state of a server that begins. The client follows this plan's policy from then on.
 
-    `accounts`: see KeyRing. From now on the client follows this plan's policy.
+    `store`: by default one that goes with the process. `accounts`: see KeyRing.
 
     Raises ChatTemplateError for a chat template with a syntax error, ApplianceError for a bad file of keys or traces
     without OpenTelemetry.
     """
     prompts, sampling = PromptMaker(plan, tokenizer), SamplingRules(plan, tokenizer)
     keys = KeyRing(plan.serving.auth, metrics, accounts)
-    tracer = tracer_for(plan.serving.traces, plan.model.served_names[0], tracer)
+    tracer = tracer_for(plan.serving.traces, plan.model.served_names[0])
     client.policy = request_policy(plan.serving, tokenizer, client, tracer)
-    kept = store or Store(plan.serving.store)
-    deep = DeepCheck(client, health, metrics)
-    return ServerState(plan, client, tokenizer, prompts, sampling, metrics, health, keys, kept, deep, tracer)
+    return ServerState(
+        plan=plan,
+        prompts=prompts,
+        sampling=sampling,
+        tracer=tracer,
+        client=client,
+        tokenizer=tokenizer,
+        metrics=metrics,
+        health=health,
+        keys=keys,
+        store=store or Store(plan.serving.store),
+        deep=DeepCheck(client, health, metrics),
+        processes=processes,
+    )
+
+
+def with_plan(state: ServerState, plan: EnginePlan) -> ServerState:
+    """Returns the state of the same process under another plan; a tracer is used on where it fits that plan.
+
+    The client follows the new plan's policy from then on. The keys are still those of the plan before.
+
+    Raises what make_state raises.
+    """
+    prompts, sampling = PromptMaker(plan, state.tokenizer), SamplingRules(plan, state.tokenizer)
+    KeyRing(plan.serving.auth, state.metrics)  # a bad file of keys is refused before anything changes
+    tracer = tracer_for(plan.serving.traces, plan.model.served_names[0], state.tracer)
+    state.client.policy = request_policy(plan.serving, state.tokenizer, state.client, tracer)
+    return replace(state, plan=plan, prompts=prompts, sampling=sampling, tracer=tracer)

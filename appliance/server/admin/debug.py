@@ -13,7 +13,7 @@ from appliance.server.state import ServerState
 async def start_profile(state: ServerState, request: Request) -> Response:
     """From now on; a profile that runs already starts anew."""
     await state.client.call("start_profile")
-    state.cpu_at_profile_start = time.process_time()
+    state.open.cpu_at_profile_start = time.process_time()
     return Response(status_code=204)
 
 
@@ -24,5 +24,5 @@ async def stop_profile(state: ServerState, request: Request) -> Response:
     """
     profile = msgspec.msgpack.decode(await state.client.call("stop_profile"), type=EngineProfile | None)
     if profile is not None and state.processes is None:
-        profile.threads["server"] = time.process_time() - state.cpu_at_profile_start
+        profile.threads["server"] = time.process_time() - state.open.cpu_at_profile_start
     return Response(msgspec.json.encode(profile), media_type="application/json")

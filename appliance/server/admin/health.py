@@ -9,7 +9,8 @@ from starlette.responses import Response
 from appliance import __version__
 from appliance.server.http.errors import ApiError
 from appliance.server.state import ServerState
-from appliance.service.deep_check import DeepResult
+from appliance.service.deep_check import DeepCheck, DeepResult
+from appliance.service.health import Health
 
 
 async def live(state: ServerState, request: Request) -> Response:
@@ -24,7 +25,8 @@ async def ready(state: ServerState, request: Request) -> Response:
     """
     health = state.health
     reasons = health.reasons()
-    deep = await _deep(state, request, reasons)
+    is_deep = request.query_params.get("deep") in ("1", "true") and not reasons
+    deep = await _deep(state.deep, health, reasons) if is_deep else None
     body: dict[str, Any] = {
         "ready": not reasons,
         "state": health.state.value,
@@ -46,12 +48,10 @@ async def ready(state: ServerState, request: Request) -> Response:
     return _json(body, 503 if reasons else 200)
 
 
-async def _deep(state: ServerState, request: Request, reasons: list[str]) -> DeepResult | None:
-    """None where it was not asked for, or is known to be not ready. What it found wrong is added to `reasons`."""
-    if request.query_params.get("deep") not in ("1", "true") or reasons:
-        return None
-    found = await state.deep.result()
-    reasons += state.health.reasons() or ([found.reason] if found.state == "stuck" else [])
+async def _deep(deep: DeepCheck, health: Health, reasons: list[str]) -> DeepResult:
+    """Lets a token through the scheduler. What that finds wrong is added to `reasons`."""
+    found = await deep.result()
+    reasons += health.reasons() or ([found.reason] if found.state == "stuck" else [])
     return found
 
 
@@ -65,7 +65,7 @@ async def load(state: ServerState, request: Request) -> Response:
     if not state.plan.serving.routes.server_load_tracking:
         message = "load is not tracked; set endpoints.http.enable_server_load_tracking"
         raise ApiError(404, message, code="not_enabled")
-    return _json({"server_load": state.load if state.processes is None else await state.processes.load()})
+    return _json({"server_load": state.open.load if state.processes is None else await state.processes.load()})
 
 
 async def version(state: ServerState, request: Request) -> Response:

@@ -25,7 +25,7 @@ _PROMPT = json_decoder(PromptFields)
 
 async def create_message(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_fields(state, request, _MESSAGES)
+    fields = await read_fields(state.plan.serving, request, _MESSAGES)
     _check(state, fields)
     if fields.max_tokens < 1:
         raise invalid("max_tokens", f"max_tokens is {fields.max_tokens}; it must be at least 1", "invalid_value")
@@ -43,7 +43,7 @@ async def create_message(state: ServerState, request: Request) -> Response:
 
 async def count_tokens(state: ServerState, request: Request) -> Response:
     """What the prompt of the same message would have, template and all."""
-    fields = await read_fields(state, request, _PROMPT)
+    fields = await read_fields(state.plan.serving, request, _PROMPT)
     _check(state, fields)
     prompt = await _edited(state, fields)
     body: dict[str, Any] = {"input_tokens": await _num_tokens(state, prompt.fields)}

@@ -15,7 +15,8 @@ from appliance.server.http.callers import owner
 from appliance.server.http.errors import ApiError, invalid, not_in_this_version
 from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
-from appliance.store.files import StoredFile, StoreFullError
+from appliance.store.files import FileStore, StoredFile, StoreFullError
+from appliance.store.store import Store
 
 _MOST_LISTED = 10_000
 _HEAD_BYTES = 4
@@ -27,7 +28,7 @@ async def create_file(state: ServerState, request: Request) -> Response:
     upload = await read_upload(request, await asyncio.to_thread(store.room))
     try:
         purpose, lifetime = _checked(upload)
-        made = await asyncio.to_thread(_keep, state, upload, purpose, lifetime)
+        made = await asyncio.to_thread(_keep, state.store, upload, purpose, lifetime)
     except StoreFullError as error:
         raise ApiError(413, str(error), param="file", code="store_full") from error
     finally:
@@ -43,12 +44,12 @@ async def list_files(state: ServerState, request: Request) -> Response:
 
 
 async def get_file(state: ServerState, request: Request) -> Response:
-    return _json(file_object(find_file(state, request.path_params["file_id"], "file_id")))
+    return _json(file_object(find_file(state.store.files, request.path_params["file_id"], "file_id")))
 
 
 async def get_content(state: ServerState, request: Request) -> Response:
     """The bytes, always as a download: what a client uploaded is never shown as a page."""
-    found = find_file(state, request.path_params["file_id"], "file_id")
+    found = find_file(state.store.files, request.path_params["file_id"], "file_id")
     path = state.store.files.path(found.id)
     if not path.exists():
         raise _unknown(found.id, "file_id")
@@ -57,14 +58,14 @@ async def get_content(state: ServerState, request: Request) -> Response:
 
 
 async def delete_file(state: ServerState, request: Request) -> Response:
-    found = find_file(state, request.path_params["file_id"], "file_id")
+    found = find_file(state.store.files, request.path_params["file_id"], "file_id")
     await asyncio.to_thread(state.store.files.delete, owner(), found.id)
     return _json({"id": found.id, "object": "file", "deleted": True})
 
 
-def find_file(state: ServerState, file_id: str, param: str) -> StoredFile:
+def find_file(files: FileStore, file_id: str, param: str) -> StoredFile:
     """The caller's file. Raises ApiError 404."""
-    found = state.store.files.get(owner(), file_id)
+    found = files.get(owner(), file_id)
     if found is None:
         raise _unknown(file_id, param)
     return found
@@ -106,13 +107,12 @@ def _checked(upload: Upload) -> tuple[str, float | None]:
     return purpose, float(seconds)
 
 
-def _keep(state: ServerState, upload: Upload, purpose: str, lifetime: float | None) -> StoredFile:
+def _keep(store: Store, upload: Upload, purpose: str, lifetime: float | None) -> StoredFile:
     _check_text(upload)
-    store = state.store.files
-    with tempfile.TemporaryDirectory(prefix="upload-", dir=state.store.database.folder) as folder:
+    with tempfile.TemporaryDirectory(prefix="upload-", dir=store.database.folder) as folder:
         source = Path(folder) / "file"
         upload.copy_to(source)
-        return store.add(owner(), source, upload.filename, purpose, lifetime)
+        return store.files.add(owner(), source, upload.filename, purpose, lifetime)
 
 
 def _check_text(upload: Upload) -> None:

@@ -9,22 +9,22 @@ import msgspec
 from appliance.jobs.lines import LineError, parse, read_lines
 from appliance.jobs.output import OutputLine
 from appliance.jobs.runner import BatchFiles
-from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
+from appliance.store.store import Store
 
 MAX_LINES = 50_000  # OpenAI's
 _MAX_PROBLEMS = 100
 
 
-def work_files(state: ServerState, batch_id: str) -> BatchFiles:
-    folder = state.store.work_folder(batch_id)
+def work_files(store: Store, batch_id: str) -> BatchFiles:
+    folder = store.work_folder(batch_id)
     return BatchFiles(input=folder / "input.jsonl", output=folder / "run.jsonl", errors=folder / "failed.jsonl")
 
 
-def problems_of(state: ServerState, batch: BatchRecord) -> tuple[int, list[dict[str, str | int | None]]]:
+def problems_of(store: Store, batch: BatchRecord) -> tuple[int, list[dict[str, str | int | None]]]:
     """How many lines there are, and what is wrong with them; any problem fails the batch before it starts."""
     count, problems, seen = 0, list[dict[str, str | int | None]](), set[str]()
-    for line in read_lines(work_files(state, batch.id).input):
+    for line in read_lines(work_files(store, batch.id).input):
         count += 1
         code, message = "", ""
         try:
@@ -54,22 +54,22 @@ def problems_of(state: ServerState, batch: BatchRecord) -> tuple[int, list[dict[
     return count, problems
 
 
-def keep_results(state: ServerState, batch: BatchRecord) -> None:
+def keep_results(store: Store, batch: BatchRecord) -> None:
     """Splits what was answered into the two files of OpenAI and keeps those that are not empty.
 
     Raises StoreFullError.
     """
-    folder, store = state.store.work_folder(batch.id), state.store.files
+    folder, files = store.work_folder(batch.id), store.files
     output, errors = folder / "output.jsonl", folder / "errors.jsonl"
     with output.open("wb") as answered, errors.open("wb") as failed:
-        _split(work_files(state, batch.id).output, answered, failed)
+        _split(work_files(store, batch.id).output, answered, failed)
     lifetime = batch.output_lifetime_s
     if os.path.getsize(output):
         name = f"{batch.id}_output.jsonl"
-        batch.output_file_id = store.add(batch.owner, output, name, "batch_output", lifetime).id
+        batch.output_file_id = files.add(batch.owner, output, name, "batch_output", lifetime).id
     if os.path.getsize(errors):
         name = f"{batch.id}_error.jsonl"
-        batch.error_file_id = store.add(batch.owner, errors, name, "batch_output", lifetime).id
+        batch.error_file_id = files.add(batch.owner, errors, name, "batch_output", lifetime).id
 
 
 def _split(source: Path, answered: BinaryIO, failed: BinaryIO) -> None:

@@ -20,6 +20,7 @@ from appliance.server.http.paging import list_object, read_page
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
 from appliance.store.files import StoreFullError
+from appliance.store.store import Store
 
 WINDOW, _WINDOW_S = "24h", 86400
 _MAX_METADATA = 16
@@ -42,9 +43,9 @@ _DECODER = json_decoder(BatchFields)
 
 
 async def create_batch(state: ServerState, request: Request) -> Response:
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     _check(fields)
-    source = find_file(state, fields.input_file_id, "input_file_id")
+    source = find_file(state.store.files, fields.input_file_id, "input_file_id")
     if source.purpose != "batch":
         raise invalid("input_file_id", f"the file {source.id!r} is for {source.purpose!r}, not for batch")
     now = int(time.time())
@@ -61,10 +62,10 @@ async def create_batch(state: ServerState, request: Request) -> Response:
         model=state.model_name,
     )
     try:
-        await asyncio.to_thread(_keep, state, batch)
+        await asyncio.to_thread(_keep, state.store, batch)
     except StoreFullError as error:
         raise ApiError(429, str(error), code="store_full") from error
-    state.batch_wanted.set()
+    state.open.batch_wanted.set()
     return _json(batch_object(batch))
 
 
@@ -128,15 +129,15 @@ def _check(fields: BatchFields) -> None:
         raise invalid("output_expires_after", message, "invalid_value")
 
 
-def _keep(state: ServerState, batch: BatchRecord) -> None:
+def _keep(store: Store, batch: BatchRecord) -> None:
     """The input is linked, so that a batch ends even when its file is deleted meanwhile."""
-    work = state.store.work_folder(batch.id)
+    work = store.work_folder(batch.id)
     work.mkdir(parents=True)
-    os.link(state.store.files.path(batch.input_file_id), work / "input.jsonl")
+    os.link(store.files.path(batch.input_file_id), work / "input.jsonl")
     try:
-        state.store.batches.add(batch)
+        store.batches.add(batch)
     except StoreFullError:
-        state.store.remove_work(batch.id)
+        store.remove_work(batch.id)
         raise
 
 

@@ -12,11 +12,14 @@ from starlette.types import Receive, Scope, Send
 from appliance.base.errors import ApplianceError
 from appliance.base.log import fields, logger
 from appliance.jobs.answerer import Answerer, asgi_answerer
+from appliance.jobs.lines import ENDPOINTS
 from appliance.jobs.progress import BatchProgress
 from appliance.jobs.runner import BatchOptions, BatchStoppedError, run_batch
 from appliance.server.batches.results import keep_results, problems_of, work_files
+from appliance.server.http.app import answer
 from appliance.server.http.callers import CALLER
 from appliance.server.http.errors import ApiError
+from appliance.server.http.routes import ROUTES
 from appliance.server.state import ServerState
 from appliance.store.batches import BatchRecord
 
@@ -26,6 +29,7 @@ _LOOK_EVERY_S = 10.0  # for batches of processes that have gone
 _PAUSE_S = 2.0  # after the engine was away
 
 _NOT_SERVED = ApiError(404, "this server does not serve the batch's endpoint", code="unknown_path")
+_ROUTES = {route.path: route for route in ROUTES if route.path in ENDPOINTS}
 
 
 class _LeaseLostError(Exception):
@@ -50,11 +54,11 @@ class BatchWorker:
             if self._state.store.is_begun and self._state.health.is_ready:
                 await self._run_all()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._state.batch_wanted.wait(), _LOOK_EVERY_S)
-            self._state.batch_wanted.clear()
+                await asyncio.wait_for(self._state.open.batch_wanted.wait(), _LOOK_EVERY_S)
+            self._state.open.batch_wanted.clear()
             if not self._state.health.is_ready:
                 await asyncio.sleep(SAVE_EVERY_S)
-                self._state.batch_wanted.set()
+                self._state.open.batch_wanted.set()
 
     async def _run_all(self) -> None:
         batches = self._state.store.batches
@@ -77,7 +81,7 @@ class BatchWorker:
     async def _run_one(self, batch: BatchRecord) -> None:
         state, batches = self._state, self._state.store.batches
         if batch.status == "validating":
-            total, problems = await asyncio.to_thread(problems_of, state, batch)
+            total, problems = await asyncio.to_thread(problems_of, state.store, batch)
             if problems:
                 self._fail(batch, problems)
                 return
@@ -91,7 +95,7 @@ class BatchWorker:
         last = await self._drive(batch)
         batch.enter("finalizing", batches.clock())
         batches.save(self._runner, batch)
-        await asyncio.to_thread(keep_results, state, batch)
+        await asyncio.to_thread(keep_results, state.store, batch)
         batch.enter(last, batches.clock())
         self._end(batch)
 
@@ -106,7 +110,7 @@ class BatchWorker:
             seen = progress
 
         tokens = batch.input_tokens, batch.output_tokens  # of earlier runs
-        running = asyncio.create_task(run_batch(work_files(self._state, batch.id), options, self._answer, tick))
+        running = asyncio.create_task(run_batch(work_files(self._state.store, batch.id), options, self._answer, tick))
         try:
             while not running.done():
                 await asyncio.wait({running}, timeout=SAVE_EVERY_S)
@@ -150,9 +154,11 @@ def _answerer(state: Callable[[], ServerState]) -> Answerer:
     """The routes' own handlers, without the gate: who calls is known."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = state().batch_endpoints.get(scope["path"])
-        request = Request(scope, receive)
-        response = await endpoint(request) if endpoint is not None else _NOT_SERVED.response()
+        now, route = state(), _ROUTES.get(scope["path"])
+        if route is not None and route.is_served(now.plan.serving.routes):
+            response = await answer(now, route, Request(scope, receive))
+        else:
+            response = _NOT_SERVED.response()
         await response(scope, receive, send)
 
     return asgi_answerer(app)

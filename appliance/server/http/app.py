@@ -1,7 +1,7 @@
 """The ASGI application of one server."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import replace
 from urllib.parse import quote
 
 from fastapi import FastAPI
@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from appliance.jobs.lines import ENDPOINTS as BATCH_ENDPOINTS
 from appliance.server.http import degraded
 from appliance.server.http.bodies import IGNORED_FIELDS
 from appliance.server.http.errors import ApiError, as_api_error, internal_error
@@ -30,12 +29,10 @@ def make_app(state: ServerState) -> ASGIApp:
     http, routes = state.plan.serving.http, state.plan.serving.routes
     served = [route for route in ROUTES if route.is_served(routes)]
     if routes.docs or routes.offline_docs:
-        state.document = document(served, has_keys=not state.keys.is_open)
+        state = replace(state, document=document(served, has_keys=not state.keys.is_open))
     api = FastAPI(redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)  # our own need no internet
     for route in served:
         endpoint = _endpoint(state, route)
-        if route.path in BATCH_ENDPOINTS:
-            state.batch_endpoints[route.path] = endpoint
         name = route.handler.__name__
         methods = [*route.methods, "HEAD"] if "GET" in route.methods else list(route.methods)
         api.add_api_route(route.path, endpoint, methods=methods, name=name, response_model=None)
@@ -54,26 +51,29 @@ def make_app(state: ServerState) -> ASGIApp:
     return app
 
 
-def _endpoint(state: ServerState, route: Route) -> Any:
-    answers = route.auth == "key" and "POST" in route.methods
-
+def _endpoint(state: ServerState, route: Route) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        degraded.begin()
-        if state.tracer is not None:
-            note_arrival(route.path, request.headers)
-        try:
-            response = await route.handler(state, request)
-        except ApiError as error:
-            response = error.response(route.errors)
-        except RequestFailedError as error:
-            response = as_api_error(error).response(route.errors)
-        if (ignored := request.scope.get(IGNORED_FIELDS)) is not None:
-            response.headers["x-ignored-fields"] = ",".join(quote(name, safe="[].") for name in ignored)
-        if answers:
-            degraded.tell(response, state.plan, state.metrics)
-        return response
+        return await answer(state, route, request)
 
     return endpoint
+
+
+async def answer(state: ServerState, route: Route, request: Request) -> Response:
+    """Calls the route's handler; refusals become responses in the route's own shape of errors."""
+    degraded.begin()
+    if state.tracer is not None:
+        note_arrival(route.path, request.headers)
+    try:
+        response = await route.handler(state, request)
+    except ApiError as error:
+        response = error.response(route.errors)
+    except RequestFailedError as error:
+        response = as_api_error(error).response(route.errors)
+    if (ignored := request.scope.get(IGNORED_FIELDS)) is not None:
+        response.headers["x-ignored-fields"] = ",".join(quote(name, safe="[].") for name in ignored)
+    if route.auth == "key" and "POST" in route.methods:
+        degraded.tell(response, state.plan, state.metrics)
+    return response
 
 
 def _missed(misses: Misses) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -9,11 +9,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from appliance.base.log import fields as log_fields
 from appliance.base.log import logger
+from appliance.plan.serving_types import ServingPlan
 from appliance.server.http import degraded
 from appliance.server.http.encodings import PIECE_BYTES, body_of
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.http.kinds import steps_of, unserved_kind
-from appliance.server.state import ServerState
 
 _log = logger("server")
 
@@ -85,9 +85,8 @@ def decode_body(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
         raise invalid(None, "the body is nested too deeply", "invalid_json") from error
 
 
-async def read_fields(state: ServerState, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
-    """The body as the decoder's struct. What an unknown field does is the plan's: see `_without_unknown`."""
-    serving = state.plan.serving
+async def read_fields(serving: ServingPlan, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Reads the body as the decoder's struct. The plan says what an unknown field does: see `_without_unknown`."""
     body = await read_body(request, serving.limits.max_body_bytes)
     try:
         return decode_body(body, decoder)

@@ -72,7 +72,7 @@ class Gate:
             CALLER.set(caller)
             if scope["method"] == "POST":
                 caller.count_request()
-        if self._state.is_draining:
+        if self._state.open.is_draining:
             raise ApiError(503, "the server is shutting down", code="unavailable", headers={"Connection": "close"})
 
     def _watched(self, scope: Scope, send: Send, path: str, request_headers: Headers) -> "_Answer":

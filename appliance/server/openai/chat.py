@@ -23,12 +23,12 @@ _DECODER = json_decoder(ChatFields)
 
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
-    search = Search.of(state, fields)
-    turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
+    fields = await read_fields(state.plan.serving, request, _DECODER)
+    search = Search.of(state.plan, fields)
+    turn = await prepare_turn(state, fields, request_id_of(request, state.plan.serving.http, fields))
     requests = [turn.request]
     answer = search.chosen(ChatAnswer(state, turn), requests)
-    beams = search.beams(state, fields, requests)
+    beams = search.beams(state.plan, state.client, fields, requests)
     sampled = search.sampled(requests)
     return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
 

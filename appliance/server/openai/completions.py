@@ -27,19 +27,19 @@ _DECODER = json_decoder(CompletionFields)
 
 async def create_completion(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     state.check_model(fields.model)
     refuse_unbuilt(fields)
-    search = Search.of(state, fields)
+    search = Search.of(state.plan, fields)
     prompts = await state.prompts.completion(fields)
-    request_id = request_id_of(request, state, fields)
+    request_id = request_id_of(request, state.plan.serving.http, fields)
     constraint = constraint_of(fields, state.plan.serving.structured)
     requests = [_text_request(state, fields, request_id, token_ids, constraint) for _, token_ids in prompts]
     if (asked := len(requests) * search.width) > MAX_SEQUENCES:
         message = f"prompts times n are {asked} sequences; {MAX_SEQUENCES} are allowed in one request"
         raise invalid("n", message, "invalid_value")
     answer = search.chosen(CompletionAnswer(state, fields, prompts, requests), requests)
-    beams = search.beams(state, fields, requests)
+    beams = search.beams(state.plan, state.client, fields, requests)
     sampled = search.sampled(requests)
     return await respond(state, request, sampled, answer, is_streamed=bool(fields.stream), beams=beams)
 

@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.plan.types import ModelPlan
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
@@ -19,7 +20,7 @@ async def list_models(state: ServerState, request: Request) -> Response:
     """Those that the caller may use."""
     caller = CALLER.get()
     names = [name for name in state.plan.model.served_names if caller is None or caller.may_use(name)]
-    cards = [_card(state, name, request.headers) for name in names]
+    cards = [_card(state.plan.model, state.created, name, request.headers) for name in names]
     if _ANTHROPIC in request.headers:
         first, last = (names[0], names[-1]) if names else (None, None)
         return _json({"data": cards, "has_more": False, "first_id": first, "last_id": last})
@@ -29,21 +30,21 @@ async def list_models(state: ServerState, request: Request) -> Response:
 async def get_model(state: ServerState, request: Request) -> Response:
     name = unquote(request.path_params["model"])
     state.check_model(name)
-    return _json(_card(state, name, request.headers))
+    return _json(_card(state.plan.model, state.created, name, request.headers))
 
 
-def _card(state: ServerState, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    length = state.plan.model.max_model_len
+def _card(model: ModelPlan, created_s: int, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    length = model.max_model_len
     if _ANTHROPIC in headers:
-        created = datetime.fromtimestamp(state.created, UTC).isoformat().replace("+00:00", "Z")
+        created = datetime.fromtimestamp(created_s, UTC).isoformat().replace("+00:00", "Z")
         card = {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
         return {**card, "max_input_tokens": length, "max_tokens": length}
     return {
         "id": name,
         "object": "model",
-        "created": state.created,
+        "created": created_s,
         "owned_by": "appliance",
-        "root": state.model_name,
+        "root": model.served_names[0],
         "parent": None,
         "max_model_len": length,
     }

@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from appliance.engine.messages import SamplingParams
+from appliance.plan.types import ModelPlan
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.errors import ApiError, as_api_error, invalid
 from appliance.server.output.generation import collect, new_request_id
 from appliance.server.requests.fields import CompletionFields
+from appliance.server.requests.sampling import SamplingRules
 from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextOptions, TextRequest
@@ -43,13 +45,13 @@ _DECODER = json_decoder(ScoringFields)
 async def score_items(state: ServerState, request: Request) -> Response:
     """The score is the first label's probability: among the labels, or among all tokens without apply_softmax."""
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     state.check_model(fields.model)
-    _check(state, fields)
+    _check(state.plan.model, fields)
     prompts = [await _prompt(state, fields, item) for item in fields.items]
-    request_id = new_request_id(request, state, fields.request_id)
+    request_id = new_request_id(request, state.plan.serving.http, fields.request_id)
     requests = [
-        _label_request(state, fields, request_id, prompt, label)
+        _label_request(state.sampling, fields, request_id, prompt, label)
         for prompt in prompts
         for label in fields.label_token_ids
     ]
@@ -74,7 +76,7 @@ async def score_items(state: ServerState, request: Request) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-def _check(state: ServerState, fields: ScoringFields) -> None:
+def _check(model: ModelPlan, fields: ScoringFields) -> None:
     labels = fields.label_token_ids
     if not 1 <= len(labels) <= MAX_LABELS or len(set(labels)) != len(labels):
         message = f"label_token_ids must be 1 to {MAX_LABELS} different token ids"
@@ -90,7 +92,7 @@ def _check(state: ServerState, fields: ScoringFields) -> None:
     if len(fields.items) * len(labels) > MAX_REQUESTS:
         message = f"items times labels are {len(fields.items) * len(labels)}; {MAX_REQUESTS} are allowed"
         raise invalid("items", message, "invalid_value")
-    if state.plan.model.logprobs_mode != "raw_logprobs":
+    if model.logprobs_mode != "raw_logprobs":
         raise invalid("label_token_ids", "scoring needs model.logprobs_mode raw_logprobs", "not_allowed")
 
 
@@ -119,7 +121,7 @@ async def _prompt(state: ServerState, fields: ScoringFields, item: str | list[in
 
 
 def _label_request(
-    state: ServerState, fields: ScoringFields, request_id: str, prompt: list[int], label: int
+    rules: SamplingRules, fields: ScoringFields, request_id: str, prompt: list[int], label: int
 ) -> TextRequest:
     """One token, which can only be the label: its log-probability is the model's own. The prompt is cached."""
     sampling = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True, allowed_token_ids=(label,), logprobs=0)
@@ -129,7 +131,7 @@ def _label_request(
         prompt_token_ids=prompt,
         sampling=sampling,
         text=TextOptions(detokenize=False),
-        priority=state.sampling.check_priority(options),
+        priority=rules.check_priority(options),
     )
 
 

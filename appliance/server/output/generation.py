@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
+from appliance.plan.serving_types import HttpPlan
 from appliance.server.http.chunks import ChunkWriter, chunk_writer
 from appliance.server.http.errors import as_api_error, invalid
 from appliance.server.output.answers import Answer
@@ -34,14 +35,14 @@ _EVENT_STREAM = [
 ]
 
 
-def request_id_of(request: Request, state: ServerState, fields: GenerationFields) -> str:
-    """The client's own id, from the body, or from X-Request-Id where the plan honours it; else a new one."""
-    return new_request_id(request, state, fields.request_id)
+def request_id_of(request: Request, http: HttpPlan, fields: GenerationFields) -> str:
+    """Takes the client's own id from the body, or from X-Request-Id where the plan allows it; else makes a new one."""
+    return new_request_id(request, http, fields.request_id)
 
 
-def new_request_id(request: Request, state: ServerState, given: str | None) -> str:
+def new_request_id(request: Request, http: HttpPlan, given: str | None) -> str:
     """`given`: what the body says. Raises ApiError 400."""
-    if given is None and state.plan.serving.http.request_id_headers:
+    if given is None and http.request_id_headers:
         given = request.headers.get("x-request-id")
     if given is not None and not (0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()):
         allowed = f"1 to {_MAX_REQUEST_ID} printable ASCII characters"
@@ -63,7 +64,7 @@ async def respond(
     `beams` answers the requests in the engine's place.
     """
     stream = state.client.generate(*requests, is_streamed=is_streamed) if beams is None else beams
-    state.load += 1
+    state.open.load += 1
     try:
         async with _closed_on_disconnect(request.receive, stream):
             if not is_streamed:
@@ -76,21 +77,21 @@ async def respond(
     except RequestFailedError as failure:
         raise as_api_error(failure) from failure
     finally:
-        state.load -= 1
+        state.open.load -= 1
 
 
 async def collect(state: ServerState, request: Request, requests: Sequence[TextRequest]) -> dict[int, TextOutput]:
     """Every sequence whole, by its index. Raises RequestFailedError. A client that goes away ends them."""
     stream = state.client.generate(*requests, is_streamed=False)
     found: dict[int, list[TextOutput]] = {}
-    state.load += 1
+    state.open.load += 1
     try:
         async with _closed_on_disconnect(request.receive, stream):
             async for outputs in stream:
                 for output in outputs:
                     found.setdefault(output.index, []).append(output)
     finally:
-        state.load -= 1
+        state.open.load -= 1
     return {index: merged(outputs)[0] for index, outputs in found.items()}
 
 
@@ -106,13 +107,13 @@ class _EventStream(Response):
         self._first = first
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        self._state.load += 1
+        self._state.open.load += 1
         try:
             async with _closed_on_disconnect(receive, self._stream):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._send_events(send, scope)
         finally:
-            self._state.load -= 1
+            self._state.open.load -= 1
             self._stream.close()
 
     async def _send_events(self, send: "Send", scope: "Scope") -> None:

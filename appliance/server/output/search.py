@@ -8,12 +8,13 @@ import msgspec
 
 from appliance.catalog.sampling import COLUMNS
 from appliance.engine.messages import TokenLogprobs
+from appliance.plan.types import EnginePlan
 from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.answers import Answer, Tally
 from appliance.server.requests.fields import GenerationFields
 from appliance.server.requests.structured_fields import ResponseFormat
-from appliance.server.state import ServerState
 from appliance.service.beam_search import BeamRules, BeamStream
+from appliance.service.client import EngineClient
 from appliance.service.requests import TextOutput, TextRequest
 from appliance.service.streams import merged
 
@@ -50,11 +51,11 @@ class Search:
     is_beams: bool
 
     @classmethod
-    def of(cls, state: ServerState, fields: GenerationFields) -> "Search":
+    def of(cls, plan: EnginePlan, fields: GenerationFields) -> "Search":
         """Raises ApiError 400 for what does not go together."""
         n = 1 if fields.n is None else fields.n
         width = n if fields.best_of is None else fields.best_of
-        most = state.plan.serving.limits.max_n
+        most = plan.serving.limits.max_n
         if fields.best_of is not None and not n <= width <= most:
             message = f"best_of is {width}; it must be between n ({n}) and {most}"
             raise invalid("best_of", message, "invalid_value")
@@ -67,18 +68,20 @@ class Search:
         for name, neutral in (_NEUTRAL if is_beams else _ONLY_BEAMS).items():
             if getattr(fields, name, None) not in neutral:
                 raise invalid(name, f"{name} {'has no use in' if is_beams else 'needs'} beam search", "invalid_value")
-        if is_beams and state.plan.model.logprobs_mode != "raw_logprobs":
-            message = f"beam search needs model.logprobs_mode raw_logprobs; here it is {state.plan.model.logprobs_mode}"
+        if is_beams and plan.model.logprobs_mode != "raw_logprobs":
+            message = f"beam search needs model.logprobs_mode raw_logprobs; here it is {plan.model.logprobs_mode}"
             raise invalid("use_beam_search", message, "not_allowed")
         return cls(n, width, is_beams)
 
-    def beams(self, state: ServerState, fields: GenerationFields, requests: Sequence[TextRequest]) -> BeamStream | None:
+    def beams(
+        self, plan: EnginePlan, client: EngineClient, fields: GenerationFields, requests: Sequence[TextRequest]
+    ) -> BeamStream | None:
         """The stream that answers the requests in the engine's place. Raises ApiError 400."""
         if not self.is_beams:
             return None
         ends = frozenset(fields.stop_token_ids or ())
         if not fields.ignore_eos:
-            ends |= frozenset(state.client.text.eos_token_ids)
+            ends |= frozenset(client.text.eos_token_ids)
         penalty = 1.0 if fields.length_penalty is None else fields.length_penalty
         if not -10.0 <= penalty <= 10.0:
             raise invalid(
@@ -94,11 +97,11 @@ class Search:
             )
             for request in requests
         ]
-        most = state.plan.model.max_logprobs
+        most = plan.model.max_logprobs
         if most != -1 and rules[0].num_candidates > most:
             message = f"{self.width} beams with {len(ends)} end tokens need {rules[0].num_candidates} candidates a step"
             raise invalid("best_of" if fields.best_of else "n", f"{message}; {most} are allowed (max_logprobs)")
-        return BeamStream(state.client, state.client.text, requests, rules)
+        return BeamStream(client, client.text, requests, rules)
 
     def sampled(self, requests: Sequence[TextRequest]) -> list[TextRequest]:
         """The requests as the engine gets them: `width` sequences, with what tells which are best."""

@@ -20,7 +20,7 @@ from appliance.server.http.app import make_app
 from appliance.server.http.certificates import Certificates, load_certificates
 from appliance.server.http.protocol import Bounds, bounded_protocol
 from appliance.server.process.live import LiveApp
-from appliance.server.state import ServerState, make_state
+from appliance.server.state import ServerState, with_plan
 from appliance.service.client import AdmissionLimits
 
 _LOOK_EVERY_S = 0.05  # while draining
@@ -48,17 +48,12 @@ class RunningServer:
         certificates: Certificates | None = None,
     ) -> None:
         self.is_shared = False  # our socket, with the server that replaces us
-        self._states = [state]  # the newest last; of older ones requests may be open
+        self.state = state  # of the newest plan
         self._supervisor = supervisor
         self._server = server
         self._app = app
         self._certificates = certificates
         self._ending: asyncio.Task[None] | None = None
-
-    @property
-    def state(self) -> ServerState:
-        """The newest plan's."""
-        return self._states[-1]
 
     async def reload(self, path: Path) -> None:
         """`use_plan` of the plan at `path`. Raises OSError, msgspec.DecodeError as well."""
@@ -73,16 +68,13 @@ class RunningServer:
         loaded = load_certificates(tls) if tls is not None and self._certificates is not None else None
         policy = old.client.policy
         try:
-            new = make_state(plan, old.client, old.metrics, old.health, old.tokenizer, old.store, old.tracer)
+            new = with_plan(old, plan)
             app = make_app(new)
             old.keys.use(plan.serving.auth)
         except BaseException:
-            old.client.policy = policy  # make_state has set another
+            old.client.policy = policy  # with_plan has set another
             raise
-        new.keys, new.created, new.background = old.keys, old.created, old.background
-        new.batch_wanted, new.deep = old.batch_wanted, old.deep
-        new.is_draining, new.processes = old.is_draining, old.processes
-        self._states = [*(state for state in self._states if state.load), new]
+        self.state = new
         self._supervisor.use_plan(plan)
         old.client.use_limits(AdmissionLimits.of(plan.scheduler))
         if self._certificates is not None and loaded is not None:
@@ -94,19 +86,13 @@ class RunningServer:
             old.tracer.retire()
         _bound(self._server.config, plan.serving)
 
-    @property
-    def load(self) -> int:
-        """Generation requests that are open, of every plan."""
-        return sum(state.load for state in self._states)
-
     def terminate(self) -> None:
         """What is open is finished within the planned time, nothing new is taken; a second time, it ends at once."""
-        if self._ending is not None and self.state.is_draining:
+        if self._ending is not None and self.state.open.is_draining:
             self._ending.cancel()
             self.end_now()
             return
-        for state in self._states:
-            state.is_draining = True
+        self.state.open.is_draining = True
         self._supervisor.drain()
         self._begin_to_end(linger_s=0.0)
 
@@ -131,7 +117,7 @@ class RunningServer:
         self.end_now()
 
     def _has_open_requests(self) -> bool:
-        return bool(self.state.client.num_open_requests or self.load)
+        return bool(self.state.client.num_open_requests or self.state.open.load)
 
     def end_now(self) -> None:
         """What is open fails."""

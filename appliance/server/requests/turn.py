@@ -9,7 +9,7 @@ from appliance.server.http.errors import ApiError, invalid
 from appliance.server.output.message import MessageReader
 from appliance.server.output.parsing import OutputReading
 from appliance.server.requests.fields import ChatFields, refuse_unbuilt, text_of
-from appliance.server.requests.sampling import LengthWish, text_options
+from appliance.server.requests.sampling import LengthWish, SamplingRules, text_options
 from appliance.server.requests.structured import constraint_of
 from appliance.server.requests.tools import tool_wish
 from appliance.server.state import ServerState
@@ -40,7 +40,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
     form = state.prompts.output
     is_open = form.begins_open(prompt or "", _continued(fields))
     reading = OutputReading(form, wish, is_open, fields.include_reasoning is not False)
-    sampling = _sampling(state, fields, len(token_ids))
+    sampling = _sampling(state.sampling, fields, len(token_ids))
     request = TextRequest(
         request_id=request_id,
         prompt_token_ids=token_ids,
@@ -57,10 +57,10 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
     return ChatTurn(fields, request, reading)
 
 
-def _sampling(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> SamplingParams:
-    max_tokens, num_logprobs = _max_tokens(state, fields, num_prompt_tokens), _num_logprobs(fields)
+def _sampling(rules: SamplingRules, fields: ChatFields, num_prompt_tokens: int) -> SamplingParams:
+    max_tokens, num_logprobs = _max_tokens(rules, fields, num_prompt_tokens), _num_logprobs(fields)
     try:
-        return state.sampling.params(fields, max_tokens, num_logprobs, fields.prompt_logprobs)
+        return rules.params(fields, max_tokens, num_logprobs, fields.prompt_logprobs)
     except ApiError as error:
         if error.param == "logprobs":  # how many they are has a field of its own here
             error.param, error.message = "top_logprobs", f"top_{error.message}"
@@ -72,11 +72,11 @@ def _continued(fields: ChatFields) -> str:
     return text_of(fields.messages[-1]) if fields.continue_final_message else ""
 
 
-def _max_tokens(state: ServerState, fields: ChatFields, num_prompt_tokens: int) -> int:
+def _max_tokens(rules: SamplingRules, fields: ChatFields, num_prompt_tokens: int) -> int:
     asked, field = fields.max_completion_tokens, "max_completion_tokens"
     if asked is None:
         asked, field = fields.max_tokens, "max_tokens"
-    return state.sampling.max_tokens(LengthWish(asked=asked, field=field, prompt_field="messages"), num_prompt_tokens)
+    return rules.max_tokens(LengthWish(asked=asked, field=field, prompt_field="messages"), num_prompt_tokens)
 
 
 def _num_logprobs(fields: ChatFields) -> int | None:

@@ -12,7 +12,7 @@ from appliance.server.state import ServerState
 from appliance.service.errors import RequestFailedError
 from appliance.service.requests import TextRequest
 from appliance.service.streams import OutputStream, merged
-from appliance.store.responses import UNFINISHED, StoredResponse
+from appliance.store.responses import UNFINISHED, ResponseStore, StoredResponse
 
 TOUCH_EVERY_S = 1.0
 _LOST_AFTER_S = 15.0  # without a touch: the process that made it is gone
@@ -23,13 +23,13 @@ def start(state: ServerState, request: TextRequest, answer: ResponseAnswer, keep
     stream = state.client.generate(request, is_streamed=False)
     response = answer.response("in_progress")
     keep(response)
-    task = asyncio.create_task(_run(state, stream, answer, response["id"]), name="background response")
-    state.background.add(task)
-    task.add_done_callback(state.background.discard)
+    task = asyncio.create_task(_run(state.store.responses, stream, answer, response["id"]), name="background response")
+    state.open.background.add(task)
+    task.add_done_callback(state.open.background.discard)
     return response
 
 
-def current(state: ServerState, stored: StoredResponse) -> dict[str, Any]:
+def current(stored: StoredResponse) -> dict[str, Any]:
     """The response as it is now; one whose process is gone has failed."""
     response: dict[str, Any] = orjson.loads(stored.response)
     if stored.status in UNFINISHED and time.time() - stored.touched > _LOST_AFTER_S:
@@ -38,8 +38,8 @@ def current(state: ServerState, stored: StoredResponse) -> dict[str, Any]:
     return response
 
 
-async def _run(state: ServerState, stream: OutputStream, answer: ResponseAnswer, response_id: str) -> None:
-    watcher = asyncio.create_task(_touch(state, stream, owner(), response_id))
+async def _run(responses: ResponseStore, stream: OutputStream, answer: ResponseAnswer, response_id: str) -> None:
+    watcher = asyncio.create_task(_touch(responses, stream, owner(), response_id))
     try:
         with stream:
             async for outputs in stream:
@@ -52,8 +52,8 @@ async def _run(state: ServerState, stream: OutputStream, answer: ResponseAnswer,
         watcher.cancel()
 
 
-async def _touch(state: ServerState, stream: OutputStream, holder: str, response_id: str) -> None:
+async def _touch(responses: ResponseStore, stream: OutputStream, holder: str, response_id: str) -> None:
     """Ends the stream when the response was cancelled or deleted, by whatever process."""
-    while await asyncio.to_thread(state.store.responses.touch, holder, response_id):
+    while await asyncio.to_thread(responses.touch, holder, response_id):
         await asyncio.sleep(TOUCH_EVERY_S)
     stream.close()

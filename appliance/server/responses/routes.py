@@ -22,20 +22,20 @@ from appliance.server.responses.conversation import ITEMS, chat_fields, input_it
 from appliance.server.responses.echo import echoed
 from appliance.server.responses.fields import InputItem, ResponsesFields, check_fields
 from appliance.server.state import ServerState
-from appliance.store.responses import UNFINISHED, StoredResponse
+from appliance.store.responses import UNFINISHED, ResponseStore, StoredResponse
 
 _DECODER = json_decoder(ResponsesFields)
 
 
 async def create_response(state: ServerState, request: Request) -> Response:
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     check_fields(fields)
     response_id = f"resp_{uuid.uuid4().hex}"
-    earlier, items = _earlier(state, fields), _with_ids(input_items(fields), response_id)
+    earlier, items = _earlier(state.store.responses, fields), _with_ids(input_items(fields), response_id)
     turn = await _prepared(state, fields, earlier, items, response_id)
     told = echoed(fields, response_id, state.model_name)
-    keep = _keeper(state, owner(), [*earlier, *items]) if fields.store is not False else _forget
+    keep = _keeper(state.store.responses, owner(), [*earlier, *items]) if fields.store is not False else _forget
     answer = ResponseAnswer(state, turn, told, keep)
     if fields.background:
         return _json(start(state, turn.request, answer, keep))
@@ -44,10 +44,10 @@ async def create_response(state: ServerState, request: Request) -> Response:
 
 async def count_input_tokens(state: ServerState, request: Request) -> Response:
     """How many tokens the input of a response would have; nothing is generated or stored."""
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     check_fields(fields)
     state.check_model(fields.model)
-    earlier = _earlier(state, fields)
+    earlier = _earlier(state.store.responses, fields)
     chat = chat_fields(fields, [*earlier, *_with_ids(input_items(fields), "resp_counted")], num_earlier=len(earlier))
     _, token_ids = await state.prompts.chat(chat, shown_tools(chat))
     return _json({"object": "response.input_tokens", "input_tokens": len(token_ids)})
@@ -56,19 +56,19 @@ async def count_input_tokens(state: ServerState, request: Request) -> Response:
 async def get_response(state: ServerState, request: Request) -> Response:
     if request.query_params.get("stream", "false") != "false":
         raise not_in_this_version("stream", "streaming a stored response")
-    return _json(current(state, _stored(state, request)))
+    return _json(current(_stored(state.store.responses, request)))
 
 
 async def delete_response(state: ServerState, request: Request) -> Response:
-    response_id = _stored(state, request).id
+    response_id = _stored(state.store.responses, request).id
     state.store.responses.delete(owner(), response_id)
     return _json({"id": response_id, "object": "response", "deleted": True})
 
 
 async def cancel_response(state: ServerState, request: Request) -> Response:
     """Ends a response that runs in the background; one that has ended stays as it is."""
-    stored = _stored(state, request)
-    response = current(state, stored)
+    stored = _stored(state.store.responses, request)
+    response = current(stored)
     if not response["background"]:
         raise invalid("response_id", "only a response that was made in the background can be cancelled", "not_allowed")
     if response["status"] in UNFINISHED:
@@ -78,7 +78,7 @@ async def cancel_response(state: ServerState, request: Request) -> Response:
 
 
 async def list_input_items(state: ServerState, request: Request) -> Response:
-    stored = _stored(state, request)
+    stored = _stored(state.store.responses, request)
     items: list[dict[str, Any]] = [_shown(item) for item in orjson.loads(stored.items)]
     page = read_page(request.query_params)
     if page.order == "desc":
@@ -96,11 +96,11 @@ async def _prepared(
     return turn if fields.max_output_tokens is None else capped(turn, fields.max_output_tokens)
 
 
-def _earlier(state: ServerState, fields: ResponsesFields) -> list[InputItem]:
+def _earlier(responses: ResponseStore, fields: ResponsesFields) -> list[InputItem]:
     """The conversation that `previous_response_id` continues: what it answered, and its answer."""
     if fields.previous_response_id is None:
         return []
-    stored = state.store.responses.get(owner(), fields.previous_response_id)
+    stored = responses.get(owner(), fields.previous_response_id)
     if stored is None:
         raise _unknown(fields.previous_response_id, "previous_response_id")
     if stored.status in (*UNFINISHED, "failed", "cancelled"):
@@ -119,9 +119,9 @@ def _with_ids(items: list[InputItem], response_id: str) -> list[InputItem]:
     return items
 
 
-def _keeper(state: ServerState, holder: str, items: list[InputItem]) -> Keep:
+def _keeper(responses: ResponseStore, holder: str, items: list[InputItem]) -> Keep:
     encoded = msgspec.json.encode(items)
-    return lambda response: state.store.responses.put(_row(response, holder, encoded))
+    return lambda response: responses.put(_row(response, holder, encoded))
 
 
 def _forget(response: Mapping[str, Any]) -> None:
@@ -134,9 +134,9 @@ def _row(response: dict[str, Any], holder: str, items: bytes) -> StoredResponse:
     )
 
 
-def _stored(state: ServerState, request: Request) -> StoredResponse:
+def _stored(responses: ResponseStore, request: Request) -> StoredResponse:
     response_id: str = request.path_params["response_id"]
-    stored = state.store.responses.get(owner(), response_id)
+    stored = responses.get(owner(), response_id)
     if stored is None:
         raise _unknown(response_id, "response_id")
     return stored

@@ -40,9 +40,9 @@ _DECODER = json_decoder(DemoFields)
 async def demo_generate(state: ServerState, request: Request) -> Response:
     """A demonstration, not for production: texts with their prompt; streamed as JSON with a NUL after each."""
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     completion = CompletionFields(**msgspec.structs.asdict(fields))
-    search = Search.of(state, completion)
+    search = Search.of(state.plan, completion)
     [(_, token_ids)] = await state.prompts.completion(completion)
     wish = LengthWish(asked=fields.max_tokens, field="max_tokens", prompt_field="prompt", default=_DEFAULT_MAX_TOKENS)
     text_request = TextRequest(
@@ -52,7 +52,7 @@ async def demo_generate(state: ServerState, request: Request) -> Response:
         text=text_options(completion),
     )
     answer = DemoAnswer(fields.prompt, text_request)
-    beams = search.beams(state, completion, [text_request])
+    beams = search.beams(state.plan, state.client, completion, [text_request])
     response = await respond(state, request, [text_request], answer, is_streamed=bool(fields.stream), beams=beams)
     if fields.stream:
         response.headers["content-type"] = "application/octet-stream"

@@ -24,7 +24,7 @@ _DECODER = json_decoder(GenerateFields)
 async def generate(state: ServerState, request: Request) -> Response:
     """Generation from token ids; nothing is added to them."""
     state.client.check_admission()
-    fields = await read_fields(state, request, _DECODER)
+    fields = await read_fields(state.plan.serving, request, _DECODER)
     state.check_model(fields.model)
     for name, neutral in UNBUILT.items():
         if getattr(fields, name) not in neutral:
@@ -48,7 +48,7 @@ async def _text_request(
     max_tokens = state.sampling.max_tokens(wish, len(token_ids))
     text = text_options(completion)  # only a stop string needs the text
     return TextRequest(
-        request_id=request_id_of(request, state, completion),
+        request_id=request_id_of(request, state.plan.serving.http, completion),
         prompt_token_ids=token_ids,
         sampling=state.sampling.params(completion, max_tokens, completion.logprobs, completion.prompt_logprobs),
         text=text if text.stop else replace(text, detokenize=False),

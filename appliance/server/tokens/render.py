@@ -15,7 +15,7 @@ from appliance.server.http.errors import not_in_this_version
 from appliance.server.openai.completions import DEFAULT_MAX_TOKENS
 from appliance.server.output.generation import request_id_of
 from appliance.server.requests.fields import ChatFields, CompletionFields, GenerationFields, refuse_unbuilt
-from appliance.server.requests.sampling import LengthWish, text_options
+from appliance.server.requests.sampling import LengthWish, SamplingRules, text_options
 from appliance.server.requests.turn import prepare_turn
 from appliance.server.state import ServerState
 from appliance.server.tokens.fields import SAMPLING_NAMES, TokenSamplingFields
@@ -30,36 +30,35 @@ _LOST = (  # token ids and sampling cannot tell them
 
 async def render_chat(state: ServerState, request: Request) -> Response:
     """What /v1/chat/completions would generate from."""
-    fields = await read_fields(state, request, _CHAT)
+    fields = await read_fields(state.plan.serving, request, _CHAT)
     _check(fields)
-    turn = await prepare_turn(state, fields, request_id_of(request, state, fields))
+    turn = await prepare_turn(state, fields, request_id_of(request, state.plan.serving.http, fields))
     if turn.request.constraint is not None:
         raise not_in_this_version("tool_choice", "rendering with a call that must be made")
     logprobs = turn.request.sampling.logprobs
-    return _json(_rendered(state, fields, turn.request.prompt_token_ids, turn.request.request_id, logprobs))
+    return _json(_rendered(state.model_name, fields, turn.request.prompt_token_ids, turn.request.request_id, logprobs))
 
 
 async def render_completion(state: ServerState, request: Request) -> Response:
     """What /v1/completions would generate from: a list, one for each prompt."""
-    fields = await read_fields(state, request, _COMPLETION)
+    fields = await read_fields(state.plan.serving, request, _COMPLETION)
     state.check_model(fields.model)
     refuse_unbuilt(fields)
     _check(fields)
-    request_id = request_id_of(request, state, fields)
+    request_id = request_id_of(request, state.plan.serving.http, fields)
     fields.max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     prompts = await state.prompts.completion(fields)
     for _, token_ids in prompts:
-        _check_sampling(state, fields, len(token_ids))
+        _check_sampling(state.sampling, fields, len(token_ids))
     rendered = [
-        _rendered(state, fields, token_ids, f"{request_id}-{place}", fields.logprobs)
+        _rendered(state.model_name, fields, token_ids, f"{request_id}-{place}", fields.logprobs)
         for place, (_, token_ids) in enumerate(prompts)
     ]
     return _json(rendered)
 
 
-def _check_sampling(state: ServerState, fields: CompletionFields, num_prompt_tokens: int) -> None:
+def _check_sampling(rules: SamplingRules, fields: CompletionFields, num_prompt_tokens: int) -> None:
     """What is rendered is what would be generated: the same bounds hold. Raises ApiError 400."""
-    rules = state.sampling
     wish = LengthWish(asked=fields.max_tokens, field="max_tokens", prompt_field="prompt")
     rules.params(fields, rules.max_tokens(wish, num_prompt_tokens), fields.logprobs, fields.prompt_logprobs)
     rules.check_priority(fields)
@@ -73,7 +72,7 @@ def _check(fields: GenerationFields) -> None:
 
 
 def _rendered(
-    state: ServerState, fields: GenerationFields, token_ids: list[int], request_id: str, logprobs: int | None
+    model: str, fields: GenerationFields, token_ids: list[int], request_id: str, logprobs: int | None
 ) -> dict[str, Any]:
     sampling = {name: getattr(fields, name) for name in SAMPLING_NAMES if name != "logprobs"}
     max_tokens = getattr(fields, "max_completion_tokens", None) or fields.max_tokens
@@ -81,7 +80,7 @@ def _rendered(
     stream_options = None if fields.stream_options is None else msgspec.to_builtins(fields.stream_options)
     return {
         "request_id": request_id,
-        "model": state.model_name,
+        "model": model,
         "token_ids": token_ids,
         "sampling_params": told,
         "stream": bool(fields.stream),

@@ -39,7 +39,7 @@ _DETOKENIZE = json_decoder(DetokenizeFields)
 
 
 async def tokenize(state: ServerState, request: Request) -> Response:
-    fields = await read_fields(state, request, _TOKENIZE)
+    fields = await read_fields(state.plan.serving, request, _TOKENIZE)
     state.check_model(fields.model)
     if (fields.prompt is None) == (fields.messages is None):
         raise invalid("prompt", "exactly one of prompt and messages is needed", "invalid_value")
@@ -60,7 +60,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
 
 
 async def detokenize(state: ServerState, request: Request) -> Response:
-    fields = await read_fields(state, request, _DETOKENIZE)
+    fields = await read_fields(state.plan.serving, request, _DETOKENIZE)
     state.check_model(fields.model)
     for place, token_id in enumerate(fields.tokens):
         if not 0 <= token_id < 1 << 31:
