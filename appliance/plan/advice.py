@@ -18,7 +18,7 @@ Planner = Callable[[PlanInputs], tuple[EnginePlan, Ledger]]
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What two plans are compared by. Greater is better, but for `itl_s`."""
+    """Figures by which two plans are compared. Greater is better, except for `itl_s`."""
 
     prefill_tokens_per_s: float
     decode_tokens_per_s: float  # of one stream alone
@@ -38,7 +38,7 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def figures(plan: EnginePlan, inputs: PlanInputs, measured: MeasuredFacts) -> Figures | None:
-    """None where there is no estimate."""
+    """Returns the figures of a plan; None when it has no estimate."""
     program = program_of(plan, inputs.model, inputs.programs)
     alone = estimate(plan, program, measured, Workload())
     full = estimate(plan, program, measured, full_batch(plan))
@@ -113,7 +113,7 @@ def _advice(
 
 
 def _ladders(inputs: PlanInputs, plan: EnginePlan) -> Iterator[list[Change]]:
-    """For each field, values from the mildest; the first that gains something is advised."""
+    """Yields each field's values from the mildest; the first that gains something is advised."""
     spec, cpu, scheduler = inputs.spec, inputs.facts.cpu, plan.scheduler
     if plan.kernels.num_threads != cpu.num_cores:
         yield [Change("hardware.num_threads", cpu.num_cores, "one a physical core")]

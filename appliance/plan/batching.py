@@ -31,7 +31,7 @@ def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) 
 
 
 def _target_step_s(inputs: PlanInputs, chunked: bool, ledger: Ledger) -> float | None:
-    """How long a step may last while tokens are being generated: it is what their readers wait."""
+    """Returns how long a step may last while tokens are generated: their readers wait for that long."""
     path = "scheduler.target_step_s"
     if not chunked:
         return ledger.decide(path, None, "computed", "without chunked prefill a prompt cannot be cut")
@@ -44,7 +44,7 @@ def _target_step_s(inputs: PlanInputs, chunked: bool, ledger: Ledger) -> float |
 
 
 def _late_share(inputs: PlanInputs, chunked: bool, ledger: Ledger) -> float:
-    """How many gaps between tokens may be longer, so that prompts that wait run in one go."""
+    """Returns the share of gaps between tokens that may be longer, so that waiting prompts run in one step."""
     path = "scheduler.late_share"
     if not chunked:
         return ledger.decide(path, 0.0, "computed", "without chunked prefill a prompt cannot be cut")
@@ -67,7 +67,7 @@ def _number(inputs: PlanInputs, name: str, default: int, ledger: Ledger) -> int:
 
 
 def _num_tokens(inputs: PlanInputs, context: ContextRequest, num_seqs: int, chunked: bool, ledger: Ledger) -> int:
-    """At least a token a sequence; without chunked prefill, at least the longest prompt."""
+    """Returns at least a token for each sequence; without chunked prefill, at least the longest prompt."""
     path, default = "scheduler.max_num_batched_tokens", inputs.profile.defaults.max_num_batched_tokens
     wanted = inputs.spec.scheduler.max_num_batched_tokens
     what = "one token a sequence" if chunked else "the longest prompt"

@@ -37,7 +37,7 @@ from appliance.spec import LoadedSpec
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the passes gave, before anyone judges the ledger."""
+    """The results of the passes, before the ledger is judged."""
 
     plan: EnginePlan
     ledger: Ledger

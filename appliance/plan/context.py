@@ -18,7 +18,7 @@ class ContextRequest(msgspec.Struct, frozen=True):
 
 
 def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
-    """What the spec puts in place of the checkpoint's rotary parameters, in the form of older configs."""
+    """Returns the spec's replacements of the checkpoint's rotary parameters, in the form of older configs."""
     if not spec.model.rope_scaling and spec.model.rope_theta is None:
         return {}
     new = model.config.get("rope_parameters") or {}

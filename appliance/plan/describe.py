@@ -33,7 +33,7 @@ def describe_model(model: ModelFacts, max_model_len: int, programs: Programs, le
 
 
 def _refuse(problem: Problem, ledger: Ledger) -> None:
-    """At the spec's field where it replaced the config's value."""
+    """Refuses at the spec's field if that replaced the config's value, else at the source of the model."""
     path, hint = "model.source", _OTHER_MODEL
     if problem.concerns == "context":
         path = "model.max_model_len"

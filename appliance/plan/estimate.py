@@ -23,7 +23,7 @@ PROMPT = 512  # tokens of the request that an estimate is about, unless told
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """So many streams at once, each with a prompt and an answer of so many tokens."""
+    """A number of streams at once, each with a prompt and an answer of a fixed number of tokens."""
 
     streams: int = 1
     prompt: int = PROMPT
@@ -47,12 +47,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Of one stream."""
+        """Returns the rate of one stream."""
         return 1 / self.itl_s
 
     @property
     def answer_tokens_per_s(self) -> float:
-        """Of all streams over whole requests, prompts included: prompts are computed once each, decodes together."""
+        """Returns the rate of all streams over whole requests: each prompt is computed by itself, decodes together."""
         work = self.workload
         return work.answer / (self.ttft_s + work.answer / work.streams * self.itl_s)
 
@@ -74,8 +74,7 @@ class _Machine(msgspec.Struct, frozen=True):
 def estimate(
     plan: EnginePlan, program: PlannedProgram | None, measured: MeasuredFacts, workload: Workload
 ) -> Estimate | None:
-    """None for what the formulas do not cover: models that this version cannot build (no program), and devices that
-    are not CPUs."""
+    """Returns None for what the formulas do not cover: models without a program, and devices that are not CPUs."""
     if program is None or plan.device != "cpu":
         return None
     machine, works = _machine(plan, measured), _works(plan, program)

@@ -41,7 +41,7 @@ def with_suggestions(inputs: PlanInputs, misfits: Sequence[Diagnostic], check: C
 
 
 def helpful_changes(inputs: PlanInputs, check: Check) -> list[Change]:
-    """By what they cost: first what only takes memory from elsewhere, then speed, then context, then precision."""
+    """Returns changes in the order of their cost: first memory taken from elsewhere, then speed, context, precision."""
     found = []
     for ladder in _ladders(inputs):
         helping = next((change for change in ladder if _fits(inputs, change, check)), None)
@@ -51,7 +51,7 @@ def helpful_changes(inputs: PlanInputs, check: Check) -> list[Change]:
 
 
 def _ladders(inputs: PlanInputs) -> Iterator[list[Change]]:
-    """For each field, values from the mildest; the first that fits is suggested."""
+    """Yields each field's values from the mildest; the first that fits is suggested."""
     spec = inputs.spec
     memory, scheduler = spec.hardware.memory, spec.scheduler
     if memory.kv_cache != AUTO:
@@ -130,7 +130,7 @@ def _fits(inputs: PlanInputs, change: Change, check: Check) -> bool:
 
 
 def changed_inputs(inputs: PlanInputs, change: Change) -> PlanInputs:
-    """As if the spec said so."""
+    """Returns the inputs with the change made in the spec."""
     spec = _replaced(inputs.spec, change.path.split("."), change.value)
     positions = {**inputs.loaded.positions, change.path: Position(1, 1)}
     assert isinstance(spec, DeploymentSpec)

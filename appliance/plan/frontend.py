@@ -140,7 +140,7 @@ def _rules(key: KeySection) -> KeyPlan:
 
 
 def _allowed_hosts(http: HttpSection) -> tuple[str, ...]:
-    """On loopback only loopback's names, so that no page of another site can make a browser talk to us."""
+    """Allows only loopback's names on loopback, so that no page of another site can make a browser call this server."""
     if http.allowed_hosts != "auto":
         return () if "*" in http.allowed_hosts else tuple(name.lower() for name in http.allowed_hosts)
     if not is_loopback(http.host):

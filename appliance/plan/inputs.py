@@ -13,7 +13,9 @@ from appliance.spec import DeploymentSpec, LoadedSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedFiles:
-    """What the spec names by path, read before planning, so that the passes do no I/O. None: the checkpoint's own."""
+    """Files that the spec names by path. They are read before planning, so that the passes do no I/O.
+
+    None: the checkpoint's own."""
 
     tokenizer_path: str | None = None
     chat_template: str | None = None

@@ -61,7 +61,7 @@ def _machine_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
 
 
 def _library_obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
-    """How to get the native library of a set; empty where it is installed, or for a machine that is not here."""
+    """Says how to get the native library of a set; empty if it is installed, or for a machine that is not here."""
     built = inputs.facts.built_levels
     if built is None or entry.level is None or entry.level in built:
         return ""

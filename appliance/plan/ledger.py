@@ -1,4 +1,4 @@
-"""What the passes write down: decisions, refusals, warnings. The only thing they share besides their results."""
+"""The passes write decisions, refusals and warnings here. They share nothing else but their results."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -46,7 +46,7 @@ class Ledger:
         self.misfits.append(self.loaded.diagnostic(spec_path, rule, message, allowed=allowed, hint=hint))
 
     def may_degrade(self, kind: DegradationKind, message: str) -> bool:
-        """Whether the spec takes this lesser form, which is planned then. Under `warn` the message is a warning."""
+        """Returns True if the spec allows this degradation. Under `warn` the message becomes a warning."""
         strictness = strictness_of(self.loaded.spec, kind)
         if strictness == "warn":
             self.warnings.append(message)
@@ -56,6 +56,6 @@ class Ledger:
 
 
 def strictness_of(spec: DeploymentSpec, kind: DegradationKind) -> Strictness:
-    """What the spec says of one kind of lesser form: by its name, else for all that strictness decides."""
+    """Returns what the spec says of one kind of degradation: by its name, else by `strictness` for all kinds."""
     default: Strictness = spec.strictness if BY_KIND[kind].by_strictness else "allow"
     return spec.degradations.get(kind, default)

@@ -142,7 +142,7 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
 
 
 def _screen(request: ScreenRequest | None) -> tuple[MemoryItem, ...]:
-    """What is kept whatever becomes of the cache."""
+    """Returns the copy of the output head if the spec asks for it: it is then kept whatever the size of the cache."""
     return (request.item,) if request is not None and request.is_wanted else ()
 
 

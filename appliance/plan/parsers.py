@@ -1,4 +1,4 @@
-"""Pass `parsers`: which parsers read what the model writes, and which tools it is told of."""
+"""Pass `parsers`: which parsers read the output of the model, and which tools its prompt shows."""
 
 from appliance.catalog.parsers import REASONING_PARSERS, TOOL_PARSERS, Parser, detect_parser, find_parser
 from appliance.plan.inputs import PlanInputs

@@ -37,7 +37,7 @@ _STORED_METHODS = (None, "gguf", "compressed-tensors")  # that a checkpoint may 
 
 
 class Precision(NamedTuple):
-    """What the pass decides, and the program with its weights in those forms."""
+    """The decisions of the pass, and the program with its weights in those forms."""
 
     plan: PrecisionPlan
     program: PlannedProgram

@@ -123,7 +123,7 @@ def find_model(
 
 
 def is_offline(spec: DeploymentSpec) -> bool:
-    """Whether the spec forbids the network."""
+    """Returns True if the spec forbids the network."""
     return spec.loading.offline
 
 
@@ -138,7 +138,7 @@ def _offline_first(obtain: Any, may_fetch: bool) -> Path:
 
 
 def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offline: bool) -> FetchOptions:
-    """How the spec wants files to be fetched. `base`: the folder that relative paths start from."""
+    """Returns how files are fetched. `base`: the folder that relative paths start from."""
     loading = spec.loading
     values: dict[str, Any] = {
         "base_dir": base,

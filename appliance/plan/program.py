@@ -25,7 +25,7 @@ from appliance.program.work import WeightSize
 
 class Product(NamedTuple):
     """A matrix in some form, and what it meets. follows_gates: its input comes from a gated activation that the Linear
-    before it may do, and nobody else reads it."""
+    before it may do, and that no other operator reads."""
 
     columns: int
     extent: Extent
@@ -49,7 +49,7 @@ class PlannedProgram:
 
     @property
     def is_outline(self) -> bool:
-        """Whether the program stands in for one that this version cannot build."""
+        """Returns True if the program stands in for one that this version cannot build."""
         return not self.described.spec.weights
 
     @functools.cached_property
@@ -58,7 +58,7 @@ class PlannedProgram:
 
     @functools.cached_property
     def operators(self) -> Mapping[type[Operator], tuple[Operator, ...]]:
-        """Those of each kind, in the order of the program."""
+        """Returns the operators of each kind, in the order of the program."""
         found: dict[type[Operator], list[Operator]] = {}
         for op in self.program.operators:
             found.setdefault(type(op), []).append(op)

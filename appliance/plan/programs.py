@@ -20,8 +20,10 @@ T = TypeVar("T")
 
 
 class Programs:
-    """What was described while one spec was planned: suggestions and advice plan it many times, and most changes of a
-    field leave the program as it is."""
+    """Keeps the programs that are described while one spec is planned.
+
+    Suggestions and advice plan it many times, and most changes of a field leave the program as it is.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Any] = {}

@@ -52,7 +52,7 @@ class _Head(msgspec.Struct, frozen=True):
 def request_screen(
     inputs: PlanInputs, program: PlannedProgram, precision: PrecisionPlan, ledger: Ledger
 ) -> ScreenRequest | None:
-    """None where it is off, and the ledger says why."""
+    """Returns None if the screen is off; the ledger then has the reason."""
     wanted = inputs.spec.hardware.kernels.screen_logits
     head = _head(program)
     if wanted is False:

@@ -87,7 +87,7 @@ def _plan_gate(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> GatePl
 
 
 def _shed_above_s(inputs: PlanInputs) -> float | None:
-    """So many times the loosest bound of the first token: some may miss a lower percentile's, by its meaning."""
+    """Multiplies the loosest bound of the first token: by definition some requests miss that of a lower percentile."""
     slo = inputs.spec.slo
     bounds = [bound for bound in (slo.ttft_p50, slo.ttft_p90, slo.ttft_p95, slo.ttft_p99) if bound is not None]
     return round(slo.shed_factor * max(bounds), 4) if slo.shed_factor is not None and bounds else None

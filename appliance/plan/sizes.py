@@ -61,7 +61,7 @@ def activation_bytes(liveness: Liveness, step: StepSize, element_bytes: int) -> 
 
 
 def activation_formula(liveness: Liveness, logits: Slot, step: StepSize, element_bytes: int) -> str:
-    """What the arena is about as large as: slots of tokens and of sampled rows seldom live at the same time."""
+    """Says how the size of the arena arises: slots of tokens and of sampled rows seldom live at the same time."""
     per_token, per_row = (liveness.peak(extent) for extent in (Extent.TOKENS, Extent.SAMPLED))
     what = "logits" if logits in per_row.slots else "last layer"
     tokens = f"{step.num_tokens:,} tokens x {per_token.width:,}"

@@ -49,7 +49,7 @@ class Weight(NamedTuple):
 
 
 def read_weights(described: Described, model: ModelFacts) -> dict[str, Weight]:
-    """By name. Tensors that are missing are left out: they are refused by themselves."""
+    """Returns the weights of the program by name. Missing tensors are left out: they are refused elsewhere."""
     if not described.spec.weights:
         return {weight.name: weight for weight in _by_shape(described, model)}
     stored = {tensor.name: tensor for tensor in model.tensors}

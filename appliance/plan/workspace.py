@@ -29,9 +29,12 @@ class InputForm(NamedTuple):
 
 
 def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
-    """On a CPU the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
-    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears; on a
-    GPU the partial results of attention split over a sequence."""
+    """Returns the bytes that kernels use beside the arena.
+
+    On a CPU: the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
+    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears. On a
+    GPU: the partial results of attention split over a sequence.
+    """
     kernels = program.kernels
     if kernels.name == "reference":
         return 0

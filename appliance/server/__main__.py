@@ -48,7 +48,7 @@ def _serve(options: argparse.Namespace, engine: SpawnedEngine) -> int:
 
 
 def _kept(options: argparse.Namespace, status: "StatusFile", engine: SpawnedEngine) -> int | None:
-    """Where the plan has several API processes, this one keeps them and imports no HTTP. None elsewhere."""
+    """Keeps the API processes if the plan has several, and imports no HTTP. Returns None if it has one."""
     import msgspec  # noqa: PLC0415 - after the engine's start
 
     from appliance.plan.types import EnginePlan  # noqa: PLC0415 - after the engine's start

@@ -28,15 +28,15 @@ class ApiProcesses(Protocol):
     """All API processes of this server. Each raises ApiError 503 when they do not answer."""
 
     async def figures(self) -> bytes:
-        """In the Prometheus text format."""
+        """Returns the metrics in the Prometheus text format."""
 
     async def load(self) -> int:
-        """Generation requests that are open."""
+        """Returns the number of open generation requests."""
 
 
 @dataclass(slots=True)
 class OpenWork:
-    """What is open in this process. It changes while requests are answered, and outlives a plan."""
+    """Open work of this process. It changes while requests are answered, and outlives a plan."""
 
     load: int = 0  # generation requests
     background: set[asyncio.Task[None]] = field(default_factory=set)  # responses that no request waits for

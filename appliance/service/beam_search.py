@@ -80,7 +80,7 @@ class Beams:
         return self.rules.early_stopping is True or self._best_possible() <= self.finished[-1][0]
 
     def _best_possible(self) -> float:
-        """What a live beam may still reach."""
+        """Returns the best score that a live beam may still reach."""
         rules, best = self.rules, self.live[0]
         is_patient = rules.early_stopping == "never" and rules.length_penalty > 0
         length = rules.max_tokens if is_patient else len(best.token_ids)

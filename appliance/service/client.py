@@ -38,7 +38,7 @@ _log = logger("service")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """How much may be open at once. max_waiting None: no limit."""
+    """The number of sequences that may be open at once. max_waiting None: no limit."""
 
     max_num_seqs: int
     max_waiting: int | None

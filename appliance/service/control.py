@@ -1,4 +1,4 @@
-"""What a running server may be told from outside: a command in a file of its state folder, and SIGHUP.
+"""Commands to a running server: a file in its state folder, and SIGHUP.
 
 It answers with the event "answer" in its status file: id, ok, reason. Both are private to the user who runs it.
 """

@@ -1,4 +1,4 @@
-"""A histogram that somebody else counted, bucket by bucket: prometheus_client's own takes single values only."""
+"""A histogram whose buckets were counted elsewhere: prometheus_client's own takes single values only."""
 
 from collections.abc import Iterator, Sequence
 

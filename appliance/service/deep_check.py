@@ -28,7 +28,7 @@ class DeepResult:
 
 
 class DeepCheck:
-    """At most one token is requested at a time, and one a second, for all callers together.
+    """Requests at most one token at a time, and one a second, for all callers together.
 
     An engine that steps, or is in a step that the heartbeat still allows, is busy. A step that lasts longer than the
     heartbeat allows is the supervisor's to see: it turns readiness red itself.

@@ -1,4 +1,4 @@
-"""What can be said about the engine at any moment, for readiness and for the status file."""
+"""The state of the engine at any moment, for readiness and for the status file."""
 
 import enum
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Whether an engine's client takes requests, and why it does not: one value, set by what watches the engine."""
+"""One value says if an engine's client takes requests, and if not, why. The watcher of the engine sets it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -168,7 +168,7 @@ def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
 
 
 def schema() -> dict[str, Any]:
-    """What schemas/metrics.v1.json holds."""
+    """Returns the content of schemas/metrics.v1.json."""
     return {
         "title": "Metrics of the appliance, version 1",
         "path": "/metrics",
@@ -208,7 +208,7 @@ class ServiceMetrics:
         self._block_bytes = 0
 
     def describe(self, plan: EnginePlan) -> None:
-        """What of the plan is a figure. A later plan replaces an earlier one."""
+        """Sets the figures that come from the plan. A later plan replaces an earlier one."""
         cache, dtype, figures = plan.cache, plan.precision.kv_dtype, self._figures
         for name in ("cache_config_info", "slo_target_seconds"):
             figures[name].clear()
@@ -228,7 +228,7 @@ class ServiceMetrics:
         return self._registry
 
     def note(self, stats: EngineStats) -> None:
-        """Costs nothing: the latest counts when somebody looks."""
+        """Keeps the latest statistics, which are exported when metrics are scraped."""
         if self._has_engine:
             self._latest = stats
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 class Neighbours(Protocol):
     def note(self, num_open_sequences: int, num_tokens_ahead: int) -> None:
-        """What this client has open, and the prompt tokens of it that wait for a first token."""
+        """Publishes what this client has open, and its prompt tokens that wait for a first token."""
 
     def others(self) -> tuple[int, int]:
-        """The same of all others together."""
+        """Returns the same two numbers for all other clients together."""

@@ -1,4 +1,4 @@
-"""How long a request that comes now would wait for its first token, from what is open and what the engine measured."""
+"""Predicts the wait of a new request for its first token, from what is open and what the engine measured."""
 
 from appliance.engine.messages import EngineStats
 
@@ -30,11 +30,11 @@ class Outlook:
         self._num_ahead += num_prompt_tokens
 
     def answered(self, key: str) -> None:
-        """It has its first token, or has ended without one."""
+        """Notes that a request has its first token, or has ended without one."""
         self._num_ahead -= self._ahead.pop(key, 0)
 
     def ended(self, num_sequences: int, num_open: int, now: float) -> None:
-        """So many sequences have ended; `num_open` were open before."""
+        """Notes that sequences have ended; `num_open` were open before."""
         if num_open <= self._max_num_seqs:
             self._ended_at = None
             return

@@ -14,7 +14,8 @@ class Meter(Protocol):
         """A sequence of the group gained this."""
 
     def timed(self, times: RequestTimes | None) -> None:
-        """What the engine measured of one request; None when it will not say. Once a request, even after `close`."""
+        """Takes the times that the engine measured for one request; None if there are none. It is called once for each
+        request, even after `close`."""
 
     def close(self, reason: str) -> None:
         """The group has ended: stop, length, abort or error, of its last request. Called once."""

@@ -6,7 +6,7 @@ _ANSWERED = ("stop", "length")
 
 
 class RequestRecord:
-    """Inter-token time is the mean over a request, so a token costs no work."""
+    """The record of one request. Its inter-token time is a mean over the request, so that a token costs no work."""
 
     __slots__ = ("_arrival", "_first", "_last", "_max_tokens", "_num_prompt_tokens", "_num_tokens")
 
@@ -19,7 +19,7 @@ class RequestRecord:
         self._max_tokens = max_tokens
 
     def advance(self, metrics: ServiceMetrics | None, now: float, index: int, num_tokens: int) -> bool:
-        """Whether these are the first tokens."""
+        """Counts tokens; returns True if they are the first of the request."""
         is_first = self._first is None and num_tokens > 0
         if is_first:
             self._first = now

@@ -7,9 +7,9 @@ from appliance.engine.messages import Constraint, SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """How tokens become text, and which text ends a sequence.
+    """Options that say how tokens become text, and which text ends a sequence.
 
-    kept_special_tokens: those that are shown although special tokens are skipped, for parsers that read the text.
+    kept_special_tokens: shown although special tokens are skipped, for parsers that read the text.
     """
 
     stop: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class TextRequest:
 
 @dataclass(slots=True, kw_only=True)
 class TextOutput:
-    """What one sequence gained. `text` holds no half character and no part of a stop string.
+    """One sequence has gained text and tokens. `text` holds no half character and no part of a stop string.
 
     stop_reason: the stop string, or the stop token's id when it is not the end of sequence; else None.
     """

@@ -50,7 +50,7 @@ class SequenceText:
         return shown
 
     def _plain(self, output: SequenceOutput, token_ids: list[int]) -> TextOutput:
-        """What almost every output is: one token, and nothing to look for in it."""
+        """Makes the output of the common case: one token, and nothing to look for in it."""
         self._num_tokens += 1
         return TextOutput(
             index=output.index,
@@ -80,7 +80,7 @@ class SequenceText:
         shown.text = "".join(pieces)
 
     def _rest(self, shown: TextOutput) -> str:
-        """What was held back: an unfinished character, and a stop string's beginning."""
+        """Returns the text that was held back: an unfinished character, and a stop string's beginning."""
         text = self._detokenizer.finish()
         if self._scan is None:
             return text

@@ -1,4 +1,4 @@
-"""Whether an engine keeps the plan's targets before it takes over from another: a few requests of our own."""
+"""A few requests check that an engine keeps the plan's targets before it takes over from another."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ class Latencies:
             self.tpot.append((arrivals[-1] - arrivals[0]) / (num_tokens - 1))
 
     def missed(self, targets: Mapping[str, float]) -> list[str]:
-        """In words. A target that nothing was measured for is not missed: one token has no gap."""
+        """Says in words which targets were missed. One without a measurement is not missed: one token has no gap."""
         told = []
         for name, bound in targets.items():
             metric, _, percent = name.partition("_p")

@@ -66,7 +66,7 @@ class StatusFile:
 
 
 def tell(status: StatusFile, event: EngineEvent | Health) -> None:
-    """What a supervisor's listener hears."""
+    """Writes what the listener of a supervisor gets."""
     if isinstance(event, BootPhase):
         status.write("phase", **msgspec.structs.asdict(event))
     elif isinstance(event, Ready):

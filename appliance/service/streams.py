@@ -128,7 +128,7 @@ class OutputStream:
 
 
 def merged(outputs: list[TextOutput]) -> list[TextOutput]:
-    """Joins the outputs of each sequence: a reader that fell behind gets one event for them all."""
+    """Joins the outputs of each sequence, so that a slow reader gets one event for them all."""
     if len(outputs) == 1:
         return outputs
     by_index: dict[int, TextOutput] = {}

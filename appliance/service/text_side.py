@@ -1,4 +1,4 @@
-"""What a front end must know of a checkpoint to speak text with its engine."""
+"""The part of a checkpoint that a front end needs to exchange text with its engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ class TextSide:
     eos_token_ids: tuple[int, ...]
 
     def vocabulary(self) -> Vocabulary:
-        """What an engine must know of text before its first constraint."""
+        """Returns the vocabulary, which an engine needs before its first constraint."""
         return Vocabulary(tokenizer=self.tokenizer.backend.to_str(), eos_token_ids=self.eos_token_ids)
 
 

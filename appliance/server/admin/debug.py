@@ -11,7 +11,7 @@ from appliance.server.state import ServerState
 
 
 async def start_profile(state: ServerState, request: Request) -> Response:
-    """From now on; a profile that runs already starts anew."""
+    """Starts a profile; one that runs already starts anew."""
     await state.client.call("start_profile")
     state.open.cpu_at_profile_start = time.process_time()
     return Response(status_code=204)

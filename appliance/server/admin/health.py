@@ -1,4 +1,4 @@
-"""How the server is: liveness, readiness with reasons, load, version and metrics."""
+"""The state of the server: liveness, readiness with reasons, load, version and metrics."""
 
 from typing import Any
 

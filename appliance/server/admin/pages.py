@@ -1,4 +1,4 @@
-"""What people open in a browser: a page to talk to the model, the reference of the API, and the plan as JSON.
+"""Pages for a browser: a page to talk to the model, the reference of the API, and the plan as JSON.
 
 Everything is one origin's: no outside resource, no inline script, and a policy that forbids both.
 """
@@ -69,7 +69,7 @@ async def saved_docs(state: ServerState, request: Request) -> Response:
 
 
 async def plan(state: ServerState, request: Request) -> Response:
-    """What runs and why, without paths, addresses and keys."""
+    """Shows what runs and why, without paths, addresses and keys."""
     return Response(orjson.dumps(plan_view(state.plan)), media_type="application/json")
 
 

@@ -25,7 +25,7 @@ class MessageAnswer:
     def __init__(
         self, state: ServerState, fields: MessagesFields, turn: ChatTurn, applied_edits: list[dict[str, Any]]
     ) -> None:
-        """applied_edits: of the context; they are told where the request has `context_management`."""
+        """`applied_edits`: of the context; the answer lists them if the request has `context_management`."""
         self._edits = {}
         if fields.context_management is not None:
             self._edits = {"context_management": {"applied_edits": applied_edits}}
@@ -42,7 +42,7 @@ class MessageAnswer:
         self._has_begun = False
 
     def opening(self) -> bytes:
-        """message_start says how much of the prompt was cached, which the first output tells."""
+        """Begins with message_start, which says how much of the prompt was cached: the first output has that number."""
         return b""
 
     def event(self, output: TextOutput) -> bytes:

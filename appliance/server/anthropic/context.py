@@ -32,7 +32,7 @@ Blocks = Callable[[ContentBlock], ContentBlock | None]  # None leaves a block ou
 
 @dataclass(frozen=True, slots=True)
 class EditedPrompt:
-    """fields: with the edited messages. applied: the edits that cleared something, as the answer tells them."""
+    """fields: with the edited messages. applied: the edits that cleared something, in the form of the answer."""
 
     fields: PromptFields
     applied: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class EditedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class _Clearing:
-    """What one edit would clear: so many uses or turns, and the messages that are left."""
+    """One edit would clear a number of uses or turns, and leave these messages."""
 
     num_cleared: int
     messages: list[InputMessage]

@@ -115,13 +115,13 @@ class ContextManagement(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class Diagnostics(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a request asks to be told of the prompt cache. Anthropic's answer `unavailable` is always ours."""
+    """The request asks for diagnostics of the prompt cache. The answer is always Anthropic's `unavailable`."""
 
     previous_message_id: str | None = None
 
 
 class PromptFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What makes the prompt: the body of count_tokens."""
+    """The fields that make the prompt: the body of count_tokens."""
 
     model: str
     messages: list[InputMessage]

@@ -42,7 +42,7 @@ async def create_message(state: ServerState, request: Request) -> Response:
 
 
 async def count_tokens(state: ServerState, request: Request) -> Response:
-    """What the prompt of the same message would have, template and all."""
+    """Counts the tokens that the prompt of the same message would have, template included."""
     fields = await read_fields(state.plan.serving, request, _PROMPT)
     _check(state, fields)
     prompt = await _edited(state, fields)
@@ -66,7 +66,7 @@ def _check(state: ServerState, fields: PromptFields) -> None:
 
 
 def _chat(state: ServerState, fields: PromptFields) -> ChatFields:
-    """Where thinking is left to the model and nothing could tell it from the answer, it does not think."""
+    """Translates to the fields of chat. Adaptive thinking is off if no parser could separate it from the answer."""
     is_adaptive = fields.thinking is not None and fields.thinking.type == "adaptive"
     if is_adaptive and state.plan.serving.parsers.reasoning is None:
         fields.thinking = Thinking(type="disabled")
@@ -81,7 +81,7 @@ async def _edited(state: ServerState, fields: PromptFields) -> EditedPrompt:
 
 
 async def _num_tokens(state: ServerState, fields: PromptFields) -> int:
-    """Of the prompt, whatever its length."""
+    """Counts the tokens of the prompt, of any length."""
     chat = _chat(state, fields)
     _, token_ids = await state.prompts.chat_tokens(chat, shown_tools(chat), add_special_tokens=False)
     return len(token_ids)

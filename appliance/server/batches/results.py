@@ -22,7 +22,7 @@ def work_files(store: Store, batch_id: str) -> BatchFiles:
 
 
 def problems_of(store: Store, batch: BatchRecord) -> tuple[int, list[dict[str, str | int | None]]]:
-    """How many lines there are, and what is wrong with them; any problem fails the batch before it starts."""
+    """Returns the number of lines, and their problems; any problem fails the batch before it starts."""
     count, problems, seen = 0, list[dict[str, str | int | None]](), set[str]()
     for line in read_lines(work_files(store, batch.id).input):
         count += 1

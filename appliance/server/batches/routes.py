@@ -80,7 +80,7 @@ async def get_batch(state: ServerState, request: Request) -> Response:
 
 
 async def cancel_batch(state: ServerState, request: Request) -> Response:
-    """What is answered by then is kept. A batch that has ended stays as it is."""
+    """Cancels a batch and keeps what is answered by then. A batch that has ended stays as it is."""
     batch_id: str = request.path_params["batch_id"]
     return _json(batch_object(_found(state.store.batches.cancel(owner(), batch_id), batch_id)))
 

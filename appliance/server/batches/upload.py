@@ -26,7 +26,7 @@ class Upload:
 
     @property
     def filename(self) -> str:
-        """As the client said, without a path and control characters; it is only ever shown."""
+        """Returns the name that the client sent, without a path and control characters. It is only shown."""
         name = (self.file.filename or "file").replace("\\", "/").rpartition("/")[2]
         return "".join(letter for letter in name if letter.isprintable())[:MAX_NAME] or "file"
 

@@ -49,7 +49,7 @@ class BatchWorker:
         return self._newest()
 
     async def run(self) -> None:
-        """Until it is cancelled; an unfinished batch is then given up for the next process."""
+        """Runs batches until it is cancelled; an unfinished batch is then left to the next process."""
         while True:
             if self._state.store.is_begun and self._state.health.is_ready:
                 await self._run_all()

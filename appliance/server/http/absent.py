@@ -1,4 +1,4 @@
-"""Paths of other servers' APIs that are not served here, and why, so that a client is told more than "not found"."""
+"""Paths of other servers' APIs that are not served here, and why, so that a client reads more than "not found"."""
 
 import re
 
@@ -29,7 +29,7 @@ _SWITCHED = tuple((path_pattern(route.path), route.methods) for route in ROUTES)
 
 
 def reason_for_absence(method: str, path: str) -> str | None:
-    """Why a path that is not served here is not; None for one that nobody knows."""
+    """Returns why a known path is not served here; None for an unknown path."""
     method = "GET" if method == "HEAD" else method
     if any(method in methods and pattern.fullmatch(path) for pattern, methods in _SWITCHED):
         return "it is switched off here (endpoints.apis, endpoints.http)"

@@ -25,7 +25,7 @@ from appliance.service.errors import RequestFailedError
 
 
 def make_app(state: ServerState) -> ASGIApp:
-    """Routes of the table behind the gate, and CORS outside of it where origins are planned."""
+    """Makes the application: the gate, the routes of the table after it, and CORS before it if origins are planned."""
     http, routes = state.plan.serving.http, state.plan.serving.routes
     served = [route for route in ROUTES if route.is_served(routes)]
     if routes.docs or routes.offline_docs:

@@ -129,7 +129,7 @@ def _remove(value: Any, path: list[str], name: str) -> None:
 
 
 def _wrong_body(error: msgspec.ValidationError, body: bytes, expected: Any) -> ApiError:
-    """As wrong_value. What follows the first error may be no JSON at all."""
+    """Returns the error of wrong_value. The text after the first error may be no JSON at all."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Who calls: the holder of an API key, its rules, and what it has used."""
+"""The caller: the holder of an API key, its rules, and what it has used."""
 
 import math
 import time
@@ -20,7 +20,7 @@ _OPEN = OpenPolicy()
 
 
 class Level(Protocol):
-    """How much of an allowance was used up at a time. Entered, nobody else changes it."""
+    """The used part of an allowance at a time. While it is entered, no other process changes it."""
 
     used: float
     at: float
@@ -31,7 +31,7 @@ class Level(Protocol):
 
 
 class Account(Protocol):
-    """What one key has used, in this process or in several."""
+    """The use of one key, in this process or in several."""
 
     @property
     def requests(self) -> Level: ...
@@ -55,12 +55,12 @@ class OwnLevel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Only this process knows it."""
+        """Releases nothing: no other process has this level."""
 
 
 @dataclass(slots=True)
 class OwnAccount:
-    """Of a server that is one process."""
+    """The account of a key in a server of one process."""
 
     requests: Level = field(default_factory=OwnLevel)
     tokens: Level = field(default_factory=OwnLevel)

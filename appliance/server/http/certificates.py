@@ -32,7 +32,7 @@ def load_certificates(plan: TlsPlan) -> LoadedCertificates:
 
 
 class Certificates:
-    """What handshakes go by; connections that are open stay as they are.
+    """Certificates of handshakes; open connections keep theirs.
 
     `context` is the listener's. Each handshake takes the newest certificates in its place; where the plan says so it
     looks first whether a file has changed. Raises ApplianceError as load_certificates.
@@ -44,7 +44,7 @@ class Certificates:
         self.context.sni_callback = self._choose  # called in every handshake, with or without a name
 
     def use(self, loaded: LoadedCertificates) -> None:
-        """For handshakes from now on."""
+        """Sets the certificates of handshakes from now on."""
         self._loaded = loaded
         self.context.verify_mode = loaded.context.verify_mode  # this alone a handshake keeps of the listener's
 

@@ -13,7 +13,10 @@ EXTENSION = "appliance.chunks"  # in scope["extensions"]: a ChunkWriter
 
 
 class ChunkWriter:
-    """Of one answer. `on_room` is called when a full connection has room again; `num_bytes` were written here."""
+    """Writes the chunks of one answer.
+
+    `on_room` is called when a full connection has room again; `num_bytes` were written here.
+    """
 
     __slots__ = ("_cycle", "num_bytes", "on_room")
 
@@ -24,13 +27,13 @@ class ChunkWriter:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the head of the answer is sent, and chunks follow it."""
+        """Returns True if the head of the answer is sent, and chunks follow it."""
         cycle = self._cycle
         return cycle.response_started and not cycle.response_complete and cycle.chunked_encoding is True
 
     @property
     def is_full(self) -> bool:
-        """Whether the client reads too slowly for more. False once it is gone."""
+        """Returns True if the client reads too slowly for more; False once it is gone."""
         return self._cycle.flow.write_paused
 
     def write(self, body: bytes) -> None:
@@ -41,17 +44,17 @@ class ChunkWriter:
 
 
 def chunk_writer(scope: Scope) -> ChunkWriter | None:
-    """None where the server under the application has no short way, or somebody took it out."""
+    """Returns the writer of an answer; None if the server offers none, or a middleware removed it."""
     found = scope.get("extensions", {}).get(EXTENSION)
     return found if isinstance(found, ChunkWriter) and found.is_usable else None
 
 
 def num_chunk_bytes(scope: Scope) -> int:
-    """What went the short way so far."""
+    """Returns the number of bytes that were written by a ChunkWriter so far."""
     found = scope.get("extensions", {}).get(EXTENSION)
     return found.num_bytes if isinstance(found, ChunkWriter) else 0
 
 
 def close_short_way(scope: Scope) -> None:
-    """From here on every byte passes `send`."""
+    """Removes the writer, so that every byte passes `send` from now on."""
     scope.get("extensions", {}).pop(EXTENSION, None)

@@ -16,7 +16,7 @@ _NOTED: ContextVar[list[DegradationKind] | None] = ContextVar("degraded", defaul
 
 
 def begin() -> None:
-    """For the request that is handled now; tasks that its handler starts share its notes."""
+    """Begins the notes of the request that is handled now; tasks that its handler starts share them."""
     _NOTED.set([])
 
 
@@ -29,7 +29,7 @@ def note(kind: DegradationKind, *, is_logged: bool) -> None:
 
 
 def tell(response: Response, plan: EnginePlan, metrics: ServiceMetrics) -> None:
-    """What is refused is in no form at all."""
+    """Names degraded forms in the headers of an answer; a refusal has none."""
     kinds = [*plan.degraded, *(_NOTED.get() or ())]
     if kinds and response.status_code < 400:
         response.headers[HEADER] = ", ".join(kinds)

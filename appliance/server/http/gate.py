@@ -1,4 +1,4 @@
-"""What every request passes before its route: host, keys, draining, request ids, counts. Plain ASGI, for speed."""
+"""Every request passes the gate before its route: host, keys, draining, request ids, counts. Plain ASGI, for speed."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,7 +48,7 @@ class Gate:
             await self._pass(scope, receive, watched, error_shape(path))
 
     async def _pass(self, scope: Scope, receive: Receive, send: "_Answer", shape: ErrorShape) -> None:
-        """What fails in the application is logged once, here; in the midst of an answer by uvicorn, which cuts it."""
+        """Logs an error of the application once. In the middle of an answer uvicorn logs it, and cuts the answer."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
@@ -59,7 +59,7 @@ class Gate:
                 await internal_error().response(shape)(scope, receive, send)
 
     def _check(self, scope: Scope, path: str, headers: Headers) -> None:
-        """Raises ApiError for what may not enter; else the caller is known to everything behind."""
+        """Raises ApiError for what may not enter; else sets the caller for everything after the gate."""
         is_public = path in PUBLIC_PATHS
         self._hosts.check(scope, is_public=is_public)
         if is_public:

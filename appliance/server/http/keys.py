@@ -39,7 +39,7 @@ class KeyRing:
         self.use(auth)
 
     def use(self, auth: AuthPlan) -> None:
-        """From now on the keys of this plan. Raises what the constructor raises; then the keys before hold."""
+        """Takes the keys of another plan. Raises what the constructor raises; the former keys are then kept."""
         planned = [
             _entry(name, stored, auth.key_rules.get(name, KeyPlan())) for name, stored in auth.key_hashes.items()
         ]
@@ -51,7 +51,7 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is asked for: none are planned, and there is no file of them."""
+        """Returns True if no key is needed: none are planned, and there is no file of them."""
         return not self._planned and self._file is None
 
     def named(self, name: str) -> Caller | None:

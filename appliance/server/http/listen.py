@@ -63,7 +63,7 @@ def url_of(listener: socket.socket, listen: ListenPlan) -> str:
 
 
 def release(listener: socket.socket, listen: ListenPlan, *, is_shared: bool = False) -> None:
-    """Closes the listener; a Unix socket leaves no file behind, unless another server listens on it."""
+    """Closes the listener and removes the file of a Unix socket, unless another server listens on it."""
     listener.close()
     if listen.uds is not None and not is_shared:
         Path(listen.uds).unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """A socket that a dead server left is taken over; one that somebody listens on is not, nor is any other file."""
+    """Takes over the socket of a dead server, but not one on which a server listens, nor any other file."""
     if path.exists():
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(errno.EEXIST, "a file that is no socket is there")

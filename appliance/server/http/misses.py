@@ -1,4 +1,4 @@
-"""What a request is told that meets no route: the path that was meant, the methods that there are, why one is away."""
+"""Answers to requests without a route: the path that was meant, the methods of a path, why an API is not served."""
 
 import difflib
 import re
@@ -19,14 +19,14 @@ _BASE_URLS: Final = "base URLs end in /v1 for clients of OpenAI's, and before it
 
 
 class Misses:
-    """Of the routes that are served."""
+    """Knows the routes that are served, and answers what misses them."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = [(path_pattern(route.path), route.methods) for route in routes]
         self._fixed = [route.path for route in routes if "{" not in route.path]
 
     def answer(self, method: str, path: str, found: HTTPException) -> Response:
-        """In the words of the API that was meant. path: below root_path. found: what the router says."""
+        """Answers in the words of the API that was meant. path: below root_path. found: what the router says."""
         return self._error(method, path, found).response(error_shape(self.meant(path) or path))
 
     def _error(self, method: str, path: str, found: HTTPException) -> ApiError:
@@ -46,7 +46,7 @@ class Misses:
         return ApiError(404, message, code="unknown_path")
 
     def methods(self, path: str) -> list[str]:
-        """Of all routes that the path reaches; HEAD goes where GET goes."""
+        """Returns the methods of all routes that the path reaches; HEAD goes where GET goes."""
         found = {method for pattern, methods in self._routes if pattern.fullmatch(path) for method in methods}
         return sorted(found | ({"HEAD"} if "GET" in found else set()))
 

@@ -1,4 +1,4 @@
-"""What the routes answer, as JSON Schema: what clients may count on, open to more fields."""
+"""The answers of the routes as JSON Schema: fields that clients may rely on; more may follow."""
 
 from typing import Any
 

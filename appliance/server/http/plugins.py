@@ -1,4 +1,4 @@
-"""ASGI middleware of the operator's own, by dotted path. It runs behind the gate and sees nothing that was refused."""
+"""ASGI middleware of the operator's own, by dotted path. It runs after the gate and sees nothing that was refused."""
 
 import importlib
 import inspect

@@ -1,7 +1,7 @@
 """uvicorn's httptools protocol with the bounds it does not have itself, and errors in OpenAI's shape.
 
 What it adds: time for a head, a body and a reader; sizes of heads, trailers and framing; bounds on connections and
-on pipelining; upgrades refused or ignored; every open request of a connection told when the connection is gone.
+on pipelining; upgrades refused or ignored; every open request of a connection notified when the connection is gone.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _FRAMING_PER_BYTE = 8  # chunks of one byte cost five bytes of framing; more is 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one connection; `connections` is of them all. Seconds are for a whole head, body, or full write buffer."""
+    """Bounds of a connection; `connections` is of all. Seconds are for a whole head, body, or full write buffer."""
 
     head_bytes: int = 1 << 16
     headers: int = 256
@@ -192,7 +192,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_write_deadline()
 
     def _is_unread(self) -> bool:
-        """Whether the request that was answered still sends its body."""
+        """Returns True if the request that was answered still sends its body."""
         return self._has_begun and not self._is_in_head and not self.pipeline
 
     def _end_after_answer(self) -> None:
@@ -267,7 +267,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()  # it never said anything
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers where an answer can be told apart from others, and closes in any case."""
+        """Answers if the answer cannot be taken for another request's, and closes in any case."""
         if self._is_refused:
             return
         self._is_refused = True
@@ -281,7 +281,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _tell_of_disconnect(self) -> None:
-        """uvicorn tells the newest request alone, and a pipelined one would hide the one that runs."""
+        """Notifies every request: uvicorn notifies the newest alone, but a pipelined one hides the one that runs."""
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._active, *waiting):
@@ -291,7 +291,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class _Answering(asyncio.Transport):
-    """What uvicorn uses of a transport while it writes an answer, with an end of our own."""
+    """The part of a transport that uvicorn uses while it writes an answer, with an end of our own."""
 
     def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
         super().__init__()

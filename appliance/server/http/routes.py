@@ -130,7 +130,7 @@ def error_shape(path: str) -> ErrorShape:
 
 
 def path_pattern(path: str) -> re.Pattern[str]:
-    """What a route's path with names in braces matches."""
+    """Returns the pattern of a route's path with names in braces."""
     names = {"": "[^/]+", ":path": ".+"}
     pieces = re.split(r"\{\w+(:path)?\}", path)
     found = [names[piece or ""] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces)]

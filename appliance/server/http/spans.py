@@ -77,7 +77,7 @@ class OtlpTracer:
         self._close_if_unused()
 
     def close(self) -> None:
-        """Sends what is left; takes seconds where nobody listens."""
+        """Sends what is left; takes seconds if no collector listens."""
         self._provider.shutdown()
 
     def _close_if_unused(self) -> None:
@@ -104,7 +104,7 @@ class TracedPolicy:
 
 
 class _SpanMeter:
-    """Ends the span when its requests have ended and the engine has told their times."""
+    """Ends the span when its requests have ended and the engine has sent their times."""
 
     def __init__(self, meter: Meter, tracer: OtlpTracer, span: Span, began_ns: int, num_requests: int) -> None:
         self._meter = meter
@@ -163,7 +163,7 @@ class _SpanMeter:
                 self._tracer.phase("decode", below, at_ns, times.decode_s)
 
     def _outcome(self, end_ns: int) -> dict[str, Attribute]:
-        """Of several requests the longest times."""
+        """Returns the attributes of the outcome; of several requests the longest times."""
         found: dict[str, Attribute] = {
             "gen_ai.usage.output_tokens": self._num_tokens,
             "gen_ai.usage.cache_read.input_tokens": self._num_cached_tokens,
@@ -181,7 +181,7 @@ class _SpanMeter:
 
 
 def _attributes(arrival: Arrival, requests: Sequence[TextRequest], model_name: str) -> dict[str, Attribute]:
-    """What is known before the answer. Sampling is the first request's: those of one HTTP request share it."""
+    """Returns what is known before the answer. Sampling is the first request's: those of one HTTP request share it."""
     first = requests[0]
     sampling = first.sampling
     found: dict[str, Attribute] = {

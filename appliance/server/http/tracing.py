@@ -1,5 +1,4 @@
-"""Whether requests are traced, and what a trace needs from the HTTP request. OpenTelemetry is loaded only where a plan
-has traces."""
+"""The tracer of a plan, and what a trace needs from the HTTP request. OpenTelemetry is loaded only for traces."""
 
 import importlib
 from contextvars import ContextVar
@@ -48,7 +47,7 @@ def note_arrival(route: str, headers: Headers) -> None:
 
 
 def tracer_for(settings: TracesPlan | None, model_name: str, former: Tracer | None = None) -> Tracer | None:
-    """None where the plan has no traces; `former` again where it has the same ones.
+    """Returns a tracer; None if no traces are planned, and `former` if it has the same settings.
 
     Raises ApplianceError where OpenTelemetry is not installed.
     """

@@ -27,7 +27,7 @@ def _call_fields(call: ToolCallDelta) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class WholeMessage:
-    """Sums up deltas. has_reasoning: the message tells its reasoning, or that it has none."""
+    """Sums up deltas. has_reasoning: the message has the field `reasoning`, which may be null."""
 
     role: str
     has_reasoning: bool

@@ -160,7 +160,7 @@ class CompletionAnswer:
         return _Choice(prompt, echo_text, None if num_top is None else CompletionLogprobs(self._formatter, num_top))
 
     def _piece(self, output: TextOutput) -> tuple[str, dict[str, Any] | None]:
-        """What one output shows: the echoed prompt with the first one, then what was generated."""
+        """Returns what one output shows: the echoed prompt with the first one, then what was generated."""
         choice = self._choices[output.index]
         if output.prompt_logprobs is not None:
             self._raw_prompt_logprobs[output.index // self._n] = output.prompt_logprobs

@@ -17,7 +17,7 @@ _ANTHROPIC = "anthropic-version"  # a header that their clients always send
 
 
 async def list_models(state: ServerState, request: Request) -> Response:
-    """Those that the caller may use."""
+    """Lists the models that the caller may use."""
     caller = CALLER.get()
     names = [name for name in state.plan.model.served_names if caller is None or caller.may_use(name)]
     cards = [_card(state.plan.model, state.created, name, request.headers) for name in names]

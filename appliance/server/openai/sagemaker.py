@@ -14,7 +14,7 @@ from appliance.server.state import ServerState
 
 
 class _Kind(msgspec.Struct):
-    """What tells the APIs apart; the API reads the rest."""
+    """The fields that show which API is meant; that API reads the rest."""
 
     messages: Any = None
     prompt: Any = None

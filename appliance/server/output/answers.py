@@ -43,7 +43,7 @@ def openai_failure(error: ApiError) -> bytes:
 
 @dataclass(slots=True)
 class Tally:
-    """Token counts of an answer. `with_details`: the cached part of the prompt is told."""
+    """Token counts of an answer. `with_details`: usage shows the cached part of the prompt."""
 
     num_prompt_tokens: int
     with_details: bool
@@ -67,7 +67,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class UsageRule:
-    """When usage is streamed: never, at the end, or with every event."""
+    """Usage is streamed never, at the end, or with every event."""
 
     at_end: bool
     always: bool
@@ -126,7 +126,7 @@ class EventWriter:
     def delta_event(
         self, output: TextOutput, delta: dict[str, Any], logprobs: Any, extra: dict[str, Any] | None = None
     ) -> bytes:
-        """As `event`, of a chat chunk whose delta is more than content."""
+        """Makes the event of a chat chunk whose delta is more than content."""
         rest = {"delta": delta, "logprobs": logprobs, "finish_reason": output.finish_reason, **(extra or {})}
         if output.finish_reason is not None:
             rest["stop_reason"] = output.stop_reason

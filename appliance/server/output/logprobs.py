@@ -11,7 +11,7 @@ LOWEST = -9999.0
 
 
 class LogprobFormatter:
-    """as_ids: tokens are written "token_id:17", so that tokens which are no text can be told apart."""
+    """as_ids: tokens are written "token_id:17", so that tokens which are no text can be distinguished."""
 
     def __init__(self, tokenizer: Tokenizer, *, as_ids: bool) -> None:
         self._tokenizer = tokenizer
@@ -61,7 +61,7 @@ class CompletionLogprobs:
         self._offset = 0
 
     def piece(self, positions: Sequence[TokenLogprobs | None], token_ids: Sequence[int]) -> dict[str, Any]:
-        """None stands for a token that nothing predicted: the first of a prompt."""
+        """Returns the logprobs of a piece. A position is None if nothing predicted its token: the first of a prompt."""
         piece: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
         for token_id, position in zip(token_ids, positions, strict=True):
             token = self._formatter.token(token_id)

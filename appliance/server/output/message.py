@@ -1,4 +1,4 @@
-"""What one sequence says as parts of a message: content, reasoning, tool calls. Every dialect writes from these."""
+"""The output of one sequence as parts of a message: content, reasoning, tool calls. Every dialect writes from these."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class MessageDelta:
-    """What an output adds to a message, in this order: reasoning, content, tool calls."""
+    """Parts that an output adds to a message, in this order: reasoning, content, tool calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -39,7 +39,7 @@ class ShownParts:
 
 @dataclass(slots=True)
 class _Call:
-    """What is new of one call."""
+    """The new part of one call."""
 
     index: int
     arguments: list[str]
@@ -63,7 +63,7 @@ class MessageReader:
         self._has_calls = False
 
     def push(self, output: TextOutput) -> MessageDelta:
-        """What is new. With the last output nothing is held back, and its finish reason is the message's."""
+        """Returns the new parts. With the last output nothing is held back, and its finish reason is the message's."""
         if self._parser is None:
             return MessageDelta(output.text)
         events = self._parser.feed(output.text)

@@ -1,4 +1,4 @@
-"""How the answers of one request are read: which parsers, and what of their findings is shown."""
+"""Reading of the answers of one request: the parsers, and the parts that are shown."""
 
 import uuid
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class OutputReading:
         return self.include_reasoning and (self.format.reasoning is not None or self.format.reads_all is not None)
 
     def reader(self, *, is_structured: bool = False) -> MessageReader:
-        """For one sequence. is_structured: a grammar holds it to calls alone or an answer alone."""
+        """Returns the reader of one sequence. is_structured: a grammar holds it to calls alone or an answer alone."""
         wish = self.wish
         starts = call_starts(wish, self.format.tools) if is_structured and wish.mode == "auto" else ()
         parser = self.format.new_parser(self.is_open, wish.context, wish.forced, starts)
@@ -43,8 +43,8 @@ class OutputReading:
         return MessageReader(parser, shown, self._new_id)
 
     def constraint(self, wished: Constraint | None, plan: StructuredPlan, *, thinks: bool) -> Constraint | None:
-        """The one constraint of the request, which begins behind the reasoning: that of calls which must be, else what
-        is `wished`, which leaves the model its calls where it may make some.
+        """Returns the one constraint of the request, which begins after the reasoning: that of required calls, else
+        `wished`. Beside `wished` the model may still call tools if the request lets it.
 
         thinks: see OutputFormat.end_of_reasoning. Raises ApiError 400 for what cannot be had together.
         """

@@ -1,4 +1,4 @@
-"""How the sequences of an answer are found: sampled, the best of several samples, or by beam search."""
+"""Search for the sequences of an answer: sampled, the best of several samples, or by beam search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +104,7 @@ class Search:
         return BeamStream(client, client.text, requests, rules)
 
     def sampled(self, requests: Sequence[TextRequest]) -> list[TextRequest]:
-        """The requests as the engine gets them: `width` sequences, with what tells which are best."""
+        """Returns the requests for the engine: `width` sequences, with logprobs to rank them."""
         if self.is_beams or self.width == self.n:
             return list(requests)
         return [

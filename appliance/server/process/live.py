@@ -1,4 +1,4 @@
-"""What changes while a server runs: its plan, who listens, and whether it is about to end."""
+"""Changes of a running server: its plan, its listener, its end."""
 
 import asyncio
 import socket
@@ -44,7 +44,7 @@ def _closing(send: Send) -> Send:
 
 
 class Changeable(Protocol):
-    """What a server lets others change. Each raises ApplianceError when it cannot, and then nothing has changed."""
+    """Changes that a server accepts. Each raises ApplianceError when it cannot, and then nothing has changed."""
 
     async def reload(self, path: Path) -> None:
         """Raises OSError, msgspec.DecodeError as well."""
@@ -63,7 +63,7 @@ class Control:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def wake(self) -> None:
-        """On SIGHUP."""
+        """Handles SIGHUP: a task reads the command, obeys it and answers."""
         task = asyncio.create_task(self._obey(), name="control")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

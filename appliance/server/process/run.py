@@ -1,4 +1,4 @@
-"""One server process: it supervises the engine, answers HTTP, and drains when it is told to end."""
+"""One server process: it supervises the engine, answers HTTP, and drains when it is asked to end."""
 
 import asyncio
 import signal
@@ -44,7 +44,7 @@ def run_server(
     listener: int | None = None,
     is_gated: bool = False,
 ) -> int:
-    """Serves the plan until it is told to end; answers the exit code.
+    """Serves the plan until it is asked to end; returns the exit code.
 
     The folder of `status`, if it has one, also receives commands (service.control). Errors of the start are logged and
     in the status. `engine`: one that was started already, with the same plan. `listener`: the descriptor

@@ -87,7 +87,7 @@ class RunningServer:
         _bound(self._server.config, plan.serving)
 
     def terminate(self) -> None:
-        """What is open is finished within the planned time, nothing new is taken; a second time, it ends at once."""
+        """Finishes what is open within the planned time and takes nothing new; a second call ends at once."""
         if self._ending is not None and self.state.open.is_draining:
             self._ending.cancel()
             self.end_now()
@@ -120,7 +120,7 @@ class RunningServer:
         return bool(self.state.client.num_open_requests or self.state.open.load)
 
     def end_now(self) -> None:
-        """What is open fails."""
+        """Fails what is open, and ends."""
         self.state.client.fail_all("the server is shutting down")
         self._server.should_exit = True
 
@@ -158,7 +158,7 @@ def uvicorn_config(serving: ServingPlan, app: ASGIApp) -> uvicorn.Config:
 
 
 def _bound(config: uvicorn.Config, serving: ServingPlan) -> None:
-    """For connections from now on: uvicorn asks its config at each."""
+    """Sets the bounds of connections from now on: uvicorn reads its config at each."""
     config.http_protocol_class = bounded_protocol(Bounds.of(serving.limits))
     config.root_path = serving.http.root_path
     config.timeout_keep_alive = max(1, round(serving.http.keep_alive_s))

@@ -1,4 +1,4 @@
-"""What the arguments of a call must satisfy, and a list of calls."""
+"""Schemas of the arguments of a call, and of a list of calls."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _OPEN_WORDS = {"patternProperties", "propertyNames", "unevaluatedProperties", "$
 
 
 def arguments_schema(parameters: Mapping[str, Any] | None, field: str) -> dict[str, Any]:
-    """What the arguments of a call satisfy: the parameters' schema, and no arguments that it does not know.
+    """Returns the schema of a call's arguments: the parameters' schema, without arguments that it does not name.
 
     A schema may leave others open in words of its own. A tool without parameters takes none. Raises ApiError 400 for
     parameters that are no object, naming `field`.
@@ -29,7 +29,7 @@ def arguments_schema(parameters: Mapping[str, Any] | None, field: str) -> dict[s
 def calls_schema(
     schemas: Mapping[str, Any], fields: list[str], *, parallel: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a list of calls satisfies, and the fields that its parts come from, by their paths.
+    """Returns the schema of a list of calls, and the fields that its parts come from, by their paths.
 
     schemas: of the arguments, by the tool's name. fields: where these stand in the request, in the same order. A
     reference in a tool's schema is from that schema's own root.

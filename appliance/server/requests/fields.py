@@ -41,7 +41,7 @@ class LogitsProcessor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are chosen and when to stop: the same in every OpenAI-like body."""
+    """Fields of sampling and of stopping, the same in every OpenAI-like body."""
 
     n: int | None = None
     max_tokens: int | None = None
@@ -68,7 +68,7 @@ class SamplingFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class GenerationFields(SamplingFields, kw_only=True, forbid_unknown_fields=True):
-    """What completions and chat completions share."""
+    """Fields that completions and chat completions share."""
 
     model: str | None = None
     truncate_prompt_tokens: int | None = None

@@ -135,7 +135,7 @@ def _call(given: Any, where: str, style: HistoryStyle, names: dict[str, str]) ->
 
 
 def _as_object(arguments: str) -> Any:
-    """What a model wrote may be no object; a template then gets the text as it is."""
+    """Decodes arguments that a model wrote. If they are no object, a template gets the text as it is."""
     try:
         found = orjson.loads(arguments or "{}")
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""From what a request says to token ids. Long texts are worked on in a thread, so that streams keep flowing."""
+"""Token ids of a request. Long texts are worked on in a thread, so that streams keep flowing."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -101,8 +101,7 @@ class PromptMaker:
         return text.replace(cut, "") if cut else text, token_ids
 
     async def _render(self, fields: ChatFields, tools: Tools) -> tuple[str, str]:
-        """The text, and the cut in it (see ControlTokens). tools: those that the prompt tells the model of, in
-        OpenAI's form."""
+        """Returns the text, and the cut in it (see ControlTokens). tools: shown in the prompt, in OpenAI's form."""
         template, content_format = self._template, self._content_format
         if fields.chat_template is not None:
             template, content_format = await self._request_template(fields.chat_template)
@@ -140,7 +139,7 @@ class PromptMaker:
             raise invalid("messages", str(error), "invalid_value") from error
 
     def thinks(self, fields: ChatFields) -> bool:
-        """Whether the template lets the model reason before it answers, as it does unless it is told not to."""
+        """Returns True if the template lets the model reason before it answers, which is its default."""
         template = self._template
         if template is None or _THINKING not in template.source:
             return False

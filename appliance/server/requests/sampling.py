@@ -22,7 +22,7 @@ _FROM_MODEL = tuple(column.name for column in COLUMNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthWish:
-    """How long an answer a request wants, and the fields to blame. default None: all that is left."""
+    """The wished length of an answer, and the fields to blame. default None: all that is left."""
 
     asked: int | None
     field: str
@@ -31,7 +31,7 @@ class LengthWish:
 
 
 class SamplingRules:
-    """What the plan says about sampling, applied to one request after another."""
+    """The rules of the plan about sampling, applied to one request after another."""
 
     def __init__(self, plan: EnginePlan, tokenizer: Tokenizer) -> None:
         self._model = plan.model
@@ -80,7 +80,7 @@ class SamplingRules:
         return fields.priority or 0
 
     def max_tokens(self, wish: "LengthWish", num_prompt_tokens: int) -> int:
-        """How many tokens may follow this prompt. Raises ApiError 400 with the numbers when they do not fit."""
+        """Returns how many tokens may follow this prompt. Raises ApiError 400 with the numbers when they do not fit."""
         asked, field = wish.asked, wish.field
         context = self._model.max_model_len
         if num_prompt_tokens >= context:

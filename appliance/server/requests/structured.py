@@ -31,14 +31,14 @@ _OPTIONS = ("no-fallback", "disable-any-whitespace", "no-additional-properties")
 
 @dataclass(frozen=True, slots=True)
 class JsonStyle:
-    """How JSON is written and read where the schema does not say."""
+    """Style of JSON where the schema does not say."""
 
     whitespace: str | None = None  # see Constraint
     additional_properties: bool = True
 
 
 def constraint_of(fields: GenerationFields, plan: StructuredPlan) -> Constraint | None:
-    """What the request asks its answer to look like. Raises ApiError 400."""
+    """Returns the constraint that the request sets on its answer. Raises ApiError 400."""
     style = _style(fields, plan)
     wishes = list(_wishes(fields, style))
     if not wishes:

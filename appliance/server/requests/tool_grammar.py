@@ -22,7 +22,7 @@ _WORD = re.compile(r"[\w.\-]+")  # what stands between tags, or before "=", and 
 
 
 def call_starts(wish: ToolWish, form: ToolFormat | None) -> tuple[str, ...]:
-    """What calls begin with where `calls_or_answer` is the constraint."""
+    """Returns the texts that begin a call if `calls_or_answer` is the constraint."""
     spellings = form.spellings if form is not None else ()
     return tuple(start for spelling in spellings for start in spelling.starts(wish.tools))
 
@@ -77,7 +77,7 @@ def _call(spelling: Spelling, place: int, name: str, schema: Mapping[str, Any] |
 
 
 def _parameters(spelling: ParameterSpelling, schema: Any, field: str) -> list[Parameter]:
-    """Of a checked schema: those of its properties, each with the definitions that it may refer to."""
+    """Returns the properties of a checked schema, each with the definitions that it may refer to."""
     properties = schema.get("properties", {})
     required = schema.get("required", ())
     unknown = [key for key in required if key not in properties]

@@ -1,4 +1,4 @@
-"""What a request says of tools: which there are, and whether the model may, must or must not call them."""
+"""The tools of a request: their definitions, and if the model may, must or must not call them."""
 
 import re
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class ToolWish:
 
     @property
     def forced(self) -> ToolFormat | None:
-        """What reads the calls that a grammar makes."""
+        """Returns the format that reads the calls that a grammar makes."""
         if self.mode == "named":
             return named_call(self.name or "")
         return REQUIRED_CALLS if self.mode == "required" else None
@@ -115,7 +115,7 @@ class ToolWish:
 
 
 def call_style(plan: StructuredPlan) -> JsonStyle:
-    """Of the arguments in calls that a grammar makes."""
+    """Returns the JSON style of arguments in calls that a grammar makes."""
     return JsonStyle(_SPACE if plan.any_whitespace else "", plan.additional_properties)
 
 
@@ -213,7 +213,7 @@ def _check_auto(plan: ParsersPlan) -> None:
 
 
 def _shown(tool: ToolFields) -> dict[str, Any]:
-    """As OpenAI writes it, without what was not given; templates index `parameters`."""
+    """Returns the tool in OpenAI's form, without what was not given; templates index `parameters`."""
     function: dict[str, Any] = {"name": tool.function.name, "description": tool.function.description or ""}
     function["parameters"] = tool.function.parameters or {"type": "object", "properties": {}}
     return {"type": "function", "function": function}

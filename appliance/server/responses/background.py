@@ -1,4 +1,4 @@
-"""Responses that nobody waits for: a task of this process makes them, and says in the store that it still does."""
+"""Responses in the background: a task of this process makes them, and marks in the store that it still does."""
 
 import asyncio
 import time

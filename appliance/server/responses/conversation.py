@@ -38,7 +38,7 @@ def chat_fields(fields: ResponsesFields, items: Sequence[InputItem], *, num_earl
 
 
 def input_items(fields: ResponsesFields) -> list[InputItem]:
-    """What this request adds to the conversation."""
+    """Returns the items that this request adds to the conversation."""
     if isinstance(fields.input, str):
         return [InputItem(type="message", role="user", content=fields.input)]
     if not fields.input:

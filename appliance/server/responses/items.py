@@ -90,7 +90,7 @@ class MessageItem(_TextItem):
 
 
 class ReasoningItem(_TextItem):
-    """What the model thought before."""
+    """Earlier reasoning of the model."""
 
     prefix, delta = "rs", "reasoning_text"
 

@@ -43,7 +43,7 @@ async def create_response(state: ServerState, request: Request) -> Response:
 
 
 async def count_input_tokens(state: ServerState, request: Request) -> Response:
-    """How many tokens the input of a response would have; nothing is generated or stored."""
+    """Counts the tokens that the input of a response would have; nothing is generated or stored."""
     fields = await read_fields(state.plan.serving, request, _DECODER)
     check_fields(fields)
     state.check_model(fields.model)
@@ -125,7 +125,7 @@ def _keeper(responses: ResponseStore, holder: str, items: list[InputItem]) -> Ke
 
 
 def _forget(response: Mapping[str, Any]) -> None:
-    """For a request that says store: false."""
+    """Keeps nothing: the request says store: false."""
 
 
 def _row(response: dict[str, Any], holder: str, items: bytes) -> StoredResponse:

@@ -8,7 +8,7 @@ from appliance.server.requests.fields import SamplingFields, StreamOptions
 
 
 class TokenSamplingFields(SamplingFields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """As in completions; None is as if absent."""
+    """Sampling fields with the meaning that they have in completions; None is the same as absent."""
 
     logprobs: int | None = None
 

@@ -29,7 +29,7 @@ _LOST = (  # token ids and sampling cannot tell them
 
 
 async def render_chat(state: ServerState, request: Request) -> Response:
-    """What /v1/chat/completions would generate from."""
+    """Shows the request from which /v1/chat/completions would generate."""
     fields = await read_fields(state.plan.serving, request, _CHAT)
     _check(fields)
     turn = await prepare_turn(state, fields, request_id_of(request, state.plan.serving.http, fields))
@@ -40,7 +40,7 @@ async def render_chat(state: ServerState, request: Request) -> Response:
 
 
 async def render_completion(state: ServerState, request: Request) -> Response:
-    """What /v1/completions would generate from: a list, one for each prompt."""
+    """Shows the requests from which /v1/completions would generate, one for each prompt."""
     fields = await read_fields(state.plan.serving, request, _COMPLETION)
     state.check_model(fields.model)
     refuse_unbuilt(fields)
@@ -58,7 +58,7 @@ async def render_completion(state: ServerState, request: Request) -> Response:
 
 
 def _check_sampling(rules: SamplingRules, fields: CompletionFields, num_prompt_tokens: int) -> None:
-    """What is rendered is what would be generated: the same bounds hold. Raises ApiError 400."""
+    """Applies the bounds of generation to what is only rendered. Raises ApiError 400."""
     wish = LengthWish(asked=fields.max_tokens, field="max_tokens", prompt_field="prompt")
     rules.params(fields, rules.max_tokens(wish, num_prompt_tokens), fields.logprobs, fields.prompt_logprobs)
     rules.check_priority(fields)

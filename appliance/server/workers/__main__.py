@@ -1,4 +1,4 @@
-"""`python -m appliance.server.workers`: one API process. The keeper starts it; nobody else does."""
+"""`python -m appliance.server.workers`: one API process. Only the keeper starts it."""
 
 import argparse
 import sys

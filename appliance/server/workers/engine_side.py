@@ -71,5 +71,5 @@ class EngineSide:
 
 
 def endpoint_for(health: Health, endpoint: str) -> str | None:
-    """Where workers reach the engine: only while it takes requests, or ends what it has."""
+    """Returns where workers reach the engine, while it takes requests or ends what it has; else None."""
     return endpoint if health.state in _SERVING else None

@@ -14,7 +14,7 @@ Counts = dict[tuple[str, tuple[tuple[str, str], ...]], float]  # by a sample's n
 
 
 def samples_of(registry: Collector) -> list[Sample]:
-    """What adds up. Gauges are the keeper's."""
+    """Returns the samples that can be added up. Gauges are the keeper's."""
     return [
         Sample(sample.name, tuple(sample.labels.items()), sample.value)
         for family in registry.collect()

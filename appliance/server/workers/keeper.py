@@ -1,4 +1,4 @@
-"""Keeps several API processes and their engine: starts, tells, counts and ends them. It answers no HTTP itself."""
+"""Keeps several API processes and their engine: starts, notifies, counts and ends them. It answers no HTTP itself."""
 
 import asyncio
 import signal
@@ -63,7 +63,7 @@ def run_keeper(
     *,
     is_gated: bool = False,
 ) -> int:
-    """As run.run_server, with `plan.serving.api_servers` processes."""
+    """Does what run.run_server does, with `plan.serving.api_servers` processes."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # means something once we serve
     try:
         configure(plan.serving.logs.level, config_file=plan.serving.logs.config_file)

@@ -1,4 +1,4 @@
-"""One worker as its keeper sees it: a process that is started, heard and told, and started again when it dies."""
+"""One worker as its keeper sees it: a process that exchanges messages, and is started again when it dies."""
 
 import asyncio
 import itertools
@@ -36,7 +36,7 @@ _MOST_UNANSWERED = 6  # counts in a row, each of seconds: then the process hangs
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What all workers are given. `plan` is what a worker starts with: the newest that all have taken."""
+    """The start values of all workers. `plan` is the newest that all have taken."""
 
     plan: Path
     store: Path
@@ -76,12 +76,12 @@ class Member:
         return self._process.pid if self._process is not None else None
 
     def send(self, message: ToWorker) -> None:
-        """Lost when it is not there: it is told how things are when it comes."""
+        """Sends a message. It is lost if the worker is not there: a new worker gets the state when it connects."""
         if self._channel is not None:
             self._channel.send(message)
 
     def end(self) -> None:
-        """From now on it is not started again; one that does not listen yet ends at once."""
+        """Stops starting it again; one that does not listen yet ends at once."""
         self._is_ending = True
         if not self.is_up:
             self.kill()
@@ -119,7 +119,7 @@ class Member:
         self.counted, self.load = answer.samples, answer.load
 
     async def keep_running(self) -> None:
-        """Until `end`, or until it fails before it ever was up."""
+        """Keeps the worker running until `end`, or until it fails before it was ever up."""
         wait_s = _FIRST_WAIT_S
         while not self._is_ending:
             began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What crosses between the process that keeps the workers and each of them: msgpack behind its length."""
+"""Messages between the keeper and each worker: msgpack after its length."""
 
 import asyncio
 import struct
@@ -22,7 +22,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EngineNow(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
-    """How the engine is. endpoint: where it listens, while it takes requests or ends them."""
+    """The state of the engine. endpoint: where it listens, while it takes requests or ends them."""
 
     state: EngineState
     reason: str
@@ -32,14 +32,14 @@ class EngineNow(msgspec.Struct, frozen=True, kw_only=True, tag="engine"):
 
 
 class UsePlan(msgspec.Struct, frozen=True, tag="use_plan"):
-    """Answer by this plan from now on. Says Done."""
+    """The worker answers by this plan from now on. The answer is Done."""
 
     id: int
     path: str
 
 
 class Count(msgspec.Struct, frozen=True, tag="count"):
-    """Say what you have counted. Says Counted."""
+    """The worker reports its counts. The answer is Counted."""
 
     id: int
 
@@ -65,7 +65,7 @@ class BatchWanted(msgspec.Struct, frozen=True, tag="batch"):
 
 
 class Here(msgspec.Struct, frozen=True, tag="here"):
-    """The worker is loaded, and accepts connections once it is told how the engine is."""
+    """The worker is loaded, and accepts connections once it knows the state of the engine."""
 
 
 class Up(msgspec.Struct, frozen=True, tag="up"):
@@ -94,7 +94,7 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """Somebody wants to know the figures of all. Answered by Totals."""
+    """A client asks for the figures of all workers. The answer is Totals."""
 
     id: int
 
@@ -124,7 +124,7 @@ class Channel(Generic[_Out, _In]):
             self._writer.write(_LENGTH.pack(len(frame)) + frame)
 
     async def messages(self) -> AsyncIterator[_In]:
-        """Until the other end is gone."""
+        """Yields messages until the other end is gone."""
         try:
             while True:
                 (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))

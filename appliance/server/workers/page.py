@@ -3,8 +3,8 @@
 A row belongs to one worker, which alone writes it; the keeper clears it when the worker is gone. Levels of keys are
 written by all, under the file's lock, which the kernel releases when its holder dies.
 
-Everything but digests is a word of 8 bytes on a boundary of 8, read and written by one instruction each: nobody reads
-half of what another process writes, with the lock or without, and a worker that is killed leaves no half of a number.
+Everything but digests is a word of 8 bytes on a boundary of 8, read and written by one instruction each: no process
+reads half of what another one writes, with the lock or without, and a worker that is killed leaves no half of a number.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ class SharedPage:
         os.close(self._file)
 
     def note(self, num_open_sequences: int, num_tokens_ahead: int) -> None:
-        """What this worker has open, and the prompt tokens of it that wait for a first token."""
+        """Publishes what this worker has open, and its prompt tokens that wait for a first token."""
         self._write_row(self._index, num_open_sequences, num_tokens_ahead)
 
     def others(self) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class SharedPage:
                 self._integers[self._open_at(start, index)] = 0
 
     def account(self, name: str) -> "SharedAccount | None":
-        """Of the key of that name; None when the page is full."""
+        """Returns the account of the key of that name; None when the page is full."""
         digest = sha256(name.encode("utf-8", "surrogatepass")).digest()[: _DIGEST * _WORD]
         with self.locked():
             free = self._slot_start(0)
@@ -114,7 +114,7 @@ class SharedPage:
         self._integers[index * _ROW], self._integers[index * _ROW + 1] = num_open_sequences, num_tokens_ahead
 
     def _used_slots(self) -> Iterator[int]:
-        """Where they start; they come first."""
+        """Yields the offsets of the used slots, which come first."""
         for slot in range(MAX_KEYS):
             start = self._slot_start(slot)
             if not any(self._digest(start)):

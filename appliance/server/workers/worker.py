@@ -55,7 +55,7 @@ _ANSWER_S = 5.0  # of the keeper
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a worker is given: descriptors of the listener and of its channel, and its number of how many.
+    """The start values of a worker: descriptors of the listener and of its channel, and its number of how many.
 
     Worker 0 runs the batches.
     """
@@ -70,7 +70,7 @@ class Place:
 
 
 def run_worker(place: Place) -> int:
-    """Serves until it is told to end, or the keeper is gone; answers the exit code."""
+    """Serves until it is asked to end, or the keeper is gone; returns the exit code."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(place))
@@ -177,7 +177,7 @@ class _Worker:
             await asyncio.to_thread(running.state.tracer.close)
 
     async def _batches(self, running: RunningServer) -> None:
-        """Worker 0 runs them; the others tell when one was made."""
+        """Runs batches in worker 0; the other workers report when one was made."""
         if self._place.index == 0:
             await BatchWorker(lambda: running.state).run()
         wanted = running.state.open.batch_wanted  # the same for every plan
@@ -187,7 +187,7 @@ class _Worker:
             self._channel.send(BatchWanted())
 
     async def _obey(self, running: RunningServer, engine: EngineSide) -> None:
-        """Until the keeper is gone."""
+        """Takes messages until the keeper is gone."""
         self._channel.send(Here())
         async for message in self._channel.messages():
             self._take(message, running, engine)
