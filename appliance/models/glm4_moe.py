@@ -10,7 +10,7 @@ from appliance.models.llama import llama_decoder
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    """Layers behind the last draft tokens for speculation, and are left out."""
+    """Layers after the last one draft tokens for speculation, and are left out."""
     model = Model.of(facts, max_model_len)
     mixture = deepseek_mixture(model, renormalize=True, first_dense=1)
     decoder = llama_decoder(model, head_norms=model.flag("use_qk_norm", default=False), mixture=mixture)

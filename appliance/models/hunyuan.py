@@ -1,4 +1,4 @@
-"""Hunyuan (dense): Llama with a norm on each query and key head behind the rotation."""
+"""Hunyuan (dense): Llama with a norm on each query and key head after the rotation."""
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import transformers
 
+from appliance.checkpoint.dialects import DIALECTS
 from appliance.checkpoint.facts import Geometry, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.layers.spec import DecoderSpec, ExpertsSpec
 from appliance.models.describe import build_decoder
@@ -177,3 +178,8 @@ def test_layers_with_experts_are_those_that_the_config_names(name: str, sparse: 
 
 def test_layers_that_draft_are_left_out() -> None:
     assert "*layers.2.*" in decoder("glm4_moe").ignored_tensors
+
+
+def test_every_dialect_is_of_a_family_that_is_tested() -> None:
+    tested = {config(name)["model_type"] for name in [*FAMILIES, *VARIANTS]}
+    assert set(DIALECTS) - tested == set()
