@@ -84,22 +84,27 @@ def asking(url: str) -> Iterator[Caller]:
 
 
 def test_live_changes_keep_the_engine_and_every_stream(state: DeploymentState, tmp_path: Path) -> None:
-    first = apply(state, wanted(tmp_path / "a", SLOW))
+    def named(name: str) -> DesiredState:
+        return wanted(tmp_path / "a", SLOW, served_names=["scripted", name], server_load_tracking=True)
+
+    first = apply(state, named("first"))
     family = [first.current.process, *descendants(first.current.process)]
     stream = Stream(first.current.url)
+    assert apply(state, named("second")).how == "reload"
+    assert httpx.get(f"{first.current.url}/load").json() == {"server_load": 1}  # the stream of the former plan
     with asking(first.current.url) as caller:
         for round_ in range(20):
-            changed = apply(state, wanted(tmp_path / "a", SLOW, served_names=["scripted", f"name-{round_}"]))
+            changed = apply(state, named(f"name-{round_}"))
             assert changed.how == "reload"
     stream.join()
     assert stream.text == LONG
     assert (caller.errors, set(caller.answers)) == ([], {"hello world"})
     assert all(map(is_running, family))
     assert changed.current.process == first.current.process
-    assert (changed.current.generation, changed.current.home_generation) == (21, 1)
+    assert (changed.current.generation, changed.current.home_generation) == (22, 1)
     models = httpx.get(f"{changed.current.url}/v1/models").json()["data"]
     assert [model["id"] for model in models] == ["scripted", "name-19"]
-    assert apply(state, wanted(tmp_path / "a", SLOW, served_names=["scripted", "name-19"])).how == "kept"
+    assert apply(state, named("name-19")).how == "kept"
 
 
 def test_a_key_that_is_taken_away_opens_nothing(state: DeploymentState, tmp_path: Path) -> None:
