@@ -1,5 +1,6 @@
 """Turns a StepPlan into arrays: StepInputs for the model, a SamplingBatch for the sampler. No Python work per token."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -38,10 +39,11 @@ class InputBuilder:
         self._rows = rows
         self._few_logits = few_logits
         self._block_size = block_size
-        self._slots = np.empty(max_num_tokens, np.int32)
+        self._num_groups, _, self._max_blocks = rows.block_tables.shape
+        self._slots = np.empty(self._num_groups * max_num_tokens, np.int32)
         self._token_ids = np.empty(max_num_tokens, np.int32)
         self._query_start = np.zeros(max_num_seqs + 1, np.int32)
-        self._tables = np.empty(max_num_seqs * rows.block_table.shape[1], np.int32)
+        self._tables = np.empty(self._num_groups * max_num_seqs * self._max_blocks, np.int32)
         self._last: tuple[StepInputs, LogitRows]
         self._moving: MovingInputs | None = None  # advances `_last` in place
 
@@ -79,13 +81,14 @@ class InputBuilder:
         else:
             of = np.repeat(row_ids, lengths)
             positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - query_start[:-1], lengths)
-        token_ids, slots = self._token_ids[:num_tokens], self._slots[:num_tokens]
+        token_ids = self._token_ids[:num_tokens]
+        slots = self._slots[: self._num_groups * num_tokens].reshape(self._num_groups, num_tokens)
         token_ids[:] = self._rows.token_ids[of, positions]
         blocks, offsets = np.divmod(positions, np.int32(self._block_size))
-        np.multiply(self._rows.block_table[of, blocks], np.int32(self._block_size), out=slots)
+        np.multiply(self._rows.block_tables[:, of, blocks], np.int32(self._block_size), out=slots)
         slots += offsets
         if (write_starts > starts).any():
-            slots[positions < np.repeat(write_starts, lengths)] = -1
+            slots[:, positions < np.repeat(write_starts, lengths)] = -1
         ends = starts + lengths
         wanted = self._logit_rows(chunks, row_ids, sample, query_start)
         num_largest = self._num_largest(wanted.rows)
@@ -118,10 +121,11 @@ class InputBuilder:
         return PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
-        """Returns the block tables as a contiguous [S, blocks of the longest sequence and some spare]."""
-        width = min(-(-longest // self._block_size) + SPARE_BLOCKS, self._rows.block_table.shape[1])
-        tables = self._tables[: len(row_ids) * width].reshape(len(row_ids), width)
-        return np.take(self._rows.block_table[:, :width], row_ids, axis=0, out=tables, mode="clip")
+        """Returns the block tables as a contiguous [G, S, blocks of the longest sequence and some spare]."""
+        width = min(-(-longest // self._block_size) + SPARE_BLOCKS, self._max_blocks)
+        shape = (self._num_groups, len(row_ids), width)
+        tables = self._tables[: math.prod(shape)].reshape(shape)
+        return np.take(self._rows.block_tables[:, :, :width], row_ids, axis=1, out=tables, mode="clip")
 
     def _logit_rows(self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32) -> LogitRows:
         """Returns the last token of each chunk that samples, and, with prompt_logprobs, all before a prompt token."""

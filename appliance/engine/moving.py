@@ -25,7 +25,12 @@ class MovingInputs:
         self._is_penalised = rows.is_penalised[row_ids]
         self._chunks = plan.chunks
         self._version = rows.version
-        self._lines = np.arange(len(row_ids))
+        num_groups, num_rows, width = rows.block_tables.shape
+        lines = np.arange(num_groups)[:, None]
+        # Where the tables of each group and row begin, in all tables: one index is found faster than three.
+        self._sources = (lines * num_rows + row_ids) * width
+        self._targets = (lines * len(row_ids) + np.arange(len(row_ids))) * inputs.block_tables.shape[2]
+        self._all_tables, self._tables = rows.block_tables.reshape(-1), inputs.block_tables.reshape(-1)
         self._is_ahead = False  # the inputs are those of the step after `_chunks`
 
     def go_on(self, plan: StepPlan) -> bool:
@@ -40,14 +45,14 @@ class MovingInputs:
     def move(self) -> bool:
         """Advances the inputs by one token. Returns False, and changes nothing, if the block tables have no room."""
         inputs, rows, block_size = self._inputs, self._rows, self._block_size
-        if int(inputs.positions.max()) + 1 >= inputs.block_tables.shape[1] * block_size:
+        if int(inputs.positions.max()) + 1 >= inputs.block_tables.shape[2] * block_size:
             return False
         inputs.positions += 1
         inputs.seq_lens += 1
         inputs.token_ids[:] = rows.token_ids[self._row_ids, inputs.positions]
         indices, offsets = np.divmod(inputs.positions, np.int32(block_size))
-        blocks = rows.block_table[self._row_ids, indices]
-        inputs.block_tables[self._lines, indices] = blocks
+        blocks = self._all_tables.take(self._sources + indices)
+        self._tables[self._targets + indices] = blocks
         np.multiply(blocks, np.int32(block_size), out=inputs.slot_mapping)
         inputs.slot_mapping += offsets
         if inputs.past is not None:

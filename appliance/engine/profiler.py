@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -47,13 +47,20 @@ class StepProfiler(Laps):
     For an executable that is not Profiled it measures only the phases.
     """
 
-    def __init__(self, executable: Executable, block_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        block_size: int,
+        windows: Sequence[int | None] = (None,),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`windows`: the sliding window of each group of caches."""
         profiled = executable if isinstance(executable, Profiled) else None
         self._profiled = profiled
         self._block_size = block_size
         self._clock = clock
         self._work = () if profiled is None else profiled.operator_work()
-        self._windows = windows_of(self._work)
+        self._windows = {window: windows.index(window) for window in windows_of(self._work)}
         self._seconds = np.zeros(len(self._work))
         self._kinds: dict[StepKind, _Sums] = {}
         self._phases: dict[str, float] = {}

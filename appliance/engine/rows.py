@@ -38,15 +38,25 @@ class ForbiddenIds:
 
 
 class Rows:
-    """Arrays by row. Memory of token_ids int32 [rows, max_len], block_table int32 [rows, max_blocks] is used lazily."""
+    """Arrays by row. Memory of token_ids int32 [rows, max_len] and of block_tables int32 [groups, rows, max_blocks] is
+    used lazily."""
 
-    def __init__(self, num_rows: int, max_len: int, block_size: int, vocab_size: int, most_largest: int = 0) -> None:
-        """`most_largest`: at most so many largest logits can be computed without the others; 0: always all."""
+    def __init__(
+        self,
+        num_rows: int,
+        max_len: int,
+        block_size: int,
+        vocab_size: int,
+        most_largest: int = 0,
+        num_groups: int = 1,
+    ) -> None:
+        """`most_largest`: at most so many largest logits can be computed without the others; 0: always all.
+        `num_groups`: the groups of caches, each with block tables of its own."""
         self.vocab_size = vocab_size
         self._most_largest = most_largest
         self.version = 0  # changes with anything but the tokens, so that a gathered batch can be reused
         self.token_ids = np.zeros((num_rows, max_len), np.int32)
-        self.block_table = np.zeros((num_rows, -(-max_len // block_size)), np.int32)
+        self.block_tables = np.zeros((num_groups, num_rows, -(-max_len // block_size)), np.int32)
         self.num_tokens = np.zeros(num_rows, np.int32)
         self.num_prompt = np.zeros(num_rows, np.int32)
         self.num_blocks = [0] * num_rows
@@ -97,10 +107,11 @@ class Rows:
         self.token_ids[row, start : start + len(tokens)] = tokens
         self.num_tokens[row] = start + len(tokens)
 
-    def add_blocks(self, row: int, blocks: tuple[int, ...]) -> None:
+    def add_blocks(self, row: int, blocks: tuple[tuple[int, ...], ...]) -> None:
+        """Appends the blocks to the row's table of each group, as many to each."""
         start = self.num_blocks[row]
-        self.num_blocks[row] = end = start + len(blocks)
-        self.block_table[row, start:end] = blocks
+        self.num_blocks[row] = end = start + len(blocks[0])
+        self.block_tables[:, row, start:end] = blocks
 
     def _count(self, wanted: int | None) -> int:
         if wanted is None:

@@ -59,7 +59,8 @@ class Runner:
         few = executable.few_logits if isinstance(executable, Screened) else None
         most_largest = 0 if few is None else few.most
         num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
-        self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest)
+        self._windows = config.windows
+        self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, len(config.windows))
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows, few)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
@@ -102,7 +103,7 @@ class Runner:
 
     def start_profile(self) -> None:
         """Profiles from now on until `stop_profile`; a profile that runs already is restarted."""
-        self.laps = StepProfiler(self._executable, self._block_size)
+        self.laps = StepProfiler(self._executable, self._block_size, self._windows)
 
     def stop_profile(self) -> EngineProfile | None:
         """Ends the profile and returns it; None when none was started."""

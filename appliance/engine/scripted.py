@@ -79,12 +79,13 @@ class ScriptedExecutable:
     def run(self, inputs: StepInputs) -> HostLogits:
         self.num_steps += 1
         self._misbehave()
-        stored = inputs.slot_mapping >= 0
-        self._cells[inputs.slot_mapping[stored]] = inputs.token_ids[stored]
+        slots = inputs.slot_mapping[0]  # it has one cache
+        stored = slots >= 0
+        self._cells[slots[stored]] = inputs.token_ids[stored]
         logits = np.zeros((len(inputs.sampled_rows), self._vocab_size), np.float32)
         sequences = np.searchsorted(inputs.query_start, inputs.sampled_rows, side="right") - 1
         for at, (token, sequence) in enumerate(zip(inputs.sampled_rows, sequences, strict=True)):
-            context = self._context(inputs.block_tables[sequence], int(inputs.positions[token]) + 1)
+            context = self._context(inputs.block_tables[0, sequence], int(inputs.positions[token]) + 1)
             if self._script.nan_token is not None and self._script.nan_token in context:
                 logits[at] = np.nan
             else:

@@ -24,17 +24,18 @@ class Chunk(msgspec.Struct, frozen=True):
     """`length` tokens of one row from position `start`.
 
     Positions below `write_start` are in the cache already (a full prefix hit, a fork): they run for their logits and
-    are not stored again. `new_blocks` are appended to the row's block table before the chunk runs. `sample` is set
-    when the chunk reaches the last known token. `is_decode`: the prompt has run, so the chunk continues an answer; its
-    tokens were sampled, or forced, or are drafts. The last `num_drafts` tokens are the first drafts that the runner
-    proposed for this chunk (StepResult.drafts): each counts only if the model samples the same.
+    are not stored again. `new_blocks` are appended to the row's block tables before the chunk runs: as many for each
+    group of caches, or nothing at all. `sample` is set when the chunk reaches the last known token. `is_decode`: the
+    prompt has run, so the chunk continues an answer; its tokens were sampled, or forced, or are drafts. The last
+    `num_drafts` tokens are the first drafts that the runner proposed for this chunk (StepResult.drafts): each counts
+    only if the model samples the same.
     """
 
     row: int
     start: int
     length: int
     write_start: int
-    new_blocks: tuple[int, ...]
+    new_blocks: tuple[tuple[int, ...], ...]
     sample: bool
     is_decode: bool = False
     num_drafts: int = 0

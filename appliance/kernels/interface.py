@@ -46,8 +46,10 @@ class PastTokens:
 class StepInputs:
     """One step, as int32 arrays. Sequences are rows s; a sequence's tokens lie together.
 
-    token_ids, positions, slot_mapping: [T]; query_start: [S + 1]; seq_lens: [S], tokens in the cache after this step;
-    block_tables: [S, max_blocks]; sampled_rows: [R], indices into the T tokens.
+    token_ids, positions: [T]; query_start: [S + 1]; seq_lens: [S], tokens in the cache after this step;
+    sampled_rows: [R], indices into the T tokens.
+    slot_mapping: [G, T], block_tables: [G, S, max_blocks], for each of the program's groups of caches (KvLayout), in
+    one pool of blocks. A table may have any block in place of one that left the window.
     num_largest: [R], how many of a row's largest logits must be exact, 0 for all; the others may be any smaller
     numbers, which stay smaller when divided by a temperature from LEAST_SCREENED_TEMPERATURE to 100. None: all logits
     of every row.
@@ -84,7 +86,7 @@ class Executable(Protocol):
         batch is out of bounds."""
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies whole KV blocks (source, destination) in every layer."""
+        """Copies whole KV blocks (source, destination), with all layers that are in them."""
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
@@ -125,7 +127,7 @@ class Lazy(Protocol):
     """A set whose cache is not resident before it is used."""
 
     def prefault(self, block: int) -> None:
-        """Makes a block's memory resident in every layer, without changing its content."""
+        """Makes all memory of a block resident, without changing its content."""
 
 
 @runtime_checkable
@@ -141,8 +143,8 @@ class Profiled(Protocol):
 
     @property
     def shared_keys(self) -> int:
-        """The cached tokens whose reading the last step's cascade attention saved, in each layer without a window: it
-        read a prefix once for several sequences."""
+        """The cached tokens whose reading the last step's cascade attention saved, in each layer of the first group
+        without a window: it read a prefix once for several sequences."""
 
 
 class KernelSet(Protocol):

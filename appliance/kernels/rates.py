@@ -67,7 +67,7 @@ def _attention(kernels: CpuKernelSet, num_threads: int) -> CpuExecutable:
         q=Span(slots[0], 0, width), out=slots[1], cache=0, num_heads=_HEADS, num_kv_heads=_HEADS // 4,
         head_dim=_HEAD_DIM, scale=_HEAD_DIM**-0.5,
     )  # fmt: skip
-    caches = (KvShape(_HEADS // 4, _HEAD_DIM),)
+    caches = (KvShape(_HEADS // 4, _HEAD_DIM, _HEAD_DIM),)
     program = StepProgram(
         (Embed("table", slots[0]), attention, GatherRows(slots[1], slots[2])), slots, slots[2], caches
     )
@@ -103,10 +103,10 @@ def _best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float
     step = StepInputs(
         token_ids=np.zeros(rows, np.int32),
         positions=every,
-        slot_mapping=every,
+        slot_mapping=every[None],
         query_start=np.array([0, rows], np.int32),
         seq_lens=np.array([rows], np.int32),
-        block_tables=np.arange(rows // _BLOCK, dtype=np.int32).reshape(1, -1),
+        block_tables=np.arange(rows // _BLOCK, dtype=np.int32).reshape(1, 1, -1),
         sampled_rows=np.zeros(1, np.int32),
     )
     best, end, taken = float("inf"), time.perf_counter() + seconds, np.zeros(3)

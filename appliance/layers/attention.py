@@ -23,7 +23,7 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     _emit_rope(builder, spec, q, k)
     if norm is not None and norm.after_rotation:
         _emit_query_key_norms(builder, spec, norm, prefix, (q, k))
-    cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, spec.window))
+    cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, spec.head_dim, spec.window))
     builder.emit(KvWrite(k, v, cache, spec.num_kv_heads, spec.head_dim))
     out = builder.slot("attention", q_width)
     builder.emit(

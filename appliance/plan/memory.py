@@ -15,11 +15,12 @@ from appliance.plan.sizes import (
     activation_bytes,
     activation_formula,
     kv_block_bytes,
-    kv_groups,
+    kv_sizes,
     rope_tables_bytes,
 )
 from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
 from appliance.plan.workspace import workspace_bytes, workspace_formula
+from appliance.program.kv_blocks import blocks_held, longest_held
 
 GIB = 1 << 30
 CPU_AUTO_CACHE_BYTES = 4 * GIB  # vLLM's VLLM_CPU_KVCACHE_SPACE; the rest of the host's memory is not only ours
@@ -54,6 +55,7 @@ class _Device(msgspec.Struct, frozen=True):
     items: tuple[MemoryItem, ...]
     groups: tuple[KvGroupPlan, ...]
     block_bytes: int
+    windows: tuple[int | None, ...]  # of each group of caches
 
     @property
     def left(self) -> int:
@@ -63,9 +65,10 @@ class _Device(msgspec.Struct, frozen=True):
 def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> PlannedMemory:
     """Misfits are recorded in the ledger; the memory is then what would be planned with as little as is left."""
     device = _device(inputs, needs, ledger)
+    _say_groups(device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
-    tokens = num_blocks * needs.block_size
+    tokens = _tokens(device, needs, num_blocks, length)
     cache = MemoryItem(
         name="kv_cache",
         size_bytes=num_blocks * device.block_bytes,
@@ -94,26 +97,29 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     share = _utilization(inputs, ledger)
     tensor, stages = needs.parallel.tensor, needs.parallel.pipeline
     kernels = needs.program.kernels
-    groups = kv_groups(needs.program.program.caches, needs.precision.kv_dtype, kernels)
-    if tensor * stages > 1:
-        groups = tuple(_share(group, tensor * stages) for group in groups)
+    sizes = kv_sizes(needs.program.program, needs.precision.kv_dtype, kernels)
+    ranks = tensor * stages
     return _Device(
         total=total,
         budget=int(total * share),
         items=(_weights(needs), *_screen(needs.screen), *_step_items(needs), _margin(inputs)),
-        groups=groups,
-        block_bytes=kv_block_bytes(groups, needs.block_size, kernels),
+        groups=tuple(_share(group, ranks) for group in sizes.groups),
+        block_bytes=kv_block_bytes(-(-sizes.lanes_per_token // ranks), needs.block_size, kernels),
+        windows=needs.program.program.kv_layout().windows,
     )
+
+
+def _say_groups(device: _Device, needs: MemoryNeeds, ledger: Ledger) -> None:
+    if len(device.windows) > 1:
+        lanes = needs.program.program.kv_layout().num_lanes
+        reason = (
+            f"layers of one reach share block tables, {lanes} of them a block, so that windows give their blocks back"
+        )
+        ledger.decide("memory.kv_groups", len(device.windows), "model", reason)
 
 
 def _share(group: KvGroupPlan, ranks: int) -> KvGroupPlan:
-    return KvGroupPlan(
-        num_layers=group.num_layers,
-        num_kv_heads=group.num_kv_heads,
-        head_dim=group.head_dim,
-        window=group.window,
-        bytes_per_token=-(-group.bytes_per_token // ranks),
-    )
+    return msgspec.structs.replace(group, bytes_per_token=-(-group.bytes_per_token // ranks))
 
 
 def _device_bytes(inputs: PlanInputs) -> int:
@@ -180,8 +186,8 @@ def _margin(inputs: PlanInputs) -> MemoryItem:
 
 def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, int]:
     """(max_model_len, number of blocks)."""
-    wanted, size = needs.context.limit, needs.block_size
-    one_sequence = -(-wanted // size)
+    wanted = needs.context.limit
+    one_sequence = _blocks_of(device, needs, wanted)
     fits = max(0, device.left // device.block_bytes)
     num_blocks, path, reason = _wanted_blocks(inputs, needs, device, ledger)
     if num_blocks > fits:
@@ -202,11 +208,11 @@ def _wanted_blocks(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledg
         blocks = max(1, int(spec.hardware.memory.kv_cache) // device.block_bytes)
         return ledger.take("cache.num_blocks", path, blocks), path, path
     fits = max(0, device.left // device.block_bytes)
-    one_sequence = -(-needs.context.limit // needs.block_size)
+    one_sequence = _blocks_of(device, needs, needs.context.limit)
     if inputs.profile.device != "cpu":
         ledger.decide(path, fits, "computed", "all that is left after weights and activations")
         return max(fits, 1), "model.source", "one block of cache"
-    useful = 2 * needs.scheduler.max_num_seqs * one_sequence
+    useful = 2 * needs.scheduler.max_num_seqs * one_sequence + _blocks_of_step(device, needs)
     share = max(CPU_AUTO_CACHE_BYTES, device.budget // CPU_AUTO_CACHE_SHARE)
     capped = min(useful, max(share // device.block_bytes, one_sequence))
     blocks = min(fits, capped)
@@ -218,6 +224,28 @@ def _wanted_blocks(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledg
     reason = reasons.get(blocks, f"on a CPU a quarter of the budget, but at least {least} and one full sequence")
     ledger.decide(path, blocks, "computed", reason)
     return max(blocks, 1), "model.source", "one block of cache"
+
+
+def _blocks_of(device: _Device, needs: MemoryNeeds, length: int) -> int:
+    """Returns how many blocks one sequence holds. Its prompt runs in small chunks if needed, else whole."""
+    chunk = 1 if needs.scheduler.chunked_prefill else length
+    return blocks_held(device.windows, needs.block_size, length, chunk)
+
+
+def _blocks_of_step(device: _Device, needs: MemoryNeeds) -> int:
+    """Returns how many more blocks windowed groups hold while the longest chunk of a prompt runs."""
+    length, windowed = needs.context.limit, [window for window in device.windows if window is not None]
+    chunk = min(length, needs.scheduler.max_num_batched_tokens)
+    held = [blocks_held(windowed, needs.block_size, length, tokens) for tokens in (chunk, 1)]
+    return held[0] - held[1]
+
+
+def _tokens(device: _Device, needs: MemoryNeeds, num_blocks: int, length: int) -> int:
+    """Returns how many tokens fit in sequences of `length`; full groups count to the token, and windows by block."""
+    windowed = [window for window in device.windows if window is not None]
+    slots = (len(device.windows) - len(windowed)) * length
+    slots += needs.block_size * blocks_held(windowed, needs.block_size, length)
+    return num_blocks * needs.block_size * length // slots
 
 
 def _report_misfit(inputs: PlanInputs, device: _Device, cache: int, path: str, reason: str, ledger: Ledger) -> None:
@@ -240,12 +268,14 @@ def _length(inputs: PlanInputs, length: int, ledger: Ledger) -> int:
 
 def _shrunk(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, num_blocks: int, ledger: Ledger) -> int:
     """The context that the cache holds, where the spec allows less than it asked for."""
-    path, wanted, length = "model.max_model_len", needs.context.limit, num_blocks * needs.block_size
+    path, wanted = "model.max_model_len", needs.context.limit
+    is_chunked = needs.scheduler.chunked_prefill
+    length = longest_held(device.windows, needs.block_size, num_blocks, wanted, is_chunked=is_chunked)
     if length >= 2048:
         length -= length % 1024
-    per_token = sum(group.bytes_per_token for group in device.groups)
+    needed = _blocks_of(device, needs, wanted) * device.block_bytes
     message = (
-        f"a sequence of {wanted:,} tokens needs {format_size(wanted * per_token)} of KV cache, and there is room"
+        f"a sequence of {wanted:,} tokens needs {format_size(needed)} of KV cache, and there is room"
         f" for {length:,} tokens ({format_size(num_blocks * device.block_bytes)})"
     )
     if needs.context.may_shrink:

@@ -94,12 +94,12 @@ def _memory(plan: EnginePlan) -> list[str]:
 
 def _cache_lines(memory: MemoryPlan) -> Iterator[str]:
     yield ""
+    has_several = len({group.group for group in memory.kv_groups}) > 1
     for group in memory.kv_groups:
         reach = "full attention" if group.window is None else f"window {group.window:,}"
-        yield _row(
-            "KV", f"{group.num_layers} layers x {group.num_kv_heads} heads x {group.head_dim}, {reach}:"
-            f" {format_size(group.bytes_per_token)} a token",
-        )  # fmt: skip
+        shape = f"{group.num_layers} layers x {group.num_kv_heads} heads x {group.head_dim}"
+        name = f"KV group {group.group}" if has_several else "KV"
+        yield _row(name, f"{shape}, {reach}: {format_size(group.bytes_per_token)} a token")
     yield _row("holds", f"{memory.num_tokens:,} tokens = {memory.num_full_sequences:g} x the longest sequence")
 
 

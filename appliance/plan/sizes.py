@@ -1,7 +1,7 @@
 """Formulas of the memory plan. Plain numbers in, bytes out; each names what it counts, so that a plan can show it."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -10,6 +10,7 @@ from appliance.layers.rope import RopeSpec
 from appliance.plan.types import KvGroupPlan
 from appliance.program.arena import Liveness
 from appliance.program.caches import KvShape
+from appliance.program.operators import StepProgram
 from appliance.program.slots import Extent, Slot
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -27,26 +28,42 @@ def padded(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def kv_groups(caches: Sequence[KvShape], dtype: str, kernels: KernelSetFacts) -> tuple[KvGroupPlan, ...]:
-    """Caches of one shape and reach together, in the order of the first of each."""
-    return tuple(_kv_group(shape, count, dtype, kernels) for shape, count in Counter(caches).items())
+class KvSizes(msgspec.Struct, frozen=True):
+    """The bytes that one token takes in the caches of a program."""
+
+    groups: tuple[KvGroupPlan, ...]
+    lanes_per_token: int  # bytes of a token in all lanes of a block, each as wide as its widest cache
 
 
-def _kv_group(shape: KvShape, count: int, dtype: str, kernels: KernelSetFacts) -> KvGroupPlan:
-    """Keys and values of one token: 2 x layers x KV heads x head size (padded to the kernels' panel) x element."""
-    width = padded(shape.head_dim, kernels.panel)
-    return KvGroupPlan(
-        num_layers=count,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        window=shape.window,
-        bytes_per_token=2 * count * shape.num_kv_heads * width * ELEMENT_BYTES[dtype],
+def kv_sizes(program: StepProgram, dtype: str, kernels: KernelSetFacts) -> KvSizes:
+    """Returns the sizes; caches of one group and one shape count together, in the order of the first of each."""
+    layout, shapes = program.kv_layout(), program.caches
+    counts = Counter((number, shapes[cache]) for number, group in enumerate(layout.groups) for cache in group.caches)
+    return KvSizes(
+        tuple(
+            KvGroupPlan(
+                group=number,
+                num_layers=count,
+                num_kv_heads=shape.num_kv_heads,
+                head_dim=shape.key_dim,
+                window=shape.window,
+                bytes_per_token=count * _cache_bytes(shape, dtype, kernels),
+            )
+            for (number, shape), count in counts.items()
+        ),
+        sum(max(_cache_bytes(shapes[cache], dtype, kernels) for cache in lane) for lane in layout.lanes()),
     )
 
 
-def kv_block_bytes(groups: tuple[KvGroupPlan, ...], block_size: int, kernels: KernelSetFacts) -> int:
-    """One block of every layer. The kernels pad the slots of a block to a panel as well."""
-    return sum(group.bytes_per_token for group in groups) * padded(block_size, kernels.panel)
+def _cache_bytes(shape: KvShape, dtype: str, kernels: KernelSetFacts) -> int:
+    """Returns the bytes of one token in one layer: KV heads x widths (padded to the kernels' panel) x element."""
+    widths = padded(shape.key_dim, kernels.panel) + padded(shape.value_dim, kernels.panel)
+    return shape.num_kv_heads * widths * ELEMENT_BYTES[dtype]
+
+
+def kv_block_bytes(lanes_per_token: int, block_size: int, kernels: KernelSetFacts) -> int:
+    """Returns the bytes of all lanes of one block. The kernels pad the slots of a block to a panel as well."""
+    return lanes_per_token * padded(block_size, kernels.panel)
 
 
 def rope_tables_bytes(ropes: Iterable[RopeSpec], max_model_len: int) -> int:

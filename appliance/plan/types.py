@@ -112,13 +112,14 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvGroupPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers whose cache has one shape and one reach. All groups have the same blocks in this version."""
+    """Layers of one group, which share block tables, whose caches have one shape."""
 
+    group: int = 0  # its number; where layers of a group differ in shape, it has an entry for each shape
     num_layers: int
     num_kv_heads: int
     head_dim: int
     window: int | None  # tokens; None is full attention
-    bytes_per_token: int  # of all layers of the group
+    bytes_per_token: int  # of all these layers
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,10 +127,10 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     device_bytes: int = 0  # of the whole device
     budget_bytes: int
     items: tuple[MemoryItem, ...]
-    kv_bytes_per_token: int
-    kv_bytes_per_block: int
+    kv_bytes_per_token: int  # of all layers, while no window has left the token
+    kv_bytes_per_block: int  # of one group's layers
     kv_groups: tuple[KvGroupPlan, ...] = ()
-    num_tokens: int  # that fit the cache
+    num_tokens: int  # that fit the cache, in sequences of max_model_len
     num_full_sequences: float  # of max_model_len that fit
 
 

@@ -14,7 +14,7 @@ import typing
 
 import msgspec
 
-from appliance.program.caches import KvShape
+from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -153,7 +153,7 @@ class Rope(Record, frozen=True):
 
 
 class KvWrite(Record, frozen=True):
-    """Stores k and v [T, G * d] in cache number `cache` at slot_mapping[t] (negative: skip the token)."""
+    """Stores k and v [T, G * d] in cache number `cache`, at slot_mapping[t] of its group (negative: skip the token)."""
 
     doc = "store keys and values in the paged cache"
     touches_cache = True
@@ -237,6 +237,10 @@ class StepProgram(msgspec.Struct, frozen=True):
     slots: tuple[Slot, ...]
     logits: Slot
     caches: tuple[KvShape, ...] = ()
+
+    def kv_layout(self) -> KvLayout:
+        """Returns which caches share block tables."""
+        return KvLayout.of(self.caches)
 
     def matrices(self) -> frozenset[str]:
         """Returns the names of the weights that are kept in their planned layout."""

@@ -48,7 +48,7 @@ def build(library: Library, threads: int, heads: int, kv_heads: int, head_dim: i
                 scale=head_dim**-0.5,
             )
         )
-    shapes = (KvShape(kv_heads, head_dim),) * NUM_LAYERS
+    shapes = (KvShape(kv_heads, head_dim, head_dim),) * NUM_LAYERS
     program = StepProgram((*operators, ops.GatherRows(mixed, wanted)), (qkv, mixed, wanted), wanted, shapes)
     table = np.random.default_rng(0).standard_normal((1, qkv.width)).astype(np.float32)
     most = max(CONTEXTS) * max(STREAMS)
@@ -64,7 +64,7 @@ def decode(streams: int, context: int) -> StepInputs:
     rows = np.arange(streams, dtype=np.int32)
     ends = np.full(streams, context, np.int32)
     slots = blocks[:, -1] * np.int32(BLOCK) + np.int32(BLOCK - 1)
-    return StepInputs(rows * 0, ends - 1, slots, np.arange(streams + 1, dtype=np.int32), ends, blocks, rows)
+    return StepInputs(rows * 0, ends - 1, slots[None], np.arange(streams + 1, dtype=np.int32), ends, blocks[None], rows)
 
 
 def touch(executable: CpuExecutable, num_blocks: int) -> None:
@@ -73,7 +73,7 @@ def touch(executable: CpuExecutable, num_blocks: int) -> None:
         slots = np.arange(first, first + 512, dtype=np.int32)
         starts, ends = np.array([0, 512], np.int32), np.array([512], np.int32)
         table = np.arange(first // BLOCK, first // BLOCK + 512 // BLOCK, dtype=np.int32)[None]
-        executable.run(StepInputs(slots * 0, slots - first, slots, starts, ends, table, slots[:1] * 0))
+        executable.run(StepInputs(slots * 0, slots - first, slots[None], starts, ends, table[None], slots[:1] * 0))
 
 
 def seconds_of(executable: CpuExecutable, inputs: StepInputs) -> float:

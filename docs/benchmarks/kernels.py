@@ -103,8 +103,8 @@ def build(
 def best_seconds(executable: CpuExecutable, rows: int, seconds: float) -> float:
     zeros = np.zeros(rows, np.int32)
     inputs = StepInputs(
-        zeros, zeros, zeros - 1, np.array([0, rows], np.int32), np.array([rows], np.int32),
-        np.zeros((1, rows), np.int32), zeros[:1],
+        zeros, zeros, zeros[None] - 1, np.array([0, rows], np.int32), np.array([rows], np.int32),
+        np.zeros((1, 1, rows), np.int32), zeros[:1],
     )  # fmt: skip
     executable.run(inputs)
     best, start = float("inf"), time.perf_counter()

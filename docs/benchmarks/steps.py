@@ -46,8 +46,8 @@ def prompt(length: int, block_size: int, first_block: int = 0) -> StepInputs:
     positions = np.arange(length, dtype=np.int32)
     table = np.arange(first_block, first_block + -(-length // block_size), dtype=np.int32)[None]
     return StepInputs(
-        positions % 1000 + 5, positions, positions + np.int32(first_block * block_size),
-        np.array([0, length], np.int32), np.array([length], np.int32), table, np.array([length - 1], np.int32),
+        positions % 1000 + 5, positions, positions[None] + np.int32(first_block * block_size),
+        np.array([0, length], np.int32), np.array([length], np.int32), table[None], np.array([length - 1], np.int32),
     )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def decodes(count: int, context: int, block_size: int) -> StepInputs:
     table = np.arange(count * blocks, dtype=np.int32).reshape(count, blocks)
     rows, ends = np.arange(count, dtype=np.int32), np.full(count, context, np.int32)
     slots = table[:, -1] * np.int32(block_size) + np.int32((context - 1) % block_size)
-    return StepInputs(rows + 7, ends - 1, slots, np.arange(count + 1, dtype=np.int32), ends, table, rows)
+    return StepInputs(rows + 7, ends - 1, slots[None], np.arange(count + 1, dtype=np.int32), ends, table[None], rows)
 
 
 def times_in_turn(executables: list[Executable], inputs: StepInputs, seconds: float) -> Iterator[list[float]]:

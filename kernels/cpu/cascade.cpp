@@ -36,11 +36,12 @@ void Cascade::set(const appl_step& step, bool shares) {
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     whole_.push_back({&all_[size_t(s)], tokens, false, 0, length});
+    if (!shares) continue;
     const int32_t* table = step.block_tables + size_t(s) * size_t(step.block_table_stride);
     tables_.emplace_back(table, size_t((length - tokens) / block_size_));
     if (tokens == 1) decodes_.push_back(s);
   }
-  if (!shares || decodes_.size() < 2) return;
+  if (decodes_.size() < 2) return;
   std::sort(decodes_.begin(), decodes_.end(),
             [this](int a, int b) { return std::ranges::lexicographical_compare(tables_[size_t(a)], tables_[size_t(b)]); });
   own_ = whole_;

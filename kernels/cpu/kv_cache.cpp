@@ -10,7 +10,7 @@ namespace appl {
 KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
     : layout(appl_layout(limits.kv_layout)), block_size(limits.block_size), slots(int(round_up(size_t(limits.block_size), kPanel))),
       num_blocks(limits.num_blocks), num_kv_heads(kv_heads), head_dim(dim), width(int(round_up(size_t(dim), kPanel))),
-      max_model_len(limits.max_model_len) {}
+      max_model_len(limits.max_model_len), stride(block_bytes()) {}
 
 namespace {
 

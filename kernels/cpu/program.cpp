@@ -31,15 +31,10 @@ const appl_limits& checked(const appl_limits& limits) {
 
 appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
                            const appl_limits& limits)
-    : pool_(pool), limits_(checked(limits)), cascade_(limits), vocabulary_(INT_MAX) {
+    : pool_(pool), limits_(checked(limits)), vocabulary_(INT_MAX) {
+  for (int i = 0; i < num_caches; ++i) bind_cache(caches[i]);
   int width = 0;
-  for (int i = 0; i < num_caches; ++i) {
-    require(caches[i].num_kv_heads > 0 && caches[i].head_dim > 0, "a cache has no heads");
-    require(caches[i].keys != nullptr && caches[i].values != nullptr, "a cache has no memory");
-    const appl::KvGeometry geometry(limits, caches[i].num_kv_heads, caches[i].head_dim);
-    width = std::max(width, geometry.width);
-    layers_.push_back({geometry, static_cast<uint8_t*>(caches[i].keys), static_cast<uint8_t*>(caches[i].values)});
-  }
+  for (const appl::KvLayer& layer : layers_) width = std::max(width, layer.geometry.width);
   operators_.reserve(size_t(num_operators));
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
@@ -47,6 +42,17 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
   workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // one at a time
+}
+
+void appl_program::bind_cache(const appl_kv_cache& cache) {
+  require(cache.num_kv_heads > 0 && cache.head_dim > 0, "a cache has no heads");
+  require(cache.keys != nullptr && cache.values != nullptr, "a cache has no memory");
+  require(cache.group >= 0 && cache.group <= int(layers_.size()), "a cache has a bad group");
+  appl::KvGeometry geometry(limits_, cache.num_kv_heads, cache.head_dim);
+  require(cache.block_bytes >= geometry.block_bytes() && cache.block_bytes % 64 == 0, "a cache has bad block_bytes");
+  geometry.stride = size_t(cache.block_bytes);
+  layers_.push_back({geometry, static_cast<uint8_t*>(cache.keys), static_cast<uint8_t*>(cache.values), cache.group});
+  while (int(groups_.size()) <= cache.group) groups_.push_back({appl::Cascade(limits_)});
 }
 
 int appl_program::max_rows(const appl_span& span) const { return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled; }
@@ -63,7 +69,7 @@ void appl_program::bind(const appl_operator& op) {
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
     max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
-    sees_all_ |= op.as.attention.window == 0;
+    groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= op.as.attention.window == 0;
   }
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
   if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
@@ -151,21 +157,17 @@ void appl_program::check_step(const appl_step& step) const {
   require(step.num_tokens >= 0 && step.num_tokens <= limits_.max_tokens, "step: num_tokens is beyond its limit");
   require(step.num_seqs >= 0 && step.num_seqs <= limits_.max_seqs, "step: num_seqs is beyond its limit");
   require(step.num_sampled >= 0 && step.num_sampled <= limits_.max_sampled, "step: num_sampled is beyond its limit");
-  const int num_slots = limits_.num_blocks * limits_.block_size;
+  require(step.num_groups >= int(groups_.size()), "step: a group of caches has no block tables");
   for (int t = 0; t < step.num_tokens; ++t) {
     require(step.token_ids[t] >= 0 && step.token_ids[t] < vocabulary_, "step: a token id is outside the vocabulary");
     require(step.positions[t] >= 0 && step.positions[t] < limits_.max_model_len, "step: a position is beyond max_model_len");
-    require(step.slot_mapping[t] < num_slots, "step: a slot is outside the cache");
   }
   require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens, "step: query_start does not cover the tokens");
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
-    const int blocks = (length + limits_.block_size - 1) / limits_.block_size;
-    require(blocks <= step.block_table_stride, "step: a block table is shorter than its sequence");
-    const int32_t* table = step.block_tables + size_t(s) * size_t(step.block_table_stride);
-    for (int b = 0; b < blocks; ++b) require(table[b] >= 0 && table[b] < limits_.num_blocks, "step: no such block");
   }
+  for (int group = 0; group < step.num_groups; ++group) check_tables(appl::of_group(step, group));
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
     require(step.num_largest == nullptr || step.num_largest[r] >= 0, "step: a row asks for less than no logits");
@@ -173,6 +175,25 @@ void appl_program::check_step(const appl_step& step) const {
     require(step.past_row[r] >= 0 && step.past_row[r] < step.past_rows, "step: past tokens have no such row");
     require(step.num_past[r] >= 0 && step.num_past[r] <= step.past_stride, "step: a row has more past tokens than its table");
   }
+}
+
+// Of a group, in a step whose lengths are checked.
+void appl_program::check_tables(const appl_step& step) const {
+  const int num_slots = limits_.num_blocks * limits_.block_size;
+  for (int t = 0; t < step.num_tokens; ++t) require(step.slot_mapping[t] < num_slots, "step: a slot is outside the cache");
+  for (int s = 0; s < step.num_seqs; ++s) {
+    const int blocks = appl::divided(step.seq_lens[s], limits_.block_size);
+    require(blocks <= step.block_table_stride, "step: a block table is shorter than its sequence");
+    const int32_t* table = step.block_tables + size_t(s) * size_t(step.block_table_stride);
+    for (int b = 0; b < blocks; ++b) require(table[b] >= 0 && table[b] < limits_.num_blocks, "step: no such block");
+  }
+}
+
+uint64_t appl_program::shared_keys() const {
+  for (const Group& group : groups_) {
+    if (group.sees_all) return uint64_t(group.cascade.shared_keys());
+  }
+  return 0;
 }
 
 void appl_program::run(const appl_step& step) {
@@ -220,7 +241,9 @@ void appl_program::run_ahead() noexcept {
 
 void appl_program::run_operators(const appl_step& step, double* seconds) {
   if (step.num_tokens == 0) return;
-  if (max_heads_ > 0) cascade_.set(step, sees_all_);
+  if (max_heads_ > 0) {
+    for (size_t i = 0; i < groups_.size(); ++i) groups_[i].cascade.set(appl::of_group(step, int(i)), groups_[i].sees_all);
+  }
   if (seconds != nullptr) return run_timed(step, seconds);
   for (const Bound& bound : operators_) {
     if (is_cancelled_.load(std::memory_order_relaxed)) return;
@@ -319,9 +342,15 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       if (bound.is_gated(rows(as.gated.gate))) return;
       return appl::run_gated_activation(pool_, as.gated, rows(as.gated.gate));
     case APPL_OP_ROPE: return appl::run_rope(pool_, as.rope, step);
-    case APPL_OP_KV_WRITE: return appl::run_kv_write(pool_, as.kv_write, layers_[size_t(as.kv_write.cache)], step);
-    case APPL_OP_PAGED_ATTENTION:
-      return appl::run_attention(pool_, as.attention, layers_[size_t(as.attention.cache)], step, cascade_, scratch<uint8_t>());
+    case APPL_OP_KV_WRITE: {
+      const appl::KvLayer& layer = layers_[size_t(as.kv_write.cache)];
+      return appl::run_kv_write(pool_, as.kv_write, layer, appl::of_group(step, layer.group));
+    }
+    case APPL_OP_PAGED_ATTENTION: {
+      const appl::KvLayer& layer = layers_[size_t(as.attention.cache)];
+      const appl::Cascade& cascade = groups_[size_t(layer.group)].cascade;
+      return appl::run_attention(pool_, as.attention, layer, appl::of_group(step, layer.group), cascade, scratch<uint8_t>());
+    }
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
     case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
@@ -334,8 +363,11 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
 
 void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
   for (int i = 0; i < 2 * num_pairs; ++i) require(pairs[i] >= 0 && pairs[i] < limits_.num_blocks, "copy: no such block");
-  for (const appl::KvLayer& layer : layers_) {
-    const size_t bytes = layer.geometry.block_bytes();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const appl::KvLayer& layer = layers_[i];
+    const auto is_same_lane = [&layer](const appl::KvLayer& other) { return other.keys == layer.keys; };
+    if (std::any_of(layers_.begin(), layers_.begin() + ptrdiff_t(i), is_same_lane)) continue;  // copied already
+    const size_t bytes = layer.geometry.stride;
     for (int i = 0; i < num_pairs; ++i) {
       const size_t from = size_t(pairs[2 * i]) * bytes, to = size_t(pairs[2 * i + 1]) * bytes;
       std::memmove(layer.keys + to, layer.keys + from, bytes);

@@ -34,7 +34,7 @@ struct appl_program {
   void time_operators(double* seconds) { operator_seconds_ = seconds; }
   void copy_blocks(const int32_t* pairs, int num_pairs);
   // The shared keys of the last step; see Cascade.
-  uint64_t shared_keys() const { return uint64_t(cascade_.shared_keys()); }
+  uint64_t shared_keys() const;
   size_t workspace_bytes() const { return workspace_.bytes(); }
 
  private:
@@ -61,7 +61,9 @@ struct appl_program {
   void bind_norm(Bound& linear);
   void bind_next(Bound& linear);
   void forget_overwritten(const appl_operator& op);
+  void bind_cache(const appl_kv_cache& cache);
   void check_step(const appl_step& step) const;
+  void check_tables(const appl_step& step) const;
   void run_operators(const appl_step& step, double* seconds);
   void run_timed(const appl_step& step, double* seconds);
   void run_ahead() noexcept;
@@ -93,9 +95,13 @@ struct appl_program {
   size_t screen_bytes_ = 0;   // of the screen's scratch
   size_t experts_bytes_ = 0;  // of the experts' scratch
   appl::ScreenPauses pauses_;
-  appl::Cascade cascade_;  // of the current step
-  int max_heads_ = 0;      // the most attention heads
-  bool sees_all_ = false;  // some attention has no window
+  // Layers that share block tables, and which of these sequences read together in the current step.
+  struct Group {
+    appl::Cascade cascade;
+    bool sees_all = false;  // some attention has no window
+  };
+  std::vector<Group> groups_;
+  int max_heads_ = 0;  // the most attention heads
   int vocabulary_;
   double* operator_seconds_ = nullptr;  // borrowed; one per operator
 

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 10
+#define APPL_ABI_VERSION 11
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -222,11 +222,16 @@ typedef struct {
   } as;
 } appl_operator;
 
-/* One cache of a program. keys and values are zeroed memory of appl_kv_bytes(...) bytes each, aligned to 64. */
+/* One cache of a program. keys and values are zeroed memory of num_blocks times block_bytes each, aligned to 64, where block_bytes is a
+ * multiple of 64 and at least appl_kv_block_bytes(...). Caches of one group share block tables. Caches of different groups may share
+ * memory (a lane of the pool's blocks), as a block is of one group at a time. */
 typedef struct {
   void* keys;
   void* values;
+  uint64_t block_bytes; /* from one block to the next */
   int32_t num_kv_heads, head_dim;
+  int32_t group; /* from 0 on */
+  int32_t reserved;
 } appl_kv_cache;
 
 typedef struct {
@@ -236,9 +241,11 @@ typedef struct {
   int32_t quantize_activations;
 } appl_limits;
 
-/* One step; see appliance.kernels.interface.StepInputs. block_tables has rows of block_table_stride. */
+/* One step; see appliance.kernels.interface.StepInputs. slot_mapping has num_tokens slots for each group of caches, one group behind the
+ * other; block_tables has num_seqs rows of block_table_stride for each. */
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
+  int32_t num_groups, reserved;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
   const int32_t* num_largest;     /* so many largest logits of each row are exact, 0 for all; others may be any smaller ones; NULL: all */
   int32_t past_rows, past_stride; /* of past_table */
@@ -300,8 +307,8 @@ APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* 
 /* A checksum that detects damage, but no deliberate change, at the speed of memory. pool NULL: on this thread alone. */
 APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
 
-/* Bytes of the keys (or the values) of one cache. */
-APPL_EXPORT uint64_t appl_kv_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
+/* Bytes of the keys (or the values) of one cache in a block: a multiple of 64. */
+APPL_EXPORT uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
 
 APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
                                         int32_t num_caches, const appl_limits* limits, appl_program** program);
@@ -316,7 +323,8 @@ APPL_EXPORT int32_t appl_program_finish(appl_program* program);
 APPL_EXPORT void appl_program_cancel(appl_program* program);
 /* From the next step on, adds the seconds of operator i to seconds[i]; NULL ends that, and then costs nothing. */
 APPL_EXPORT void appl_program_time_operators(appl_program* program, double* seconds);
-/* The keys that cascade attention saved in the last step, in each layer with full attention: it read a prefix once for several decodes. */
+/* The keys that cascade attention saved in the last step, in each layer of the first group with full attention: it read a prefix once for
+ * several decodes. */
 APPL_EXPORT uint64_t appl_program_shared_keys(const appl_program* program);
 /* pairs: source and destination blocks, num_pairs times. */
 APPL_EXPORT int32_t appl_program_copy_blocks(appl_program* program, const int32_t* pairs, int32_t num_pairs);

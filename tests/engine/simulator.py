@@ -16,18 +16,18 @@ def mixed(context: Sequence[int], seed: int) -> int:
 
 
 class SimulatedRunner:
-    """Computes the next token from what is read back through the block table, never from the row's token ids. Drafts
+    """Reads back through the block tables what the next token depends on, and holds it against the row's tokens. Drafts
     that `propose` gives are verified token by token: each counts while the model says the same."""
 
     def __init__(
         self, scheduler: Scheduler, next_token: NextToken = mixed, propose: Propose = lambda context, seed: []
     ) -> None:
         self.block_size = scheduler.config.block_size
-        self.window = scheduler.config.window
-        self.cells: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
+        self.windows = scheduler.config.windows
+        self.cells: dict[int, tuple[int, int, int]] = {}  # slot -> (group, position, token)
         self.rows: dict[int, NewRow] = {}
         self.tokens: dict[int, list[int]] = {}
-        self.tables: dict[int, list[int]] = {}
+        self.tables: dict[int, list[list[int]]] = {}  # of each group
         self.next_token = next_token
         self.propose = propose
         self.drafts: dict[int, list[int]] = {}
@@ -41,7 +41,8 @@ class SimulatedRunner:
             self.drafts.pop(row, None)
         for new in plan.new_rows:
             assert new.row not in self.rows, "row taken twice"
-            self.rows[new.row], self.tokens[new.row], self.tables[new.row] = new, list(new.token_ids), []
+            self.rows[new.row], self.tokens[new.row] = new, list(new.token_ids)
+            self.tables[new.row] = [[] for _ in self.windows]
         for source, target in plan.block_copies:
             for offset in range(self.block_size):
                 if source * self.block_size + offset in self.cells:
@@ -80,25 +81,29 @@ class SimulatedRunner:
         """The row's tokens, and the drafts that run with them."""
         return self.tokens[chunk.row] + self.drafts.get(chunk.row, [])[: chunk.num_drafts]
 
-    def _slot(self, row: int, position: int) -> int:
-        return self.tables[row][position // self.block_size] * self.block_size + position % self.block_size
+    def _slot(self, row: int, group: int, position: int) -> int:
+        return self.tables[row][group][position // self.block_size] * self.block_size + position % self.block_size
 
     def _write(self, chunk: Chunk) -> None:
-        self.tables[chunk.row] += chunk.new_blocks
+        if chunk.new_blocks:
+            for table, blocks in zip(self.tables[chunk.row], chunk.new_blocks, strict=True):
+                table += blocks
         self.computed_tokens += chunk.length
         stream = self._stream(chunk)
         for position in range(max(chunk.start, chunk.write_start), chunk.start + chunk.length):
-            self.cells[self._slot(chunk.row, position)] = (position, stream[position])
+            for group in range(len(self.windows)):
+                self.cells[self._slot(chunk.row, group, position)] = (group, position, stream[position])
 
     def _read(self, chunk: Chunk) -> list[int]:
-        end = chunk.start + chunk.length
-        first = 0 if self.window is None else max(0, chunk.start - self.window + 1)  # that any token of the chunk sees
-        cells = [self.cells[self._slot(chunk.row, position)] for position in range(first, end)]
-        assert [position for position, _ in cells] == list(range(first, end)), "a block holds other positions"
-        stream = self._stream(chunk)
-        context = stream[:first] + [token for _, token in cells]
-        assert context == stream[:end], "a block holds another sequence's tokens"
-        return context
+        """The context as each group has it: what its window reaches, for any token of the chunk."""
+        end, stream = chunk.start + chunk.length, self._stream(chunk)
+        for group, window in enumerate(self.windows):
+            first = 0 if window is None else max(0, chunk.start - window + 1)
+            cells = [self.cells[self._slot(chunk.row, group, position)] for position in range(first, end)]
+            assert {of for of, _, _ in cells} == {group}, "a block is another group's"
+            assert [position for _, position, _ in cells] == list(range(first, end)), "a block holds other positions"
+            assert [token for _, _, token in cells] == stream[first:end], "a block holds another sequence's tokens"
+        return stream[:end]
 
 
 class Harness:

@@ -167,7 +167,7 @@ def test_a_block_is_taken_a_step_ahead() -> None:
     planner.step()
     last_slot = planner.step()
     assert last_slot.chunks[0].start == 3
-    assert len(last_slot.chunks[0].new_blocks) == 1
+    assert [len(blocks) for blocks in last_slot.chunks[0].new_blocks] == [1]
     assert last_slot.goes_on
     assert [len(planner.step().chunks[0].new_blocks) for _ in range(5)] == [0, 0, 0, 1, 0]
 

@@ -35,7 +35,7 @@ class Checked(InputBuilder):
             return None
         inputs, wanted = going_on
         Checked.moved += 1
-        Checked.entered += sum(len(chunk.new_blocks) for chunk in plan.chunks)
+        Checked.entered += sum(len(blocks) for chunk in plan.chunks for blocks in chunk.new_blocks)
         anew, also = InputBuilder(self._rows, self._block_size, 256, 16, self._few_logits).build(plan)
         for name in ARRAYS:
             np.testing.assert_array_equal(getattr(inputs, name), getattr(anew, name), name)
@@ -43,7 +43,7 @@ class Checked(InputBuilder):
             np.testing.assert_array_equal(getattr(wanted, name), getattr(also, name), name)
         for row, length in enumerate(inputs.seq_lens):
             blocks = -(-length // self._block_size)
-            np.testing.assert_array_equal(inputs.block_tables[row, :blocks], anew.block_tables[row, :blocks])
+            np.testing.assert_array_equal(inputs.block_tables[:, row, :blocks], anew.block_tables[:, row, :blocks])
         assert (inputs.past is None) == (anew.past is None)
         if inputs.past is not None and anew.past is not None:
             np.testing.assert_array_equal(inputs.past.count, anew.past.count)

@@ -12,6 +12,8 @@ from appliance.engine.runner import Runner
 from appliance.kernels.interface import Executable, StepInputs
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
+from appliance.program.caches import KvLayout, KvShape
+from appliance.program.kv_blocks import blocks_held
 
 from .simulator import generate
 from .tiny_program import MAX_LEN, VOCAB, tiny_executable
@@ -258,9 +260,11 @@ def test_arrays_are_contiguous_int32_of_the_promised_shapes() -> None:
         result = runner.run(plan)
         inputs = recorder.steps[-1]
         count = len(plan.chunks)
-        assert len(inputs.token_ids) == len(inputs.positions) == len(inputs.slot_mapping) == plan.num_tokens
+        assert len(inputs.token_ids) == len(inputs.positions) == plan.num_tokens
+        assert inputs.slot_mapping.shape == (1, plan.num_tokens)
         assert len(inputs.query_start) == count + 1
-        assert len(inputs.seq_lens) == count == len(inputs.block_tables)
+        assert len(inputs.seq_lens) == count
+        assert inputs.block_tables.shape[:2] == (1, count)
         arrays = {
             name: array for name in StepInputs.__slots__ if isinstance(array := getattr(inputs, name), np.ndarray)
         }
@@ -284,12 +288,19 @@ def test_parameters_of_rows_are_gathered_anew_when_rows_change_hands() -> None:
 
 
 @pytest.mark.parametrize("kernel_set", ["reference", "cpu-generic"])
-def test_blocks_out_of_the_window_may_hold_anything(kernel_set: str) -> None:
-    """A cache too small for all tokens, whose blocks change owners all the time, is compared with a large one."""
-    requests = [drawn([3 * number + 7, *PROMPT, *PROMPT], 60, f"r{number}", seed=number) for number in range(4)]
+@pytest.mark.parametrize("layers", [(9,), (9, 9, None, None), (None, 5, 20)], ids=str)
+def test_blocks_out_of_the_window_may_hold_anything(layers: tuple[int | None, ...], kernel_set: str) -> None:
+    """A cache too small for all tokens, whose blocks change owners and groups all the time, is compared with one that
+    keeps everything and reuses no prefix."""
+    requests = [drawn([3 * number + 7, *PROMPT, *PROMPT], 40, f"r{number}", seed=number) for number in range(3)]
+    requests += [drawn([7, *PROMPT, *PROMPT, number], 20, f"r{number}", seed=number) for number in range(3, 6)]
+    windows = KvLayout.of([KvShape(1, 1, 1, window) for window in layers]).windows
+    num_blocks = blocks_held(windows, configure().block_size, 100) * 2
+    roomy = configure(windows=(None,) * len(windows), num_blocks=1000, prefix_caching=False)
+    tight = configure(windows=windows, num_blocks=num_blocks, max_num_batched_tokens=16)
     answers = []
-    for config in (configure(), configure(window=9, num_blocks=30, max_num_batched_tokens=16)):
-        executable = tiny_executable(config, kernel_set=kernel_set, window=9)
+    for config in (roomy, tight):
+        executable = tiny_executable(config, kernel_set=kernel_set, windows=layers)
         engine = Engine(config, executable=executable).run(*requests)
-        answers.append([engine.tokens(f"r{number}") for number in range(4)])
+        answers.append([engine.tokens(f"r{number}") for number in range(len(requests))])
     assert answers[0] == answers[1]

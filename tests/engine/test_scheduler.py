@@ -1,19 +1,15 @@
 """The scheduler's rules, one at a time, on hand-made traffic."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-import msgspec
 import pytest
 
-from appliance.engine.core.config import SchedulerConfig, widest_window
+from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import STEP_TOKEN_BOUNDS, ErrorKind, FinishReason, RequestTimes, SchedulerCaps
 from appliance.engine.refusal import Refusal
 from appliance.engine.step import StepPlan
-from appliance.plan.types import EnginePlan, KvGroupPlan, MemoryPlan
 
-from .plans import scripted_plan
 from .simulator import Harness, generate
 
 
@@ -308,60 +304,3 @@ def test_the_prefix_cache_is_reset_only_when_idle() -> None:
 def test_sizes_that_cannot_work_together(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         harness(**changes)
-
-
-@pytest.mark.parametrize("caching", [True, False])
-def test_blocks_that_fell_out_of_every_window_are_given_back(caching: bool) -> None:
-    run = harness(window=10, prefix_caching=caching, max_num_batched_tokens=16)
-    run.scheduler.add(b"", generate("a", prompt(40), 60))
-    used = []
-    while run.step():
-        used.append(run.scheduler.kv.pool.num_used)
-    assert max(used) <= (16 + 10) // 4 + 2  # a chunk, the window before it, and their ends
-    assert max(used[10:]) <= 10 // 4 + 2
-    full = harness()
-    full.scheduler.add(b"", generate("a", prompt(40), 60))
-    full.run()
-    assert run.tokens("a") == full.tokens("a")
-
-
-def test_forks_share_what_the_window_still_shows() -> None:
-    run = harness(window=6, max_num_seqs=2, max_num_sampled=2)
-    run.scheduler.add(b"", generate("r", prompt(19), 20, n=3, seed=1))  # the third waits, and its leader moves on
-    run.run()
-    for index in range(3):
-        alone = harness(window=6)
-        alone.scheduler.add(b"", generate("r", prompt(19), 20, n=3, seed=1))
-        alone.run()
-        assert run.tokens("r", index) == alone.tokens("r", index)
-
-
-def test_a_broken_sequence_leaves_nothing_to_be_found_behind_its_window() -> None:
-    run = harness(window=6)
-    run.scheduler.add(b"", generate("bad", prompt(30), 10))
-    run.step()
-    run.step()
-    run.runner.broken.add(0)
-    run.step()
-    run.runner.broken.clear()
-    run.scheduler.add(b"", generate("next", prompt(30), 1))
-    run.run()
-    assert run.finish("next").num_cached_tokens == 0
-
-
-def test_the_window_of_a_plan_is_the_widest_of_its_layers(tmp_path: Path) -> None:
-    plan = scripted_plan(tmp_path)
-    assert widest_window(plan) is None
-    assert widest_window(planned(plan, 512, 128)) == 512
-    assert widest_window(planned(plan, 512, None)) is None
-
-
-def planned(plan: EnginePlan, *windows: int | None) -> EnginePlan:
-    groups = tuple(
-        KvGroupPlan(num_layers=2, num_kv_heads=1, head_dim=8, window=window, bytes_per_token=64) for window in windows
-    )
-    memory = MemoryPlan(
-        device="cpu", budget_bytes=0, items=(), kv_bytes_per_token=0, kv_bytes_per_block=0, kv_groups=groups,
-        num_tokens=0, num_full_sequences=0.0,
-    )  # fmt: skip
-    return msgspec.structs.replace(plan, memory=(memory,))

@@ -15,6 +15,9 @@ from appliance.engine.messages import FinishReason, GenerateRequest
 from .simulator import Harness, Propose, generate, mixed
 
 SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
+WINDOWS: list[tuple[int | None, ...]] = [
+    (None,), (None,), (1,), (3,), (9,), (20,), (None, None), (9, 9, None), (None, 3), (1, 20, None, 9), (3, 20),
+]  # fmt: skip
 
 
 @st.composite
@@ -22,7 +25,8 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
     chunked = draw(st.booleans())
     seqs = draw(st.integers(1, 6))
     block_size = draw(st.sampled_from([1, 2, 4, 8]))
-    num_blocks = -(-draw(st.integers(36, 120)) // block_size)
+    windows = draw(st.sampled_from(WINDOWS))
+    num_blocks = -(-draw(st.integers(36, 120)) * len(windows) // block_size)
     return SchedulerConfig(
         max_model_len=40,
         block_size=block_size,
@@ -36,7 +40,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         long_prefill_token_threshold=draw(st.sampled_from([0, 3, 10])),
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         prefix_caching=draw(st.booleans()),
-        window=draw(st.sampled_from([None, None, 1, 3, 9, 20])),
+        windows=windows,
         expected_output=draw(st.sampled_from([0, 4, 128])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
         target_step_s=draw(st.sampled_from([None, 0.02, 0.2])),

@@ -28,36 +28,41 @@ def _whole(slot: Slot) -> Span:
     return Span(slot, 0, slot.width)
 
 
-def _program(vocab: int, window: int | None) -> StepProgram:
+def _program(vocab: int, windows: tuple[int | None, ...]) -> StepProgram:
+    """A layer of attention for each window, all with the same weights."""
     hidden, normed, heads, mixed = (Slot(index, Extent.TOKENS, WIDTH) for index in range(4))
     qkv = Slot(4, Extent.TOKENS, (HEADS + 2 * KV_HEADS) * HEAD)
     wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, vocab)
     q = Span(qkv, 0, HEADS * HEAD)
     k = Span(qkv, HEADS * HEAD, KV_HEADS * HEAD)
     v = Span(qkv, (HEADS + KV_HEADS) * HEAD, KV_HEADS * HEAD)
+    attention: list[Operator] = []
+    for cache, window in enumerate(windows):
+        attention += [
+            RmsNorm(x=hidden, weight="norm", out=normed, eps=1e-6),
+            Linear(x=_whole(normed), weight="qkv", out=_whole(qkv)),
+            KvWrite(k=k, v=v, cache=cache, num_kv_heads=KV_HEADS, head_dim=HEAD),
+            PagedAttention(
+                q=q,
+                out=heads,
+                cache=cache,
+                num_heads=HEADS,
+                num_kv_heads=KV_HEADS,
+                head_dim=HEAD,
+                scale=HEAD**-0.5,
+                window=window,
+            ),
+            Linear(x=_whole(heads), weight="out", out=_whole(hidden), accumulate=True),
+        ]
     operators: tuple[Operator, ...] = (
         Embed(table="embed", out=hidden, position_table="positions"),
-        RmsNorm(x=hidden, weight="norm", out=normed, eps=1e-6),
-        Linear(x=_whole(normed), weight="qkv", out=_whole(qkv)),
-        KvWrite(k=k, v=v, cache=0, num_kv_heads=KV_HEADS, head_dim=HEAD),
-        PagedAttention(
-            q=q,
-            out=heads,
-            cache=0,
-            num_heads=HEADS,
-            num_kv_heads=KV_HEADS,
-            head_dim=HEAD,
-            scale=HEAD**-0.5,
-            window=window,
-        ),
-        Linear(x=_whole(heads), weight="out", out=_whole(hidden), accumulate=True),
+        *attention,
         RmsNorm(x=hidden, weight="norm", out=mixed, eps=1e-6),
         GatherRows(x=mixed, out=wanted),
         Linear(x=_whole(wanted), weight="head", out=_whole(logits)),
     )
-    return StepProgram(
-        operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, (KvShape(KV_HEADS, HEAD),)
-    )
+    caches = tuple(KvShape(KV_HEADS, HEAD, HEAD, window) for window in windows)
+    return StepProgram(operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, caches)
 
 
 def _weight(generator: np.random.Generator, rows: int, columns: int, scale: float) -> CanonicalWeight:
@@ -70,7 +75,7 @@ def tiny_executable(
     vocab: int = VOCAB,
     max_len: int = MAX_LEN,
     kernel_set: str = "reference",
-    window: int | None = None,
+    windows: tuple[int | None, ...] = (None,),
     *,
     screen_logits: bool = False,
     num_threads: int = 1,
@@ -93,4 +98,4 @@ def tiny_executable(
         num_blocks=config.num_blocks,
     )
     execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits))
-    return load_kernel_set(kernel_set).bind(_program(vocab, window), weights, execution)
+    return load_kernel_set(kernel_set).bind(_program(vocab, windows), weights, execution)

@@ -155,10 +155,10 @@ def plain_step(num_tokens: int, positions: Sequence[int] | None = None) -> StepI
     return StepInputs(
         token_ids=every,
         positions=every if positions is None else int32(positions),
-        slot_mapping=np.full(num_tokens, -1, np.int32),
+        slot_mapping=np.full((1, num_tokens), -1, np.int32),
         query_start=int32([0, num_tokens]),
         seq_lens=int32([num_tokens]),
-        block_tables=np.arange(64, dtype=np.int32).reshape(1, 64),
+        block_tables=np.arange(64, dtype=np.int32).reshape(1, 1, 64),
         sampled_rows=every,
     )
 
@@ -181,10 +181,10 @@ def batch_step(
     return StepInputs(
         token_ids=int32([t for tokens in token_ids for t in tokens]),
         positions=int32(positions),
-        slot_mapping=int32(slots),
+        slot_mapping=int32(slots)[None],
         query_start=int32(np.concatenate(([0], np.cumsum(lengths)))),
         seq_lens=int32([start + n for start, n in zip(cached, lengths, strict=True)]),
-        block_tables=block_tables,
+        block_tables=block_tables[None],
         sampled_rows=np.arange(len(positions), dtype=np.int32),
     )
 

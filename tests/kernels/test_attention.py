@@ -38,7 +38,7 @@ def make(
     q = Span(qkv, 0, heads * dim)
     graph.add(KvWrite(k, v, 0, kv_heads, dim))
     graph.add(PagedAttention(q, out, 0, heads, kv_heads, dim, dim**-0.5, window, cap))
-    return bind(kernel_set, graph, graph.program(out, [KvShape(kv_heads, dim)]), bounds)
+    return bind(kernel_set, graph, graph.program(out, [KvShape(kv_heads, dim, dim)]), bounds)
 
 
 def tables(block_size: int, *lengths: int) -> list[list[int]]:
@@ -156,7 +156,7 @@ def test_the_softmax_is_as_exact_as_its_sums(native: CpuKernelSet, kv_dtype: str
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     length = 2 * half + 1
     bounds = execution_of(length, kv_dtype=kv_dtype, num_blocks=NUM_BLOCKS)
-    executable = bind(native, graph, graph.program(out, [KvShape(1, dim)]), bounds)
+    executable = bind(native, graph, graph.program(out, [KvShape(1, dim, dim)]), bounds)
     for token in range(1, 65):
         prompt = [0] * half + [token] * half + [query]
         got = logits_of(executable, batch_step([prompt], [0], tables(16, length), 16))[-1]
@@ -181,7 +181,7 @@ def test_a_spoiled_sequence_does_not_spoil_the_next_owner_of_its_blocks(native: 
     qkv, out = graph.given(values), graph.slot(heads * dim)
     graph.add(KvWrite(Span(qkv, 64, 32), Span(qkv, 96, 32), 0, kv_heads, dim))
     graph.add(PagedAttention(Span(qkv, 0, 64), out, 0, heads, kv_heads, dim, 1.0))
-    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)]), execution_of(32))
+    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim, dim)]), execution_of(32))
     executable.run(batch_step([[0] * 16], [0], [[5]], 16))
     assert np.isfinite(logits_of(executable, batch_step([[1, 2, 3]], [0], [[5]], 16))).all()
 

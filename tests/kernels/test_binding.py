@@ -100,10 +100,10 @@ def test_quantized_vectors_are_refused(native: CpuKernelSet) -> None:
         ("token_ids", [0, 1, 99], "outside the vocabulary"),
         ("token_ids", [0, 1, -1], "outside the vocabulary"),
         ("positions", [0, 1, 5000], "beyond max_model_len"),
-        ("slot_mapping", [0, 1, 10**6], "outside the cache"),
+        ("slot_mapping", [[0, 1, 10**6]], "outside the cache"),
         ("query_start", [0, 2], "does not cover"),
         ("seq_lens", [2], "bad length"),
-        ("block_tables", [[900]], "no such block"),
+        ("block_tables", [[[900]]], "no such block"),
         ("sampled_rows", [3], "no token"),
         ("token_ids", [0, 1], "differ in length"),
     ],
@@ -111,7 +111,7 @@ def test_quantized_vectors_are_refused(native: CpuKernelSet) -> None:
 def test_steps_out_of_bounds_are_refused(native: CpuKernelSet, field: str, value: object, message: str) -> None:
     graph = Graph()
     x = graph.given(np.zeros((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16, 16)]), graph.weights, execution_of(8))
     step = batch_step([[0, 1, 2]], [0], [[5]], 16)
     executable.run(step)
     with pytest.raises(StepError, match=message):
@@ -123,18 +123,18 @@ def test_the_stride_of_a_single_row_means_nothing(native: CpuKernelSet, strides:
     """numpy does not define it: a transposed or broadcast array may have any."""
     graph = Graph()
     x = graph.given(np.ones((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8, block_size=8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16, 16)]), graph.weights, execution_of(8, block_size=8))
     step = batch_step([[0, 1, 2]], [6], [[5, 6]], 8)
-    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (1, 2), strides)
+    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (1, 1, 2), (0, *strides))
     assert logits_of(executable, step).shape == (3, 32)
 
 
 def test_the_stride_within_a_column_means_nothing(native: CpuKernelSet) -> None:
     graph = Graph()
     x = graph.given(np.ones((4, 32), np.float32))
-    executable = native.bind(graph.program(x, [KvShape(1, 16)]), graph.weights, execution_of(8))
+    executable = native.bind(graph.program(x, [KvShape(1, 16, 16)]), graph.weights, execution_of(8))
     step = batch_step([[0], [1]], [0, 0], [[5], [6]], 16)
-    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (2, 1), (4, 400))
+    step.block_tables = np.lib.stride_tricks.as_strided(step.block_tables, (1, 2, 1), (0, 4, 400))
     assert logits_of(executable, step).shape == (2, 32)
 
 
@@ -181,7 +181,7 @@ def test_memory_is_accounted_for(native: CpuKernelSet) -> None:
     x, out = graph.given(np.zeros((32, 64), np.float32)), graph.slot(48)
     graph.add(Linear(whole(x), graph.weight(random_weight(np.random.default_rng(0), Layout.INT4, 48, 64)), whole(out)))
     bounds = execution_of(num_blocks=100, kv_dtype="bf16")
-    executable = native.bind(graph.program(out, [KvShape(2, 64)] * 3), graph.weights, bounds)
+    executable = native.bind(graph.program(out, [KvShape(2, 64, 64)] * 3), graph.weights, bounds)
     memory = executable.memory_bytes
     assert memory["kv_cache"] == 3 * 2 * 100 * 16 * 2 * 64 * 2
     assert memory["weights"] == 32 * 64 * 4 + 48 * 64 // 2 + 48 * 2 * 2  # table; nibbles; scales

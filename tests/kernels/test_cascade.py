@@ -256,7 +256,7 @@ def test_a_layer_with_a_window_beside_one_without(native: CpuKernelSet) -> None:
         graph.add(PagedAttention(q, slot, layer, heads, kv_heads, dim, dim**-0.5, window))
     graph.add(Add(seen, out))
     crowd = tree()
-    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim)] * 2), bounds_of(crowd))
+    executable = bind(native, graph, graph.program(out, [KvShape(kv_heads, dim, dim)] * 2), bounds_of(crowd))
     crowd.fill(executable)
     order = crowd.shuffled()
     executable.run(crowd.decode(*order))

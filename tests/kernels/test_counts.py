@@ -12,16 +12,16 @@ def step(query_lens: list[int], seq_lens: list[int], tables: list[list[int]]) ->
     return StepInputs(
         token_ids=np.zeros(len(positions), np.int32),
         positions=np.array(positions, np.int32),
-        slot_mapping=np.zeros(len(positions), np.int32),
+        slot_mapping=np.zeros((1, len(positions)), np.int32),
         query_start=np.array([0, *np.cumsum(query_lens)], np.int32),
         seq_lens=np.array(seq_lens, np.int32),
-        block_tables=np.array(tables, np.int32),
+        block_tables=np.array([tables], np.int32),
         sampled_rows=np.arange(2, dtype=np.int32),
     )
 
 
 def test_counts_of_a_step() -> None:
-    counts = count_step(step([4, 1], [6, 30], [[0, 9, 9], [1, 2, 9]]), 16, (None, 3))
+    counts = count_step(step([4, 1], [6, 30], [[0, 9, 9], [1, 2, 9]]), 16, {None: 0, 3: 0})
     assert (counts.tokens, counts.sampled, counts.few_logits) == (5, 2, False)
     assert counts.keys == {None: 36, 3: 6 + 3}
     assert counts.visits == {None: 3 + 4 + 5 + 6 + 30, 3: 5 * 3}
@@ -37,13 +37,13 @@ def test_counts_of_a_step() -> None:
 )
 def test_a_block_that_several_see_counts_once(window: int | None, keys: int) -> None:
     tables = [[0, 1, 2, 7, 7], [0, 1, 3, 7, 7], [0, 4, 5, 6, 8]]
-    assert count_step(step([1, 1, 1], [35, 40, 70], tables), 16, (window,)).keys == {window: keys}
+    assert count_step(step([1, 1, 1], [35, 40, 70], tables), 16, {window: 0}).keys == {window: keys}
 
 
 def test_counts_stay_when_the_arrays_of_the_step_are_used_again() -> None:
     inputs = step([1], [20], [[0, 1]])
-    counts = count_step(inputs, 16, (None,))
+    counts = count_step(inputs, 16, {None: 0})
     inputs.seq_lens += 1
     inputs.positions += 1
     assert (counts.keys, counts.visits) == ({None: 20}, {None: 20})
-    assert count_step(inputs, 16, (None,)).keys == {None: 21}
+    assert count_step(inputs, 16, {None: 0}).keys == {None: 21}

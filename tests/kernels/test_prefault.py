@@ -56,7 +56,7 @@ def with_layers(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> CpuExecu
 
 
 @pytest.mark.usefixtures("can_populate")
-@pytest.mark.parametrize("shape", [KvShape(2, 64), KvShape(1, 16), KvShape(3, 80)], ids=str)
+@pytest.mark.parametrize("shape", [KvShape(2, 64, 64), KvShape(1, 16, 16), KvShape(3, 80, 80)], ids=str)
 @pytest.mark.parametrize("kv_dtype", ["f32", "bf16"])
 def test_a_block_becomes_resident_in_every_layer(native: CpuKernelSet, shape: KvShape, kv_dtype: str) -> None:
     """Keys of a layer, its values, then the next layer's: each a whole number of blocks."""
@@ -83,7 +83,7 @@ def test_a_step_finds_its_memory_there_and_what_was_written_stays(native: CpuKer
     graph.add(KvWrite(Span(qkv, dim, dim), Span(qkv, 2 * dim, dim), 0, 1, dim))
     graph.add(PagedAttention(Span(qkv, 0, dim), out, 0, 1, 1, dim, dim**-0.5))
     bounds = execution_of(num_blocks=NUM_BLOCKS, kv_dtype=kv_dtype)
-    executable = native.bind(graph.program(out, [KvShape(1, dim)]), graph.weights, bounds)
+    executable = native.bind(graph.program(out, [KvShape(1, dim, dim)]), graph.weights, bounds)
     memory = in_small_pages(executable._kv_cache.memory)
     for block in (3, 40):
         executable.prefault(block)

@@ -51,7 +51,7 @@ def decoder(graph: Graph, layout: Layout) -> StepProgram:
         ops.Linear(whole(last), head, whole(logits)),
         ops.SoftCap(logits, 30.0),
     )
-    return StepProgram(tuple(graph.operators), tuple(graph.slots), logits, (KvShape(KV_HEADS, DIM),))
+    return StepProgram(tuple(graph.operators), tuple(graph.slots), logits, (KvShape(KV_HEADS, DIM, DIM),))
 
 
 def make(kernel_set: KernelSet, layout: Layout, quantize: bool = True) -> Executable:

@@ -15,16 +15,19 @@ from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan, WeightPlan
+from appliance.program.caches import MOST_GROUPS
 from tests.kernels import harness
 from tests.kernels.harness import logits_of
 
 BLOCK_SIZE = 4  # small, so that short prompts cross blocks
+GROUPS = MOST_GROUPS  # of caches, each with block tables of its own: as many as any of these models has
 
 
 def execution_of(max_model_len: int = 128, num_blocks: int = 128, **changes: Any) -> Execution:
+    """`num_blocks`: of each group."""
     values: dict[str, Any] = {
-        "tokens": 128, "seqs": 16, "model_len": max_model_len, "block_size": BLOCK_SIZE, "num_blocks": num_blocks,
-        "num_threads": 1,
+        "tokens": 128, "seqs": 16, "model_len": max_model_len, "block_size": BLOCK_SIZE,
+        "num_blocks": GROUPS * num_blocks, "num_threads": 1,
     }  # fmt: skip
     return harness.execution_of(**(values | changes))
 
@@ -73,9 +76,15 @@ def _int32(*values: Any) -> list[np.ndarray]:
     return [np.asarray(value, np.int32) for value in values]
 
 
+def by_group(blocks: np.ndarray) -> np.ndarray:
+    """The blocks of each group that numbers of a row stand for: [GROUPS, ...]."""
+    return np.stack([blocks * GROUPS + group for group in range(GROUPS)]).astype(np.int32)
+
+
 @dataclass
 class Row:
-    """One sequence: its tokens, its block table, and how many tokens are in the cache."""
+    """One sequence: its tokens, its block tables, and how many tokens are in the cache. Number b of `blocks` stands for
+    a block in the table of each group."""
 
     token_ids: list[int]
     blocks: list[int]
@@ -84,14 +93,14 @@ class Row:
 
 @dataclass
 class Driver:
-    """Hands out blocks in a scattered order, and runs steps."""
+    """Hands out blocks in a scattered order, one of each group at a time, and runs steps."""
 
     executable: Executable
     execution: Execution
     _free: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        order = np.random.default_rng(7).permutation(self.execution.limits.num_blocks)
+        order = np.random.default_rng(7).permutation(self.execution.limits.num_blocks // GROUPS)
         self._free = [int(block) for block in order]
 
     def sequence(self, token_ids: Sequence[int], shared: Row | None = None, with_blocks: bool = False) -> Row:
@@ -124,7 +133,7 @@ class Driver:
             tokens += sequence.token_ids[begin:end]
             positions += range(begin, end)
             size = self.execution.limits.block_size
-            slots += [sequence.blocks[p // size] * size + p % size for p in range(begin, end)]
+            slots += [(sequence.blocks[p // size], p % size) for p in range(begin, end)]
             starts.append(len(tokens))
             lengths.append(end)
             sequence.num_computed = end
@@ -134,7 +143,10 @@ class Driver:
         tables = np.zeros((len(chunks), width), np.int32)
         for index, (sequence, _) in enumerate(chunks):
             tables[index, : len(sequence.blocks)] = sequence.blocks
-        inputs = StepInputs(*_int32(tokens, positions, slots, starts, lengths), tables, *_int32(rows))
+        blocks, offsets = np.array(slots, np.int32).T
+        slot_mapping = by_group(blocks) * np.int32(self.execution.limits.block_size) + offsets
+        tokens_T, positions_T, starts_S, lengths_S, rows_R = _int32(tokens, positions, starts, lengths, rows)
+        inputs = StepInputs(tokens_T, positions_T, slot_mapping, starts_S, lengths_S, by_group(tables), rows_R)
         return logits_of(self.executable, inputs)
 
     def all_logits(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -144,9 +156,9 @@ class Driver:
         self._grow(sequence, n)
         size, at = self.execution.limits.block_size, np.arange(n)
         table = np.asarray(sequence.blocks, np.int32)
-        slots = table[at // size] * size + at % size
+        slots = by_group(table[at // size]) * size + at % size
         tokens, positions, slots, starts, lengths, rows = _int32(token_ids, at, slots, [0, n], [n], at)
-        inputs = StepInputs(tokens, positions, slots, starts, lengths, table.reshape(1, -1), rows)
+        inputs = StepInputs(tokens, positions, slots, starts, lengths, by_group(table.reshape(1, -1)), rows)
         return logits_of(self.executable, inputs)
 
     def greedy(self, token_ids: Sequence[int], count: int) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from appliance.kernels.interface import KernelSet
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
-from tests.parity.harness import Driver, bind, execution_of
+from tests.parity.harness import Driver, bind, by_group, execution_of
 
 # Full, windowed, mixed and learned positions; experts with a shared block, and in groups.
 NAMES = ["llama", "mistral", "gemma2", "gemma3", "gpt2", "qwen2_moe", "glm4_moe"]
@@ -91,7 +91,8 @@ def test_copied_blocks_serve_a_fork(driver: Driver) -> None:
     parent = driver.sequence(prompt)
     driver.step([(parent, len(prompt))])
     fork = driver.sequence([*prompt, 50], with_blocks=True)
-    driver.executable.copy_blocks(list(zip(parent.blocks, fork.blocks, strict=True)))
+    sources, targets = (by_group(np.array(row.blocks)).reshape(-1).tolist() for row in (parent, fork))
+    driver.executable.copy_blocks(list(zip(sources, targets, strict=True)))
     fork.num_computed = len(prompt)
     np.testing.assert_allclose(driver.step([(fork, 1)])[0], last_logits(driver, [*prompt, 50]), **TOLERANCE)
 

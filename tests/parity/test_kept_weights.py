@@ -20,6 +20,7 @@ from appliance.plan.types import EnginePlan
 from tests.kernels.harness import logits_of
 from tests.models.tiny import FAMILIES
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
+from tests.parity.harness import by_group
 from tests.parity.test_memory_plan import SPEC
 
 pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
@@ -50,9 +51,10 @@ def start_and_run(plan: EnginePlan) -> tuple[np.ndarray, WeightsReport]:
     backend = start(plan)
     count = 8
     every = np.arange(count, dtype=np.int32)
-    blocks = np.arange(8, dtype=np.int32).reshape(1, -1)
+    blocks, size = np.arange(8, dtype=np.int32), np.int32(plan.cache.block_size)
+    slots = by_group(blocks[every // size]) * size + every % size
     bounds = np.array([0, count], np.int32)
-    step = StepInputs(every + 3, every, every, bounds, bounds[1:], blocks, every)
+    step = StepInputs(every + 3, every, slots, bounds, bounds[1:], by_group(blocks[None]), every)
     logits = logits_of(backend.executable, step)
     backend.executable.close()
     assert backend.weights is not None

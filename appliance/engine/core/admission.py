@@ -2,6 +2,7 @@
 
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
+from appliance.engine.core.kv_manager import CachedPrefix
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 
@@ -48,7 +49,7 @@ class Admission:
                 break
             if head.num_computed < len(head.tokens):
                 prefills.append(head)
-            reserved += self._kv.missing(head, len(head.tokens))
+            reserved += self._still_needed([head])
             growth += self._growth_of(head)
         for sequence in held:
             books.wait(sequence)
@@ -61,27 +62,31 @@ class Admission:
                 return
             prefills = [other for other in running if not other.has_run_prompt]
             hits = self._kv.cached_prefix(head)
-            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + len(running)):
+            growth = self._kv.num_groups * len(running)
+            if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + growth):
                 return
             self._books.preempt(running[-1])
 
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Returns the cached prefix blocks; none for a request with prompt_logprobs, whose logits must be computed."""
-        return [] if sequence.prompt_logprobs_left is not None else self._kv.cached_prefix(sequence)
+    def cached_prefix(self, sequence: Sequence) -> CachedPrefix:
+        """Returns the cached prefix; none for a request with prompt_logprobs, whose logits must be computed."""
+        kv = self._kv
+        return kv.no_prefix() if sequence.prompt_logprobs_left is not None else kv.cached_prefix(sequence)
 
-    def _is_coming(self, sequence: Sequence, hits: list[int], prefills: list[Sequence]) -> bool:
+    def _is_coming(self, sequence: Sequence, hits: CachedPrefix, prefills: list[Sequence]) -> bool:
         """Returns True while a running prompt computes the sequence's next block, so that it is not computed twice."""
-        return sequence.prompt_logprobs_left is None and self._kv.is_coming(sequence, len(hits), prefills)
+        return sequence.prompt_logprobs_left is None and self._kv.is_coming(sequence, hits.num_blocks, prefills)
 
-    def _start(self, sequence: Sequence, hits: list[int], step: StepBuilder, reserved: int) -> bool:
+    def _start(self, sequence: Sequence, hits: CachedPrefix, step: StepBuilder, reserved: int) -> bool:
         """Admits the head on its longest cached prefix. Returns False if it must wait; then all after it wait too."""
-        num_stored = len(hits) * self._kv.block_size
+        num_stored = hits.num_blocks * self._kv.block_size
         num_computed = min(num_stored, len(sequence.tokens) - 1)
         length = self._rules.length(sequence, num_computed, step)
         if length == 0 or not self._rules.may_stay_partial(sequence, num_computed + length, step):
             return False
         if not self._fits(sequence, hits, reserved):
-            return False
+            if self._books.running:
+                return False
+            length = min(length, self._room_alone(hits) - num_computed)
         self._books.take_row(self._books.pop_head())
         self._kv.adopt(sequence, hits)
         self._kv.grow(sequence, num_computed + length)
@@ -94,19 +99,17 @@ class Admission:
 
     def _fork(self, sequence: Sequence, step: StepBuilder, reserved: int) -> bool:
         """Admits the head on its leader's prompt blocks: only the last prompt token runs, for its logits."""
-        if self._kv.pool.num_free < 1 + reserved:
+        if self._kv.pool.num_free < self._kv.num_groups + reserved:
             return False
         self._books.take_row(self._books.pop_head())
-        copy = self._kv.fork(sequence.leader, sequence)
-        if copy is not None:
-            step.block_copies.append(copy)
+        step.block_copies += self._kv.fork(sequence.leader, sequence)
         sequence.num_cached_tokens = sequence.leader.num_cached_tokens
         self._launch(sequence, 1, sequence.num_prompt, step)
         return True
 
     def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepBuilder) -> None:
         step.append_row(sequence)
-        step.append(sequence, length, tuple(sequence.block_table), num_stored)
+        step.append(sequence, length, tuple(map(tuple, sequence.tables)), num_stored)
         self._rules.count(sequence, step)
         self._kv.register(sequence)
 
@@ -116,22 +119,31 @@ class Admission:
         ready = leader is not sequence and leader.has_run_prompt and not sequence.has_output
         return ready and self._kv.can_fork(leader, sequence)
 
-    def _fits(self, sequence: Sequence, hits: list[int], reserved: int) -> bool:
-        """Returns whether all known tokens fit in free blocks and `reserved` blocks stay free for others."""
-        needed = self._kv.blocks_for(len(sequence.tokens)) - len(hits)
+    def _fits(self, sequence: Sequence, hits: CachedPrefix, reserved: int) -> bool:
+        """Returns whether all known tokens fit in free blocks, in any chunks, and `reserved` blocks stay free."""
+        num_tokens = len(sequence.tokens)
+        chunk = self._rules.longest_chunk(sequence, min(hits.num_blocks * self._kv.block_size, num_tokens - 1))
+        needed = self._kv.needed(num_tokens, chunk) - sum(1 for _ in hits.held())
         return needed <= self._kv.num_free_after(hits) - reserved
+
+    def _room_alone(self, hits: CachedPrefix) -> int:
+        """Returns for how many tokens there are blocks while nothing else runs. Any sequence fits if its chunks are so
+        small, because windows release blocks between two chunks."""
+        free = self._kv.num_free_after(hits) // max(1, self._kv.num_groups)
+        return (hits.num_blocks + free) * self._kv.block_size
 
     def _growth(self) -> int:
         """Returns the blocks that running sequences will need. A sequence admitted on them would soon be preempted."""
         return sum(map(self._growth_of, self._books.running))
 
     def _growth_of(self, sequence: Sequence) -> int:
-        """Returns the blocks still needed if the answer becomes as long as the recent mean; at least one."""
+        """Returns the blocks still needed if the answer becomes as long as the recent mean; at least one a group."""
         length = min(sequence.stop_length, sequence.num_prompt + int(self._books.mean_output))
-        return max(1, self._kv.blocks_for(length) - self._kv.blocks_for(len(sequence.tokens)))
+        return max(self._kv.num_groups, self._kv.needed(length) - self._kv.needed(len(sequence.tokens)))
 
     def _still_needed(self, prefills: list[Sequence]) -> int:
-        return sum(self._kv.missing(sequence, len(sequence.tokens)) for sequence in prefills)
+        kv, rules = self._kv, self._rules
+        return sum(kv.still_needed(each, rules.longest_chunk(each, each.num_computed)) for each in prefills)
 
 
 def _leader_is_busy(sequence: Sequence) -> bool:

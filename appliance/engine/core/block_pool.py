@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 BlockHash = int | bytes
+BlockName = BlockHash | tuple[int, BlockHash]
 
 
 class OutOfBlocksError(Exception):
@@ -24,8 +25,8 @@ class BlockPool:
         self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._references = [0] * num_blocks
-        self._hash_of: list[BlockHash | None] = [None] * num_blocks
-        self._cached: dict[BlockHash, int] = {}
+        self._name_of: list[BlockName | None] = [None] * num_blocks
+        self._cached: dict[BlockName, int] = {}
         self.version = 0  # changes with the hash table, so that a caller can keep the result of a lookup
 
     @property
@@ -35,9 +36,9 @@ class BlockPool:
     def references(self, block: int) -> int:
         return self._references[block]
 
-    def lookup(self, block_hash: BlockHash) -> int | None:
+    def lookup(self, name: BlockName) -> int | None:
         """Returns the block that holds this content, used or free; None if there is none."""
-        return self._cached.get(block_hash)
+        return self._cached.get(name)
 
     def take(self, count: int) -> list[int]:
         """Takes the least recently used free blocks, and removes them from the hash table. Raises OutOfBlocksError.
@@ -50,7 +51,7 @@ class BlockPool:
         following, sentinel = self._next, self._sentinel
         block = following[sentinel]
         for _ in range(count):
-            if self._hash_of[block] is not None:
+            if self._name_of[block] is not None:
                 self._forget(block)
             elif block >= self._num_taken:
                 self._num_taken = block + 1
@@ -88,24 +89,24 @@ class BlockPool:
         for block in blocks:
             self._references[block] -= 1
             if self._references[block] == 0:
-                at = self._next[self._sentinel] if self._hash_of[block] is None else self._sentinel
+                at = self._next[self._sentinel] if self._name_of[block] is None else self._sentinel
                 self._link_before(block, at)
 
-    def register(self, block: int, block_hash: BlockHash) -> None:
+    def register(self, block: int, name: BlockName) -> None:
         """Makes a block findable by its content. The first block with a given content stays the cached one."""
-        if self._cached.setdefault(block_hash, block) == block:
-            self._hash_of[block] = block_hash
+        if self._cached.setdefault(name, block) == block:
+            self._name_of[block] = name
             self.version += 1
 
     def forget(self, block: int) -> None:
         """Removes a block from the hash table, because its content cannot be trusted."""
-        if self._hash_of[block] is not None:
+        if self._name_of[block] is not None:
             self._forget(block)
 
     def forget_all(self) -> None:
         """Empties the hash table. Contents of used blocks stay where they are."""
         for block in self._cached.values():
-            self._hash_of[block] = None
+            self._name_of[block] = None
         self._cached.clear()
         self.version += 1
 
@@ -124,17 +125,17 @@ class BlockPool:
             block = self._next[block]
         assert sorted(free) == [b for b, count in enumerate(expected) if count == 0], "free list differs"
         assert len(free) == self.num_free, "free count differs"
-        assert all(self._hash_of[block] == key for key, block in self._cached.items()), "hash table differs"
-        assert sum(key is not None for key in self._hash_of) == len(self._cached), "stale hash on a block"
+        assert all(self._name_of[block] == key for key, block in self._cached.items()), "hash table differs"
+        assert sum(key is not None for key in self._name_of) == len(self._cached), "stale hash on a block"
         assert self.num_touched >= self._num_taken >= self.num_used, "touched count differs"
         never_taken = range(self._num_taken, self.num_blocks)
-        assert not any(expected[b] or self._hash_of[b] is not None for b in never_taken), "a new block is in use"
+        assert not any(expected[b] or self._name_of[b] is not None for b in never_taken), "a new block is in use"
 
     def _forget(self, block: int) -> None:
-        block_hash = self._hash_of[block]
-        assert block_hash is not None
-        del self._cached[block_hash]
-        self._hash_of[block] = None
+        name = self._name_of[block]
+        assert name is not None
+        del self._cached[name]
+        self._name_of[block] = None
         self.version += 1
 
     def _unlink(self, block: int) -> None:

@@ -17,7 +17,7 @@ class Books:
 
     def __init__(self, config: SchedulerConfig) -> None:
         hasher = HASHERS[config.hash_algorithm]() if config.prefix_caching else None
-        self.kv = KvManager(config.num_blocks, config.block_size, hasher, config.window)
+        self.kv = KvManager(config.num_blocks, config.block_size, hasher, config.windows)
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
@@ -98,9 +98,10 @@ class Books:
         assert all(id(sequence) in queued for sequence in waiting), "a waiting sequence is in no queue"
         assert all(self.by_row[sequence.row] is sequence for sequence in running), "rows differ"
         assert len(self.free_rows) + len(running) == len(self.by_row), "a row leaked"
-        assert not any(s.block_table for s in every if s.status is not Status.RUNNING), "blocks without a row"
+        assert not any(s.tables for s in every if s.status is not Status.RUNNING), "blocks without a row"
+        assert all(len(table) == s.num_blocks for s in running for table in s.tables), "tables differ in length"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
-        self.kv.pool.check_invariants(sequence.block_table[sequence.num_dropped :] for sequence in running)
+        self.kv.pool.check_invariants(held for sequence in running for held in self.kv.held(sequence))
 
     def _count_waiting(self, sequence: Sequence, change: int) -> None:
         self.num_waiting += change

@@ -28,7 +28,7 @@ class StepBuilder:
         self,
         sequence: Sequence,
         length: int,
-        new_blocks: tuple[int, ...],
+        new_blocks: tuple[tuple[int, ...], ...],
         write_start: int | None = None,
         num_drafts: int = 0,
     ) -> None:

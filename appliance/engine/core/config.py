@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from appliance.plan.types import EnginePlan
+from appliance.program.kv_blocks import longest_held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,9 @@ class SchedulerConfig:
     prefix_caching: bool = True
     hash_algorithm: Literal["sha256", "builtin"] = "builtin"
     max_waiting: int | None = None
-    window: int | None = None  # the widest sliding window in tokens; None if a layer has full attention
+    windows: tuple[int | None, ...] = (
+        None,
+    )  # the sliding window of each group of caches, in tokens; None for full attention
     target_step_s: float | None = None  # how long a step with decodes should last; None sets no bound
     late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
@@ -45,8 +48,9 @@ class SchedulerConfig:
 
     @property
     def max_sequence_len(self) -> int:
-        """The tokens that one sequence can have: the context length, or the whole cache if that is smaller."""
-        return min(self.max_model_len, self.num_blocks * self.block_size)
+        """The tokens that one sequence can have: the context length, or what the whole cache holds if that is less."""
+        sizes = self.windows, self.block_size, self.num_blocks
+        return longest_held(*sizes, self.max_model_len, is_chunked=self.chunked_prefill)
 
     @classmethod
     def from_plan(cls, plan: EnginePlan) -> Self:
@@ -66,15 +70,15 @@ class SchedulerConfig:
             prefix_caching=plan.cache.prefix_caching,
             hash_algorithm=plan.cache.hash_algorithm,
             max_waiting=scheduler.max_waiting,
-            window=widest_window(plan),
+            windows=windows_of(plan),
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
             seed=plan.model.seed,
         )
 
 
-def widest_window(plan: EnginePlan) -> int | None:
-    """Returns the widest sliding window in tokens; None if a layer has full attention or the plan lists no layers."""
-    windows = [group.window for device in plan.memory for group in device.kv_groups]
-    known = [window for window in windows if window is not None]
-    return max(known) if known and len(known) == len(windows) else None
+def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:
+    """Returns the window of each group of caches; one group with full attention if the plan lists no groups."""
+    groups = plan.memory[0].kv_groups if plan.memory else ()
+    windows = {group.group: group.window for group in groups}
+    return tuple(windows[number] for number in sorted(windows)) or (None,)

@@ -4,6 +4,8 @@ from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.sequence import Sequence
 
+NewBlocks = tuple[tuple[int, ...], ...]  # of each group, or nothing
+
 
 class DecodeRules:
     """Runs all decodes before any prompt, in policy order. If blocks run out, it preempts the last running sequence."""
@@ -33,32 +35,30 @@ class DecodeRules:
             if length > budget:
                 length = budget
             end = sequence.num_computed + length
-            room = len(sequence.block_table) * block_size
-            new_blocks: tuple[int, ...] = ()
+            room = sequence.num_blocks * block_size
+            new_blocks: NewBlocks = ()
             if end > room:
                 grown = self._room_for(sequence, end)
                 if grown is None:
                     break
-                new_blocks, room = grown, len(sequence.block_table) * block_size
+                new_blocks, room = grown, sequence.num_blocks * block_size
             if sequence.drafts:
                 self._append_with_drafts(step, sequence, length, new_blocks)
                 continue
             is_last = end + 1 >= sequence.stop_length
             if end == room and not is_last:
-                new_blocks += self._room_ahead(sequence, end + 1)
-                room = len(sequence.block_table) * block_size
+                new_blocks = joined(new_blocks, self._room_ahead(sequence, end + 1))
+                room = sequence.num_blocks * block_size
             step.append(sequence, length, new_blocks)
             if length == 1 and end < room and not is_last:
                 step.num_going_on += 1
         return prefills
 
-    def _append_with_drafts(
-        self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: tuple[int, ...]
-    ) -> None:
-        """Takes as many drafts as fit while every running sequence keeps a token, a logits row and a block."""
+    def _append_with_drafts(self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: NewBlocks) -> None:
+        """Takes as many drafts as fit while every running sequence keeps a token, a logits row and its blocks."""
         kv, num_running = self._kv, len(self._books.running)
         end = sequence.num_computed + length
-        spare_blocks = max(0, kv.pool.num_free - num_running)
+        spare_blocks = max(0, kv.pool.num_free - kv.num_groups * num_running)
         num_drafts = 0
         if end == len(sequence.tokens):
             num_drafts = min(
@@ -66,14 +66,14 @@ class DecodeRules:
                 sequence.stop_length - 1 - end,  # the last token is sampled, and never computed
                 step.budget - length - num_running,
                 step.logits - num_running,
-                (len(sequence.block_table) + spare_blocks) * kv.block_size - end,
+                kv.room(sequence, spare_blocks) - end,
             )
         num_drafts = max(0, num_drafts)
         del sequence.drafts[num_drafts:]
-        new_blocks += kv.grow(sequence, end + num_drafts)
+        new_blocks = joined(new_blocks, kv.grow(sequence, end + num_drafts))
         step.append(sequence, length, new_blocks, num_drafts=num_drafts)
 
-    def _room_for(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...] | None:
+    def _room_for(self, sequence: Sequence, num_tokens: int) -> NewBlocks | None:
         """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself."""
         kv, running = self._kv, self._books.running
         kv.slide(sequence)
@@ -85,9 +85,16 @@ class DecodeRules:
             return None
         return kv.grow(sequence, num_tokens)
 
-    def _room_ahead(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
-        """Returns the next step's block, so that the step may go on (StepPlan.goes_on); none if others may need it."""
-        if self._kv.pool.num_free <= len(self._books.running):
+    def _room_ahead(self, sequence: Sequence, num_tokens: int) -> NewBlocks:
+        """Returns the next step's blocks, so that it may go on (StepPlan.goes_on); none if others may need them."""
+        if self._kv.pool.num_free <= self._kv.num_groups * len(self._books.running):
             return ()
         self._kv.slide(sequence)
         return self._kv.grow(sequence, num_tokens)
+
+
+def joined(first: NewBlocks, second: NewBlocks) -> NewBlocks:
+    """Appends the second blocks of each group to the first ones."""
+    if not first or not second:
+        return first or second
+    return tuple(one + other for one, other in zip(first, second, strict=True))

@@ -1,56 +1,133 @@
-"""The KV blocks that each sequence holds.
+"""The KV blocks that each sequence holds: a block table for each group of caches, all over one pool.
 
-One block table serves all layers. If every layer has a sliding window, blocks that left the widest window are released;
-their entries in the table stay, with numbers that mean nothing. One layer with full attention keeps all blocks.
+The tables of a sequence grow together: block i of each is for the same tokens. A group with a sliding window releases
+blocks that left the window; their entries in its table stay, with numbers that mean nothing. A group with full
+attention keeps all blocks.
 """
 
-from appliance.engine.core.block_pool import BlockPool
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from appliance.engine.core.block_pool import BlockHash, BlockName, BlockPool
 from appliance.engine.core.prefix_cache import Hasher
 from appliance.engine.core.sequence import Sequence
+from appliance.program.kv_blocks import blocks_held
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """The longest prefix of a sequence that is cached: `num_blocks` blocks in the table of each group. The first
+    num_dropped[g] of them left the window of group g, and their numbers mean nothing."""
+
+    num_blocks: int
+    tables: list[list[int]]
+    num_dropped: list[int]
+
+    def held(self) -> Iterator[int]:
+        for table, dropped in zip(self.tables, self.num_dropped, strict=True):
+            yield from table[dropped:]
 
 
 class KvManager:
-    """`hasher` None turns prefix caching off. `window`: the widest sliding window; None if a layer has none."""
+    """`hasher` None turns prefix caching off. `windows`: the window of each group; None for full attention."""
 
-    def __init__(self, num_blocks: int, block_size: int, hasher: Hasher | None, window: int | None = None) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, hasher: Hasher | None, windows: Many[int | None] = (None,)
+    ) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
-        self._window = window
+        self.num_groups = len(windows)
+        self._windows = windows
+        self._windowed = [(group, window) for group, window in enumerate(windows) if window is not None]
+        self._whole = [group for group, window in enumerate(windows) if window is None]
         self._hasher = hasher
+        self._nothing = CachedPrefix(0, [[] for _ in windows], [0] * self.num_groups)
         self._looked: tuple[Sequence, int, int] | None = None  # the last lookup: sequence, its tokens, pool version
-        self._hits: list[int] = []  # the result of that lookup
+        self._hits = self._nothing  # the result of that lookup
 
     @property
     def prefix_caching(self) -> bool:
         return self._hasher is not None
 
     def blocks_for(self, num_tokens: int) -> int:
+        """Returns how many blocks of each group hold so many tokens."""
         return -(-num_tokens // self.block_size)
 
     def missing(self, sequence: Sequence, num_tokens: int) -> int:
-        """Returns how many blocks to add so that the sequence can hold `num_tokens`."""
-        return max(0, self.blocks_for(num_tokens) - len(sequence.block_table))
+        """Returns how many blocks to add, of all groups, so that the sequence can hold `num_tokens`."""
+        return self.num_groups * max(0, self.blocks_for(num_tokens) - sequence.num_blocks)
 
-    def cached_prefix(self, sequence: Sequence) -> list[int]:
-        """Returns the blocks of the longest cached prefix of a sequence that holds none. Callers must not change it.
+    def room(self, sequence: Sequence, num_free: int) -> int:
+        """Returns how many tokens the sequence can hold if it takes what it can use of `num_free` blocks."""
+        return (sequence.num_blocks + num_free // max(1, self.num_groups)) * self.block_size
+
+    def needed(self, num_tokens: int, chunk: int = 1) -> int:
+        """Returns the most blocks that `num_tokens` hold at once if `chunk` of them run in one step."""
+        return blocks_held(self._windows, self.block_size, num_tokens, chunk)
+
+    def still_needed(self, sequence: Sequence, chunk: int) -> int:
+        """Returns how many more blocks all known tokens of the sequence need, in chunks of `chunk` tokens."""
+        blocks = self.blocks_for(len(sequence.tokens))
+        needed = len(self._whole) * max(0, blocks - sequence.num_blocks)
+        for group, window in self._windowed:
+            most = blocks_held((window,), self.block_size, len(sequence.tokens), chunk)
+            held = sequence.num_blocks - sequence.num_dropped[group]
+            needed += max(0, min(most - held, blocks - sequence.num_blocks))
+        return needed
+
+    def cached_prefix(self, sequence: Sequence) -> CachedPrefix:
+        """Returns the longest cached prefix of a sequence that holds no blocks. Callers must not change it.
 
         The last result is kept: several calls in each step are for the same first waiting sequence.
         """
         if self._hasher is None:
-            return []
+            return self._nothing
         looked = (sequence, len(sequence.tokens), self.pool.version)
         if looked != self._looked:
             self._looked, self._hits = looked, self._find(sequence)
         return self._hits
 
-    def _find(self, sequence: Sequence) -> list[int]:
-        hits = []
-        for index in range(len(sequence.tokens) // self.block_size):
-            block = self.pool.lookup(self._hash(sequence, index))
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+    def no_prefix(self) -> CachedPrefix:
+        return self._nothing
+
+    def _find(self, sequence: Sequence) -> CachedPrefix:
+        """Looks for the longest prefix of which full groups have all blocks, and others those in their windows."""
+        tables: list[list[int]] = [[] for _ in self._windows]
+        num_blocks = self._in_windows(sequence, self._in_whole(sequence, tables))
+        if num_blocks == 0:
+            return self._nothing
+        dropped = self._dropped(min(num_blocks * self.block_size, len(sequence.tokens) - 1))
+        for group in self._whole:
+            del tables[group][num_blocks:]
+        for group, _ in self._windowed:
+            first = dropped[group]
+            found = (self._lookup(sequence, group, index) for index in range(first, num_blocks))
+            tables[group] = [0] * first + [block for block in found if block is not None]
+        return CachedPrefix(num_blocks, tables, dropped)
+
+    def _in_whole(self, sequence: Sequence, tables: list[list[int]]) -> int:
+        """Returns how many first blocks all full groups have, and adds them to the groups' tables."""
+        end = len(sequence.tokens) // self.block_size
+        for index in range(end if self._whole else 0):
+            for group in self._whole:
+                block = self._lookup(sequence, group, index)
+                if block is None:
+                    return index
+                tables[group].append(block)
+        return end
+
+    def _in_windows(self, sequence: Sequence, end: int) -> int:
+        """Returns the last block index, up to `end`, before which all windowed groups have what their windows reach."""
+        last = len(sequence.tokens) - 1
+        dropped, index = self._dropped(min(end * self.block_size, last)), end - 1
+        while self._windowed and index >= min(dropped[group] for group, _ in self._windowed):
+            for group, _ in self._windowed:
+                if index >= dropped[group] and self._lookup(sequence, group, index) is None:
+                    end, dropped = index, self._dropped(min(index * self.block_size, last))
+                    break
+            index -= 1
+        return end
 
     def is_coming(self, sequence: Sequence, num_hits: int, prefills: list[Sequence]) -> bool:
         """Returns whether a running prompt has still to store the block after a waiting sequence's cached prefix."""
@@ -63,54 +140,62 @@ class KvManager:
             for other in prefills
         )
 
-    def num_free_after(self, hits: list[int]) -> int:
-        """Returns how many blocks stay free if the hits are taken (some of them are free now)."""
-        return self.pool.num_free - sum(self.pool.references(block) == 0 for block in hits)
+    def num_free_after(self, prefix: CachedPrefix) -> int:
+        """Returns how many blocks stay free if the prefix is taken (some of its blocks are free now)."""
+        return self.pool.num_free - sum(self.pool.references(block) == 0 for block in prefix.held())
 
-    def adopt(self, sequence: Sequence, hits: list[int]) -> None:
+    def adopt(self, sequence: Sequence, prefix: CachedPrefix) -> None:
         """Gives the cached prefix to a sequence. The last token is always computed, because its logits are needed."""
-        self.pool.share(hits)
-        sequence.block_table = list(hits)
-        sequence.num_registered = len(hits)
-        sequence.num_computed = min(len(hits) * self.block_size, len(sequence.tokens) - 1)
+        self.pool.share(prefix.held())
+        sequence.tables = [list(table) for table in prefix.tables]
+        sequence.num_dropped = list(prefix.num_dropped)
+        sequence.num_blocks = sequence.num_registered = prefix.num_blocks
+        sequence.num_computed = min(prefix.num_blocks * self.block_size, len(sequence.tokens) - 1)
 
     def slide(self, sequence: Sequence) -> None:
         """Releases the blocks that no later token will attend to."""
-        first = self._first_seen(sequence.num_computed)
-        if first > sequence.num_dropped:
-            self.pool.release(sequence.block_table[sequence.num_dropped : first])
-            sequence.num_dropped = first
+        for group, window in self._windowed:
+            first = self._first_seen(window, sequence.num_computed)
+            if first > sequence.num_dropped[group]:
+                self.pool.release(sequence.tables[group][sequence.num_dropped[group] : first])
+                sequence.num_dropped[group] = first
 
     def can_fork(self, leader: Sequence, sequence: Sequence) -> bool:
         """Returns whether the leader still holds all blocks that the last prompt token attends to."""
-        return leader.num_dropped <= self._first_seen(sequence.num_prompt - 1)
+        seen = self._dropped(sequence.num_prompt - 1)
+        return all(dropped <= first for dropped, first in zip(leader.num_dropped, seen, strict=True))
 
-    def fork(self, leader: Sequence, sequence: Sequence) -> tuple[int, int] | None:
-        """Shares the leader's prompt blocks. Returns the (source, destination) copy of the last, partial one, if any.
+    def fork(self, leader: Sequence, sequence: Sequence) -> list[tuple[int, int]]:
+        """Shares the leader's prompt blocks. Returns the (source, destination) copies of the partial ones, if any.
 
-        It needs one free block when the prompt does not end on a block boundary.
+        It needs one free block a group when the prompt does not end on a block boundary.
         """
         num_full = sequence.num_prompt // self.block_size
-        sequence.block_table = leader.block_table[:num_full]
-        sequence.num_dropped = self._first_seen(sequence.num_prompt - 1)
-        self.pool.share(sequence.block_table[sequence.num_dropped :])
+        sequence.tables = [table[:num_full] for table in leader.tables]
+        sequence.num_dropped = self._dropped(sequence.num_prompt - 1)
+        for table, dropped in zip(sequence.tables, sequence.num_dropped, strict=True):
+            self.pool.share(table[dropped:])
+        sequence.num_blocks = num_full
         sequence.block_hashes = leader.block_hashes[:num_full]
         sequence.num_registered = min(num_full, leader.num_registered)
         sequence.num_computed = sequence.num_prompt - 1
         if sequence.num_prompt % self.block_size == 0:
-            return None
-        copy = self.pool.take(1)[0]
-        sequence.block_table.append(copy)
-        return leader.block_table[num_full], copy
+            return []
+        copies = self.grow(sequence, sequence.num_prompt)
+        return [(table[num_full], copy) for table, (copy,) in zip(leader.tables, copies, strict=True)]
 
-    def grow(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:
-        """Adds the missing blocks and returns them; the caller has checked that they are free."""
-        count = self.missing(sequence, num_tokens)
-        if count == 0:
+    def grow(self, sequence: Sequence, num_tokens: int) -> tuple[tuple[int, ...], ...]:
+        """Adds the missing blocks to each group's table and returns them; the caller has checked that they are free."""
+        count = self.blocks_for(num_tokens) - sequence.num_blocks
+        if count <= 0:
             return ()
-        blocks = self.pool.take(count)
-        sequence.block_table += blocks
-        return tuple(blocks)
+        sequence.num_blocks += count
+        taken = []
+        for table in sequence.tables:
+            blocks = self.pool.take(count)
+            table += blocks
+            taken.append(tuple(blocks))
+        return tuple(taken)
 
     def register(self, sequence: Sequence) -> None:
         """Puts the full blocks that are computed, or certain to be, into the prefix cache.
@@ -121,7 +206,10 @@ class KvManager:
         if self._hasher is None:
             return
         for index in range(sequence.num_registered, sequence.num_verified // self.block_size):
-            self.pool.register(sequence.block_table[index], self._hash(sequence, index))
+            block_hash = self._hash(sequence, index)
+            for group, table in enumerate(sequence.tables):
+                if index >= sequence.num_dropped[group]:
+                    self.pool.register(table[index], _name(group, block_hash))
             sequence.num_registered = index + 1
 
     def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
@@ -129,12 +217,13 @@ class KvManager:
 
         With `trusted` false the blocks are removed from the prefix cache.
         """
-        held = sequence.block_table[sequence.num_dropped :]
+        held = self._deepest_first(sequence)
         if not trusted:
             self._forget(sequence, held)
-        self.pool.release(reversed(held))
-        sequence.block_table = []
-        sequence.num_dropped = 0
+        self.pool.release(held)
+        sequence.tables = []
+        sequence.num_dropped = []
+        sequence.num_blocks = 0
         sequence.num_registered = 0
         sequence.num_computed = 0
 
@@ -145,20 +234,43 @@ class KvManager:
         self.pool.forget_all()
         return True
 
-    def _first_seen(self, position: int) -> int:
+    def held(self, sequence: Sequence) -> Iterator[list[int]]:
+        """Yields the blocks of each group that the sequence holds."""
+        for table, dropped in zip(sequence.tables, sequence.num_dropped, strict=True):
+            yield table[dropped:]
+
+    def _deepest_first(self, sequence: Sequence) -> list[int]:
+        if self.num_groups == 1:
+            return sequence.tables[0][sequence.num_dropped[0] :][::-1]
+        tables = list(zip(sequence.tables, sequence.num_dropped, strict=True))
+        depths = range(sequence.num_blocks - 1, -1, -1)
+        return [table[index] for index in depths for table, dropped in tables if index >= dropped]
+
+    def _first_seen(self, window: int, position: int) -> int:
         """Returns the index of the first block that a token at `position` attends to."""
-        return 0 if self._window is None else max(0, position - self._window + 1) // self.block_size
+        return max(0, position - window + 1) // self.block_size
+
+    def _dropped(self, position: int) -> list[int]:
+        """Returns how many first blocks of each group no token from `position` on attends to."""
+        dropped = [0] * self.num_groups
+        for group, window in self._windowed:
+            dropped[group] = self._first_seen(window, position)
+        return dropped
 
     def _forget(self, sequence: Sequence, held: list[int]) -> None:
         """Removes blocks from the prefix cache. Released ones go by hash, as their numbers may be reused by now."""
         for block in held:
             self.pool.forget(block)
-        for index in range(min(sequence.num_dropped, len(sequence.block_hashes))):
-            block_of_name = self.pool.lookup(sequence.block_hashes[index])
-            if block_of_name is not None:
-                self.pool.forget(block_of_name)
+        for group, dropped in enumerate(sequence.num_dropped):
+            for block_hash in sequence.block_hashes[:dropped]:
+                block_of_name = self.pool.lookup(_name(group, block_hash))
+                if block_of_name is not None:
+                    self.pool.forget(block_of_name)
 
-    def _hash(self, sequence: Sequence, index: int) -> int | bytes:
+    def _lookup(self, sequence: Sequence, group: int, index: int) -> int | None:
+        return self.pool.lookup(_name(group, self._hash(sequence, index)))
+
+    def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes
         assert self._hasher is not None
         while len(hashes) <= index:
@@ -166,3 +278,8 @@ class KvManager:
             parent = hashes[-1] if hashes else self._hasher.root(None, sequence.request.message.cache_salt)
             hashes.append(self._hasher.extend(parent, sequence.tokens[at : at + self.block_size]))
         return hashes[index]
+
+
+def _name(group: int, block_hash: BlockHash) -> BlockName:
+    """Returns the name of a block's content: these tokens, in the layers of this group."""
+    return block_hash if group == 0 else (group, block_hash)

@@ -96,7 +96,7 @@ class StepPlanner:
 
     def _uncached(self, waiting: Sequence) -> int:
         """Returns the tokens that the sequence would have to compute now; at least one, for its logits."""
-        return max(1, len(waiting.tokens) - len(self.admission.cached_prefix(waiting)) * self._config.block_size)
+        return max(1, len(waiting.tokens) - self.admission.cached_prefix(waiting).num_blocks * self._config.block_size)
 
     def _schedule_prefills(self, step: StepBuilder, prefills: list[Sequence]) -> None:
         """Continues the prompts that run already. It may preempt later prompts for blocks, but no decodes."""
@@ -112,8 +112,7 @@ class StepPlanner:
             while missing > pool.num_free and prefills[-1] is not sequence:
                 self._books.preempt(prefills.pop())
             if missing > pool.num_free:
-                room = (len(sequence.block_table) + pool.num_free) * self._config.block_size
-                length = room - sequence.num_computed
+                length = self._kv.room(sequence, pool.num_free) - sequence.num_computed
             if length > 0:
                 step.append(sequence, length, self._kv.grow(sequence, sequence.num_computed + length))
             self._prefills.count(sequence, step)

@@ -49,6 +49,14 @@ class PrefillRules:
             length = 0
         return length
 
+    def longest_chunk(self, sequence: Sequence, num_computed: int) -> int:
+        """Returns the most tokens of the sequence that any later step may compute."""
+        config, remaining = self._config, len(sequence.tokens) - num_computed
+        if not config.chunked_prefill:
+            return remaining
+        most = config.max_num_batched_tokens
+        return min(remaining, most, config.long_prefill_token_threshold if self.is_long(sequence) else most)
+
     def may_stay_partial(self, sequence: Sequence, end: int, step: StepBuilder) -> bool:
         return end == len(sequence.tokens) or step.num_partials < self._config.max_num_partial_prefills
 

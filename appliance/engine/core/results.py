@@ -35,7 +35,7 @@ class ResultTaker:
             assert sequence is not None, "rows change hands between steps only"
             if chunk.row in result.errors:
                 output = self._fail(sequence, result.errors[chunk.row])
-            elif spoiled and not spoiled.isdisjoint(sequence.block_table[sequence.num_dropped :]):
+            elif spoiled and any(not spoiled.isdisjoint(held) for held in self._books.kv.held(sequence)):
                 self._books.preempt(sequence)  # it read what the failed row did not store
                 continue
             else:
@@ -60,8 +60,9 @@ class ResultTaker:
         for chunk in plan.chunks:
             sequence = self._books.by_row[chunk.row]
             if chunk.row in result.errors and sequence is not None:
-                first = max(sequence.num_dropped, chunk.start // self._books.kv.block_size)
-                blocks.update(sequence.block_table[first:])
+                first = chunk.start // self._books.kv.block_size
+                for table, dropped in zip(sequence.tables, sequence.num_dropped, strict=True):
+                    blocks.update(table[max(dropped, first) :])
         return frozenset(blocks)
 
     def _append(self, sequence: Sequence, num_drafts: int, said: list[int], result: StepResult) -> SequenceOutput:

@@ -49,12 +49,12 @@ class Sequence:
 
     __slots__ = (
         "block_hashes",
-        "block_table",
         "drafts",
         "has_run_prompt",
         "index",
         "key",
         "min_tokens",
+        "num_blocks",
         "num_cached_tokens",
         "num_computed",
         "num_dropped",
@@ -68,6 +68,7 @@ class Sequence:
         "seed",
         "status",
         "stop_length",
+        "tables",
         "tokens",
     )
 
@@ -90,10 +91,11 @@ class Sequence:
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
         self.drafts: list[int] = []  # proposed for its next chunk, or in the chunk that was scheduled last
         self.num_cached_tokens = 0
-        self.block_table: list[int] = []
-        self.num_dropped = 0  # leading blocks of the table that were released
+        self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run
+        self.num_blocks = 0  # in each table
+        self.num_dropped: list[int] = []  # leading blocks of each table that were released
         self.block_hashes: list[BlockHash] = []
-        self.num_registered = 0  # leading blocks that were put into the prefix cache
+        self.num_registered = 0  # leading blocks of each table that were put into the prefix cache
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
 

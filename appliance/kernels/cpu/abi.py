@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
@@ -169,7 +169,11 @@ class Operator(Structure):
 
 
 class KvCache(Structure):
-    _fields_ = [("keys", c_void_p), ("values", c_void_p), ("num_kv_heads", c_int32), ("head_dim", c_int32)]
+    _fields_ = [
+        *((name, c_void_p) for name in ("keys", "values")),
+        ("block_bytes", c_uint64),
+        *((name, c_int32) for name in ("num_kv_heads", "head_dim", "group", "reserved")),
+    ]
 
 
 class Limits(Structure):
@@ -202,6 +206,7 @@ STEP_ARRAYS = (
 class Step(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("num_tokens", "num_seqs", "num_sampled", "block_table_stride")),
+        *((name, c_int32) for name in ("num_groups", "reserved")),
         *((name, c_void_p) for name in STEP_ARRAYS),
         ("num_largest", c_void_p),
         *((name, c_int32) for name in ("past_rows", "past_stride")),
@@ -279,7 +284,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_weight_panels": (c_void_p, (c_void_p,)),
     "appl_weight_adopt": (c_int32, (POINTER(PackedForm), c_void_p, POINTER(c_void_p))),
     "appl_checksum": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(c_uint64))),
-    "appl_kv_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
+    "appl_kv_block_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
     "appl_program_create": (
         c_int32,
         (c_void_p, POINTER(Operator), c_int32, POINTER(KvCache), c_int32, POINTER(Limits), POINTER(c_void_p)),

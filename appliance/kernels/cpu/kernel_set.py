@@ -88,7 +88,7 @@ class CpuExecutable:
         screens = placement.screen_logits
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
         native_limits = _native_limits(limits, numerics)
-        self._kv_cache = KvMemory(library, native_limits, program.caches)
+        self._kv_cache = KvMemory(library, native_limits, program)
         self._at = _place(program, limits, self._weights)
         self._program = self._create_program(native_limits, resources)
         shape = (limits.max_num_sampled, program.logits.width)

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 
 from appliance.kernels.cpu import abi
-from appliance.kernels.cpu.memory import has_gaps, row_stride
+from appliance.kernels.cpu.memory import has_gaps
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import PastTokens, StepInputs
 
@@ -33,7 +33,7 @@ class NativeStep:
         step.num_tokens = inputs.token_ids.shape[0]
         step.num_seqs = inputs.seq_lens.shape[0]
         step.num_sampled = inputs.sampled_rows.shape[0]
-        step.block_table_stride = row_stride(inputs.block_tables) if step.num_seqs else 0
+        step.num_groups, _, step.block_table_stride = inputs.block_tables.shape
         for name in abi.STEP_ARRAYS:
             setattr(step, name, getattr(inputs, name).ctypes.data)
         step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
@@ -54,16 +54,20 @@ def _check(inputs: StepInputs) -> None:
     """Checks the element types and lengths of arrays, which the native check cannot see. Raises StepError."""
     tokens, sequences = inputs.token_ids.shape[0], inputs.seq_lens.shape[0]
     fits = (
-        inputs.positions.shape[0] == tokens
-        and inputs.slot_mapping.shape[0] == tokens
+        inputs.block_tables.ndim == 3
+        and inputs.positions.shape[0] == tokens
+        and inputs.slot_mapping.shape == (inputs.block_tables.shape[0], tokens)
         and inputs.query_start.shape[0] == sequences + 1
-        and inputs.block_tables.shape[0] == sequences
+        and inputs.block_tables.shape[1:2] == (sequences,)
         and (inputs.num_largest is None or inputs.num_largest.shape == inputs.sampled_rows.shape)
     )
     if not fits:
         raise StepError("the arrays of a step differ in length")
     for name in abi.STEP_ARRAYS:
         _check_array(name, getattr(inputs, name))
+    for name in ("slot_mapping", "block_tables"):
+        if not getattr(inputs, name).flags.c_contiguous:
+            raise StepError(f"{name} is not an array of int32 without gaps")
     if inputs.num_largest is not None:
         _check_array("num_largest", inputs.num_largest)
     if inputs.past is not None:

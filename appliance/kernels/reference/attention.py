@@ -17,9 +17,9 @@ class LayerCache:
     def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Stores k, v [T, G, d] at the slots [T]; a negative slot stores nothing."""
         live = slot_mapping >= 0
-        flat = slot_mapping[live].long()
+        slots, block_size = slot_mapping[live].long(), self.keys.shape[1]
         for cache, new in ((self.keys, k), (self.values, v)):
-            cache.view(-1, *cache.shape[2:])[flat] = new[live].to(cache.dtype)
+            cache[slots // block_size, slots % block_size] = new[live].to(cache.dtype)
 
     def gather(self, block_table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the keys and values f32 [length, G, d] of one sequence."""

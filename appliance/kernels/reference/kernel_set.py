@@ -51,16 +51,14 @@ class ReferenceExecutable:
             slot.index: torch.zeros(rows[slot.extent], slot.width, dtype=_SLOT_DTYPES[slot.dtype])
             for slot in program.slots
         }
-        dtype = KV_DTYPES[numerics.kv_dtype]
-        shapes = [(limits.num_blocks, limits.block_size, kv.num_kv_heads, kv.head_dim) for kv in program.caches]
-        self._caches = [LayerCache(torch.zeros(s, dtype=dtype), torch.zeros(s, dtype=dtype)) for s in shapes]
+        self._lanes, self._caches, self._groups = _caches(program, execution)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> HostLogits:
         """Runs one step. If it `follows`, it uses its own sampled tokens, so that tests find a wrong `follows`."""
         if inputs.follows:
             inputs = replace(inputs, token_ids=self._sampled)
-        step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, inputs)
+        step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, self._groups, inputs)
         for index, op in enumerate(self._program.operators):
             started = time.perf_counter()
             RUN[type(op)](op, step)
@@ -84,9 +82,8 @@ class ReferenceExecutable:
     @torch.inference_mode()
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:
-            for cache in self._caches:
-                cache.keys[destination] = cache.keys[source]
-                cache.values[destination] = cache.values[source]
+            for lane in self._lanes:
+                lane[destination] = lane[source]
 
     @property
     def shared_keys(self) -> int:
@@ -96,13 +93,13 @@ class ReferenceExecutable:
     def memory_bytes(self) -> Mapping[str, int]:
         return {
             "weights": sum(weight.nbytes for weight in self._weights.values()),
-            "kv_cache": sum(cache.keys.nbytes + cache.values.nbytes for cache in self._caches),
+            "kv_cache": sum(lane.nbytes for lane in self._lanes),
             "activations": sum(buffer.nbytes for buffer in self._buffers.values()),
             "workspace": 0,
         }
 
     def close(self) -> None:
-        self._weights, self._buffers, self._caches = {}, {}, []
+        self._weights, self._buffers, self._lanes, self._caches = {}, {}, [], []
 
 
 class _TorchStep(Step):
@@ -112,6 +109,7 @@ class _TorchStep(Step):
         weights: dict[str, torch.Tensor],
         activation_groups: dict[str, int],
         caches: list[LayerCache],
+        groups: list[int],
         inputs: StepInputs,
     ) -> None:
         self._buffers = buffers
@@ -119,6 +117,7 @@ class _TorchStep(Step):
         self.weights = weights
         self.activation_groups = activation_groups
         self.caches = caches
+        self.groups = groups
         self.token_ids = torch.from_numpy(inputs.token_ids).long()
         self.positions = torch.from_numpy(inputs.positions).long()
         self.slot_mapping = torch.from_numpy(inputs.slot_mapping)
@@ -132,6 +131,35 @@ class _TorchStep(Step):
 
     def span(self, span: Span) -> torch.Tensor:
         return self.slot(span.slot)[:, span.start : span.start + span.width]
+
+
+def _caches(program: StepProgram, execution: Execution) -> tuple[list[torch.Tensor], list[LayerCache], list[int]]:
+    """Returns the lanes of the blocks, first the keys [num_blocks, ...] of one and then its values; and for each cache
+    its part of them, and its group."""
+    limits, layout = execution.limits, program.kv_layout()
+    dtype = KV_DTYPES[execution.numerics.kv_dtype]
+    lanes: list[torch.Tensor] = []
+    caches: dict[int, LayerCache] = {}
+    for numbers in layout.lanes():
+        shapes = [program.caches[number] for number in numbers]
+        keys, values = (
+            torch.zeros(limits.num_blocks, limits.block_size * width, dtype=dtype)
+            for width in (
+                max(shape.num_kv_heads * shape.key_dim for shape in shapes),
+                max(shape.num_kv_heads * shape.value_dim for shape in shapes),
+            )
+        )
+        lanes += [keys, values]
+        for number, shape in zip(numbers, shapes, strict=True):
+            size = (limits.block_size, shape.num_kv_heads)
+            caches[number] = LayerCache(_head(keys, *size, shape.key_dim), _head(values, *size, shape.value_dim))
+    groups = {cache: number for number, group in enumerate(layout.groups) for cache in group.caches}
+    return lanes, [caches[number] for number in sorted(caches)], [groups[number] for number in sorted(groups)]
+
+
+def _head(lane: torch.Tensor, block_size: int, num_heads: int, width: int) -> torch.Tensor:
+    """Returns the first numbers of each block of a lane as [num_blocks, block_size, G, d]."""
+    return lane[:, : block_size * num_heads * width].view(-1, block_size, num_heads, width)
 
 
 class ReferenceKernelSet:

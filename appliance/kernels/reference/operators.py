@@ -21,6 +21,7 @@ class Step(Protocol):
     weights: dict[str, torch.Tensor]
     activation_groups: dict[str, int]  # by weight whose Linear quantizes its input: the group size
     caches: list[LayerCache]
+    groups: list[int]  # of each cache
     token_ids: torch.Tensor
     positions: torch.Tensor
     slot_mapping: torch.Tensor
@@ -113,15 +114,16 @@ def rope(op: ops.Rope, step: Step) -> None:
 
 def kv_write(op: ops.KvWrite, step: Step) -> None:
     k, v = (step.span(span).reshape(-1, op.num_kv_heads, op.head_dim) for span in (op.k, op.v))
-    step.caches[op.cache].write(step.slot_mapping, k, v)
+    step.caches[op.cache].write(step.slot_mapping[step.groups[op.cache]], k, v)
 
 
 def paged_attention(op: ops.PagedAttention, step: Step) -> None:
     q = step.span(op.q).reshape(-1, op.num_heads, op.head_dim)
     out = step.slot(op.out)
+    tables = step.block_tables[step.groups[op.cache]]
     for sequence, length in enumerate(step.seq_lens):
         rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
-        keys, values = step.caches[op.cache].gather(step.block_tables[sequence], length)
+        keys, values = step.caches[op.cache].gather(tables[sequence], length)
         out[rows] = attend(op, q[rows], keys, values).flatten(1)
 
 
