@@ -26,7 +26,7 @@ struct Places {
   Places(const ExpertsShape& s, uint8_t* base) {
     size_t at = 0;
     const auto take = [&](size_t bytes) {
-      uint8_t* const place = base + at;
+      uint8_t* const place = base == nullptr ? nullptr : base + at;  // null: only the end is asked for
       at += round_up(bytes, 64);
       return place;
     };
