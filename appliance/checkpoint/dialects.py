@@ -66,6 +66,14 @@ def _granite(values: Json) -> Json:
     return {"query_pre_attn_scalar": float(scale) ** -2} if is_number else {}
 
 
+def _minimax(values: Json) -> Json:
+    """MiniMax states how many columns of a head rotate."""
+    rotated, head_dim = values.get("rotary_dim"), values.get("head_dim")
+    if not (isinstance(rotated, int) and isinstance(head_dim, int) and rotated and head_dim):
+        return {}
+    return {"partial_rotary_factor": rotated / head_dim}
+
+
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
 _GELU_NEW: Final = {"hidden_act": "gelu_new"}
 _GLM: Final = Dialect(
@@ -185,12 +193,15 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         defaults={"n_positions": 2048, "rms_norm_eps": 1e-5, "mlp_bias": True, "rotary_dim": 64, **_GELU_NEW},
         derived=_gptj,
     ),
+    "flex_olmo": Dialect(defaults={"rope_theta": 500_000.0}),
+    "granitemoe": Dialect(derived=_granite, defaults={"max_position_embeddings": 2048}),
     "granite": Dialect(derived=_granite, defaults={"max_position_embeddings": 2048}),
     "helium": Dialect(defaults={"rms_norm_eps": 1e-8, "head_dim": 128, "rope_theta": 100_000.0}),
     "hunyuan_v1_dense": Dialect(defaults={"rms_norm_eps": 1e-5}),
     "jais2": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", **_ALL_BIASES}),
     "llama": Dialect(defaults={"max_position_embeddings": 2048}),
     "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
+    "minimax_m2": Dialect(derived=_minimax, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
     "mixtral": Dialect(
         defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
     ),
@@ -206,6 +217,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "olmo": _OLMO,
     "olmo2": _OLMO,
     "olmo3": Dialect(defaults={**_OLMO.defaults, "sliding_window": 4096}, window_every=4),
+    "olmoe": Dialect(defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}),
     "opt": Dialect(
         names={
             "attention_bias": "enable_bias",

@@ -14,10 +14,12 @@ from appliance.models.family import Model, Part
 
 
 class ExpertModules(msgspec.Struct, frozen=True):
-    """Module names below a layer. correction: the tensor itself, which is no module's weight; correction_is_row: it is
-    [1, num_experts]."""
+    """Module names below a layer. One module for gate and up has both, the gate's rows first.
 
-    block: str = "mlp"
+    correction: the tensor itself, which is no module's weight. correction_is_row: it is [1, num_experts].
+    """
+
+    experts: str = "mlp.experts"
     router: str = "mlp.gate"
     gate: str = "gate_proj"
     up: str = "up_proj"
@@ -29,7 +31,7 @@ class ExpertModules(msgspec.Struct, frozen=True):
 
 
 MIXTRAL_MODULES = ExpertModules(
-    block="block_sparse_moe",
+    experts="block_sparse_moe.experts",
     router="block_sparse_moe.gate",
     gate="w1",
     up="w3",
@@ -63,7 +65,7 @@ class Mixture(msgspec.Struct, frozen=True):
             raise ModelError(*problems)
         modules = modules or ExpertModules()
         every = (True,) * model.config.num_layers
-        is_stacked = model.has_tensor(f".{modules.block}.experts.{modules.down}.weight")
+        is_stacked = model.has_tensor(f".{modules.experts}.{modules.down}.weight")
         return cls(spec, model.feed_forward(), is_sparse or every, modules, is_stacked)
 
     def feed_forward(self, layer: int) -> ExpertsSpec | FeedForwardSpec:
@@ -87,10 +89,12 @@ class Mixture(msgspec.Struct, frozen=True):
 
     def _expert(self, expert: int) -> Iterator[Part]:
         names = self.modules
-        modules = {"gate": names.gate, "up": names.up, "down": names.down}
-        for name, module in modules.items():
-            where = f"{names.block}.experts." + (module if self.is_stacked else f"{expert}.{module}")
-            yield Part(f"experts.{expert}.{name}", where, self.spec.bias, index=expert if self.is_stacked else None)
+        width, is_joined = self.spec.width, names.gate == names.up
+        rows = {"gate": (0, width), "up": (width, 2 * width)} if is_joined else {}
+        for name, module in {"gate": names.gate, "up": names.up, "down": names.down}.items():
+            where = f"{names.experts}." + (module if self.is_stacked else f"{expert}.{module}")
+            index = expert if self.is_stacked else None
+            yield Part(f"experts.{expert}.{name}", where, self.spec.bias, rows=rows.get(name), index=index)
 
 
 def _problems(spec: ExpertsSpec) -> Iterator[Problem]:

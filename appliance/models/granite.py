@@ -8,9 +8,13 @@ from appliance.models.family import Model
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    dense = Dense(
+    return dense_decoder(model, granite_differences(model))
+
+
+def granite_differences(model: Model) -> Dense:
+    """Returns the multipliers of the config as differences from Llama."""
+    return Dense(
         residual=ResidualSpec(multiplier=model.number("residual_multiplier", 1.0)),
         embedding_scale=model.number("embedding_multiplier", 1.0),
         logit_scale=1.0 / model.number("logits_scaling", 1.0),
     )
-    return dense_decoder(model, dense)

@@ -107,6 +107,22 @@ FAMILIES: dict[str, Tiny] = {
     "stablelm": Tiny("StableLmConfig", {"use_qkv_bias": True}),
     "starcoder2": Tiny("Starcoder2Config", {"sliding_window": 8}),
     "exaone4": Tiny("Exaone4Config", {"sliding_window": 8, "num_hidden_layers": 4}),
+    "olmoe": Tiny("OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2}),
+    "flex_olmo": Tiny("FlexOlmoConfig", {"num_experts": 6, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    "granitemoe": Tiny(
+        "GraniteMoeConfig",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "minimax_m2": Tiny(
+        "MiniMaxM2Config", {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8}
+    ),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
     "qwen3_moe": Tiny("Qwen3MoeConfig", {**_MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),

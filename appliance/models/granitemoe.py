@@ -1,0 +1,28 @@
+"""Granite 3 MoE: Granite's multipliers, and experts weighed by the softmax of the chosen ones' logits."""
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.spec import DecoderSpec, ExpertsSpec, RoutingSpec
+from appliance.models.dense import dense_decoder
+from appliance.models.experts import ExpertModules, Mixture
+from appliance.models.family import Model
+from appliance.models.granite import granite_differences
+
+_MODULES = ExpertModules(
+    experts="block_sparse_moe",
+    router="block_sparse_moe.router.layer",
+    gate="input_linear",
+    up="input_linear",
+    down="output_linear",
+)
+
+
+def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    model = Model.of(facts, max_model_len)
+    spec = ExpertsSpec(
+        num_experts=model.config.num_experts,
+        num_chosen=model.config.num_experts_per_token,
+        width=model.config.moe_intermediate_size,
+        activation=model.feed_forward().activation,
+        routing=RoutingSpec("softmax_of_chosen"),
+    )
+    return dense_decoder(model, granite_differences(model), Mixture.of(model, spec, _MODULES))
