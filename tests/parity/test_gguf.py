@@ -12,7 +12,7 @@ from appliance.catalog.formats import STORAGES
 from appliance.checkpoint.gguf_names import NAMES
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
-from tests.models.gguf_files import GgufFile
+from tests.models.gguf_files import ARCHITECTURES, GgufFile
 from tests.models.tiny import FAMILIES, VOCAB_SIZE
 from tests.parity.conftest import Write
 from tests.parity.harness import Driver, bind, execution_of, precision
@@ -48,7 +48,10 @@ def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: Ke
     np.testing.assert_allclose(logits(file, kernel_set, dense="f32"), expected(file), **TIGHT)
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name in NAMES and name not in ("llama", "qwen2")])
+FROM_GGUF = [name for name in FAMILIES if ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2")]
+
+
+@pytest.mark.parametrize("name", FROM_GGUF)
 def test_every_family_from_gguf(name: str, written: Write, kernel_set: KernelSet) -> None:
     file = written(name, "Q8_0", lambda _: GgmlType.Q8_0)
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
