@@ -1,4 +1,4 @@
-"""`appliance schema`: prints, writes or compares the JSON Schema of a deployment and the reference pages."""
+"""`appliance schema`: prints the JSON Schema of a deployment; writes or compares all schemas and reference pages."""
 
 import sys
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from appliance.spec.reference import reference_text, refused_text
 from appliance.spec.schema import schema_text
 
 SCHEMA_PATH = "schemas/deployment.v1.json"
+METRICS_PATH = "schemas/metrics.v1.json"
 REFERENCE_PATH = "docs/reference/spec.md"
 REFUSED_PATH = "docs/reference/not-in-this-version.md"
 ENVIRONMENT_PATH = "docs/reference/environment.md"
@@ -36,9 +37,16 @@ def run(check: bool = False, write: bool = False, root: str = ".") -> int:
 
 def generated() -> Mapping[str, str]:
     """Returns the text of each generated file, by its path in the repository."""
-    from appliance.cli.environment_page import environment_text  # needs the settings, which `schema` alone does not
+    # What prints the one schema needs none of these.
+    from appliance.cli.environment_page import environment_text
+    from appliance.hardware.schema import schema_texts
+    from appliance.plan import schema as plan_schema
+    from appliance.service.metrics import schema_text as metrics_text
 
     return {
+        **{f"schemas/{name}": text for name, text in schema_texts().items()},
+        f"schemas/{plan_schema.FILE_NAME}": plan_schema.schema_text(),
+        METRICS_PATH: metrics_text(),
         SCHEMA_PATH: schema_text(),
         REFERENCE_PATH: reference_text(),
         REFUSED_PATH: refused_text(),

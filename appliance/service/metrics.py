@@ -7,7 +7,6 @@ existing dashboards work.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -165,6 +164,11 @@ def _make(metric: Metric, name: str, registry: CollectorRegistry) -> Instrument:
     if metric.kind == "histogram":
         return Histogram(name, metric.help, labels, buckets=metric.buckets, registry=registry)
     return _MAKERS[metric.kind](name, metric.help, labels, registry=registry)
+
+
+def schema_text() -> str:
+    """Returns the text of schemas/metrics.v1.json."""
+    return json.dumps(schema(), indent=2) + "\n"
 
 
 def schema() -> dict[str, Any]:
@@ -328,8 +332,3 @@ def _counters(stats: EngineStats) -> dict[str, float]:
         "prefix_cache_hits": stats.prefix_hits,
         "engine_steps": stats.num_steps,
     }
-
-
-if __name__ == "__main__":
-    target = Path(__file__).parents[2] / "schemas" / "metrics.v1.json"
-    target.write_text(json.dumps(schema(), indent=2) + "\n")

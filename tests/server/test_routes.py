@@ -131,7 +131,7 @@ def test_unknown_models_make_no_metric_series(http: httpx.Client) -> None:
 def test_metrics_schema_is_current() -> None:
     from appliance.service.metrics import schema
 
-    assert json.loads(METRICS_SCHEMA.read_text()) == schema(), "run: python -m appliance.service.metrics"
+    assert json.loads(METRICS_SCHEMA.read_text()) == schema(), "run: appliance schema --write"
 
 
 def test_docs_are_off(http: httpx.Client) -> None:
