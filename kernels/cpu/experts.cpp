@@ -48,8 +48,8 @@ struct Places {
 class Mixture {
  public:
   Mixture(appl_pool& pool, const appl_experts& op, const ExpertsShape& shape, int rows, uint8_t* scratch)
-      : pool_(pool), op_(op), s_(shape), at_(shape, scratch), rows_(rows), chosen_(op.experts.width),
-        starts_(at_.numbers), pairs_(starts_ + op.num_experts + 1), places_(pairs_ + int64_t{rows} * chosen_) {}
+      : pool_(pool), op_(op), s_(shape), at_(shape, scratch), rows_(rows), chosen_(op.experts.width), starts_(at_.numbers),
+        pairs_(starts_ + op.num_experts + 1), places_(pairs_ + int64_t{rows} * chosen_) {}
 
   void run() {
     order_pairs();
@@ -178,8 +178,7 @@ class Mixture {
     if (op_.limit == 0 && op_.up_offset == 0) return map(out, op_.width, [&](Floats g, Floats u) { return f(g) * u; }, gate, up);
     const float limit = op_.limit > 0 ? op_.limit : std::numeric_limits<float>::infinity(), offset = op_.up_offset;
     const Floats most = splat(limit), least = splat(-limit);  // NaN stays NaN, because the bound is the first operand
-    map(
-        out, op_.width, [&](Floats g, Floats u) { return f(vmin(most, g)) * (vmin(most, vmax(least, u)) + offset); }, gate, up);
+    map(out, op_.width, [&](Floats g, Floats u) { return f(vmin(most, g)) * (vmin(most, vmax(least, u)) + offset); }, gate, up);
   }
 
   // Sums the outputs of a row, beginning with the first expert that it chose.
