@@ -24,15 +24,36 @@ ARCHITECTURES: Final = {
     "dots1": ("Dots1ForCausalLM", "dots1"),
     "glm4moe": ("Glm4MoeForCausalLM", "glm4_moe"),
     "ernie4_5-moe": ("Ernie4_5_MoeForCausalLM", "ernie4_5_moe"),
+    "arcee": ("ArceeForCausalLM", "arcee"),
+    "cohere2": ("Cohere2ForCausalLM", "cohere2"),
+    "command-r": ("CohereForCausalLM", "cohere"),
+    "ernie4_5": ("Ernie4_5ForCausalLM", "ernie4_5"),
+    "exaone4": ("Exaone4ForCausalLM", "exaone4"),
+    "gemma": ("GemmaForCausalLM", "gemma"),
     "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+    "glm4": ("Glm4ForCausalLM", "glm4"),
+    "granite": ("GraniteForCausalLM", "granite"),
+    "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
+    "nemotron": ("NemotronForCausalLM", "nemotron"),
+    "olmo2": ("Olmo2ForCausalLM", "olmo2"),
+    "phi2": ("PhiForCausalLM", "phi"),
     "phi3": ("Phi3ForCausalLM", "phi3"),
     "gpt2": ("GPT2LMHeadModel", "gpt2"),
+    "seed_oss": ("SeedOssForCausalLM", "seed_oss"),
+    "smollm3": ("SmolLM3ForCausalLM", "smollm3"),
+    "stablelm": ("StableLmForCausalLM", "stablelm"),
+    "starcoder2": ("Starcoder2ForCausalLM", "starcoder2"),
 }
-_WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
+WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
 _MIXTURES: Final = ("llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe")
 CONVENTIONS: Final = {
+    "arcee": StoredConventions(interleaved_heads=True),
+    "gemma": StoredConventions(norm_includes_one=True),
+    "granite": StoredConventions(interleaved_heads=True),
     "llama": StoredConventions(interleaved_heads=True),
+    "nemotron": StoredConventions(norm_includes_one=True),
+    "smollm3": StoredConventions(interleaved_heads=True),
     "gemma2": StoredConventions(norm_includes_one=True),
     "gemma3": StoredConventions(norm_includes_one=True),
 }
@@ -51,6 +72,9 @@ _KEYS: Final = {
     "final_logit_softcapping": "final_logit_softcapping",
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
+    "logit_scale": "logit_scale",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
     "expert_count": "num_local_experts",
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -90,7 +114,7 @@ def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
     architecture = gguf_architecture(file)
     values = _architecture_values(file, architecture)
     has_experts = bool(values.get("expert_count"))
-    class_name, model_type = (_WITH_EXPERTS if has_experts else {}).get(architecture, ARCHITECTURES[architecture])
+    class_name, model_type = (WITH_EXPERTS if has_experts else {}).get(architecture, ARCHITECTURES[architecture])
     config: dict[str, Any] = {"architectures": [class_name], "model_type": model_type}
     config |= {name: values[key] for key, name in _KEYS.items() if key in values}
     config["vocab_size"] = _vocab_size(file, tensors)
@@ -102,12 +126,17 @@ def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
     config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(values, tensors)) else {}
     if special := _SPECIAL.get(architecture):
         special(config, values)
-    if architecture == "glm4moe":
+    if architecture in ("glm4moe", "command-r"):
         config["use_qk_norm"] = any(name.endswith("attn_q_norm.weight") for name in tensors)
-    if any(name.endswith("attn_q.bias") for name in tensors):
-        config["attention_bias"] = True
-        config["attention_out_bias"] = any(name.endswith("attn_output.bias") for name in tensors)
-    return config | _token_ids(file)
+    return config | _biases(tensors) | _token_ids(file)
+
+
+def _biases(tensors: StoredTensors) -> dict[str, bool]:
+    """Returns which projections have biases; nothing where query, key and value are one tensor, which fixes it."""
+    if not any(name.endswith("attn_q.weight") for name in tensors):
+        return {}
+    endings = {"attention_bias": "attn_q.bias", "attention_out_bias": "attn_output.bias", "mlp_bias": "ffn_down.bias"}
+    return {key: any(name.endswith(ending) for name in tensors) for key, ending in endings.items()}
 
 
 def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
@@ -200,6 +229,25 @@ def _gemma3(config: dict[str, Any], values: dict[str, Any]) -> None:
         config["sliding_window_pattern"] = pattern
 
 
+def _granite(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """The file's logit scale divides, as transformers' logits_scaling does. A scale of zero stands for none."""
+    _no_window(config, values)
+    scales = {"logits_scaling": config.pop("logit_scale", 0), "attention_multiplier": values.get("attention.scale", 0)}
+    config |= {key: scale for key, scale in scales.items() if scale}
+    if "attention_multiplier" not in config:
+        config["attention_multiplier"] = (config["hidden_size"] / config["num_attention_heads"]) ** -0.5
+
+
+def _exaone4(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """Files without a window are of the model in which all layers see everything."""
+    _no_window(config, values)
+    config["sliding_window_pattern"] = 4
+
+
+def _stablelm(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["use_parallel_residual"] = bool(values.get("use_parallel_residual", False))
+
+
 def _gpt2(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["activation_function"] = "gelu_new"
 
@@ -260,6 +308,11 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gpt2": _gpt2,
+    "arcee": _no_window,
+    "exaone4": _exaone4,
+    "granite": _granite,
+    "stablelm": _stablelm,
+    "starcoder2": _no_window,
     "llama": _no_window,
     "phi3": _no_window,
     "qwen2": _qwen2,

@@ -61,6 +61,36 @@ _GEMMA2: Final = (
         "blk.{n}.post_ffw_norm": "model.layers.{n}.post_feedforward_layernorm",
     }
 )
+_OUTPUT_NORMS: Final = (
+    _MODEL
+    | _ATTENTION
+    | _GATED
+    | {
+        "blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm",
+        "blk.{n}.post_ffw_norm": "model.layers.{n}.post_feedforward_layernorm",
+    }
+)
+_GLM4: Final = (
+    _MODEL
+    | _ATTENTION
+    | {
+        "blk.{n}.post_attention_norm": "model.layers.{n}.post_self_attn_layernorm",
+        "blk.{n}.ffn_norm": "model.layers.{n}.post_attention_layernorm",
+        "blk.{n}.ffn_up": "model.layers.{n}.mlp.gate_up_proj",
+        "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
+        "blk.{n}.post_ffw_norm": "model.layers.{n}.post_mlp_layernorm",
+    }
+)
+_PHI2: Final = (
+    _MODEL
+    | _ATTENTION
+    | {
+        "output_norm": "model.final_layernorm",
+        "blk.{n}.attn_output": "model.layers.{n}.self_attn.dense",
+        "blk.{n}.ffn_up": "model.layers.{n}.mlp.fc1",
+        "blk.{n}.ffn_down": "model.layers.{n}.mlp.fc2",
+    }
+)
 _PHI3: Final = _MODEL | {
     "blk.{n}.attn_norm": "model.layers.{n}.input_layernorm",
     "blk.{n}.attn_qkv": "model.layers.{n}.self_attn.qkv_proj",
@@ -94,10 +124,34 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     | _SHARED_EXPERTS
     | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
     "ernie4_5-moe": _LLAMA | _EXPERTS | _SHARED_EXPERTS,
+    "arcee": _LLAMA,
+    "cohere2": _LLAMA,
+    "command-r": _LLAMA | _HEAD_NORMS,
+    "ernie4_5": _LLAMA,
+    "exaone4": _OUTPUT_NORMS | _HEAD_NORMS,
+    "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2 | _HEAD_NORMS,
+    "glm4": _GLM4,
+    "granite": _LLAMA,
+    "hunyuan-dense": _LLAMA
+    | {
+        "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.query_layernorm",
+        "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.key_layernorm",
+    },
+    "nemotron": _LLAMA,
+    "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
+    "phi2": _PHI2,
     "phi3": _PHI3,
     "gpt2": _GPT2,
+    "seed_oss": _MODEL
+    | _ATTENTION
+    | _GATED
+    | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
+    "smollm3": _LLAMA,
+    "stablelm": _LLAMA,
+    "starcoder2": _LLAMA
+    | {"blk.{n}.ffn_up": "model.layers.{n}.mlp.c_fc", "blk.{n}.ffn_down": "model.layers.{n}.mlp.c_proj"},
 }
 # Tensors that are no module's weight: the Hugging Face name is the whole name.
 _CORRECTIONS: Final = {

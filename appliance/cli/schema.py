@@ -14,6 +14,7 @@ METRICS_PATH = "schemas/metrics.v1.json"
 REFERENCE_PATH = "docs/reference/spec.md"
 REFUSED_PATH = "docs/reference/not-in-this-version.md"
 ENVIRONMENT_PATH = "docs/reference/environment.md"
+MODELS_PATH = "docs/reference/models.md"
 OPERATORS_PATH = "kernels/include/appliance_operators.h"
 
 
@@ -39,6 +40,7 @@ def generated() -> Mapping[str, str]:
     """Returns the text of each generated file, by its path in the repository."""
     # What prints the one schema needs none of these.
     from appliance.cli.environment_page import environment_text
+    from appliance.cli.models_page import models_text
     from appliance.hardware.schema import schema_texts
     from appliance.plan import schema as plan_schema
     from appliance.service.metrics import schema_text as metrics_text
@@ -51,6 +53,7 @@ def generated() -> Mapping[str, str]:
         REFERENCE_PATH: reference_text(),
         REFUSED_PATH: refused_text(),
         ENVIRONMENT_PATH: environment_text(),
+        MODELS_PATH: models_text(),
         OPERATORS_PATH: header_text(),
     }
 

@@ -11,9 +11,10 @@ from appliance.models.family import Model
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
+    is_less_one = model.config.model_type == "nemotron" and not facts.stored.norm_includes_one
     dense = Dense(
         norm=NormSpec("layer", model.config.norm_eps, bias=True),
-        stored_norms="add_one" if model.config.model_type == "nemotron" else "none",
+        stored_norms="add_one" if is_less_one else "none",
         gated=False,
     )
     return dense_decoder(model, dense)

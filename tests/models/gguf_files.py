@@ -20,6 +20,11 @@ GgmlType = gguf.GGMLQuantizationType
 KindOf = Callable[[str], GgmlType]  # of a matrix, by its GGUF name
 
 ARCHITECTURES = {
+    "cohere": "command-r",
+    "ernie": "ernie4_5",
+    "stablelm-parallel": "stablelm",
+    "hunyuan": "hunyuan-dense",
+    "phi": "phi2",
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
@@ -27,7 +32,10 @@ ARCHITECTURES = {
     "ernie4_5_moe": "ernie4_5-moe",
 }  # of families whose names differ
 _PLAIN = ("position", "ffn_gate_inp", "exp_probs_b")  # f32 in every file, without dimensions of one
-_NORM_PLUS_ONE = ("gemma2", "gemma3")
+_NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_PERMUTED = ("llama", "arcee", "granite", "smollm3")
+_PARTIAL = ("llama", "phi3", "glm4moe", "glm4", "nemotron", "phi2", "stablelm", "command-r", "cohere2")
+_EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")  # of layer norms
 _SCALE_BYTES = {
     "Q2_K": (80, 82, 1.5),
     "Q3_K": (108, None, 0),
@@ -120,7 +128,7 @@ def _put(raw: np.ndarray, at: int, value: float) -> None:
 
 
 def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
-    if architecture == "llama" and (heads := _permuted_heads(config, name)):
+    if architecture in _PERMUTED and (heads := _permuted_heads(config, name)):
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
         return values + 1
@@ -128,7 +136,7 @@ def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) ->
 
 
 def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
-    if architecture == "llama" and (heads := _permuted_heads(config, name)):
+    if architecture in _PERMUTED and (heads := _permuted_heads(config, name)):
         return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
         return values - 1
@@ -156,7 +164,10 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         return
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if (eps := getattr(config, "rms_norm_eps", None)) is not None:
+        writer.add_layer_norm_rms_eps(eps)
+    else:
+        writer.add_layer_norm_eps(next(getattr(config, name) for name in _EPSILONS if hasattr(config, name)))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
@@ -164,10 +175,19 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     writer.add_rope_freq_base(rope["rope_theta"])
     if getattr(config, "num_experts_per_tok", None):
         _write_experts(writer, config)
-    if architecture in ("llama", "phi3", "glm4moe"):
+    if architecture in _PARTIAL:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    if architecture in _NORM_PLUS_ONE:
+    if architecture in ("gemma2", "gemma3", "cohere2", "exaone4", "starcoder2"):
         writer.add_sliding_window(config.sliding_window)
+    if architecture in ("command-r", "cohere2"):
+        writer.add_logit_scale(config.logit_scale)
+    if architecture == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if architecture == "stablelm":
+        writer.add_parallel_residual(config.use_parallel_residual)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)

@@ -13,7 +13,7 @@ from appliance.checkpoint.gguf_names import NAMES
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
 from tests.models.gguf_files import ARCHITECTURES, GgufFile
-from tests.models.tiny import FAMILIES, VOCAB_SIZE
+from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
 from tests.parity.conftest import Write
 from tests.parity.harness import Driver, bind, execution_of, precision
 from tests.parity.rounding import assert_logits_close, deviation, oracle_logits, rounds_inputs
@@ -48,7 +48,9 @@ def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: Ke
     np.testing.assert_allclose(logits(file, kernel_set, dense="f32"), expected(file), **TIGHT)
 
 
-FROM_GGUF = [name for name in FAMILIES if ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2")]
+FROM_GGUF = [
+    name for name in [*FAMILIES, *VARIANTS] if ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2")
+]
 
 
 @pytest.mark.parametrize("name", FROM_GGUF)

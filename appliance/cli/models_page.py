@@ -1,0 +1,44 @@
+"""The reference page of the model architectures that this version runs."""
+
+from collections import defaultdict
+
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.checkpoint.gguf_config import ARCHITECTURES as GGUF
+from appliance.checkpoint.gguf_config import WITH_EXPERTS
+
+_HEAD = """\
+# Models
+
+Generated from the catalogue of architectures: `appliance schema --write`. Do not edit.
+
+A checkpoint runs if its `architectures[0]` in config.json, or the `general.architecture` of a GGUF file, is below. What
+its config asks for and this version lacks is refused by name; `appliance plan` says so before a weight is read. How to
+add one: [add a model](../extending/add-a-model.md).
+
+| architecture | GGUF architecture | built by |
+|---|---|---|
+"""
+_KNOWN = """
+These are known and not in this version: {names}.
+"""
+
+
+def models_text() -> str:
+    """Returns the text of docs/reference/models.md, as committed."""
+    files = defaultdict(list)
+    for name, (architecture, _) in (*GGUF.items(), *WITH_EXPERTS.items()):
+        files[architecture].append(name)
+    built = sorted((entry for entry in ARCHITECTURES.values() if entry.family), key=lambda entry: entry.name.lower())
+    rows = "".join(
+        f"| `{entry.name}` | {_code(files[entry.name])} | `models/{_module(entry.family)}.py` |\n" for entry in built
+    )
+    later = _code([entry.name for entry in ARCHITECTURES.values() if not entry.family])
+    return _HEAD + rows + _KNOWN.format(names=later)
+
+
+def _code(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _module(family: str | None) -> str:
+    return (family or "").rpartition(".")[2]
