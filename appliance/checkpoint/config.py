@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.checkpoint.dialects import DIALECTS, OTHER
+from appliance.checkpoint.dialects import DIALECTS, MAX_COUNT, OTHER
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
 from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number_of, positive_of
@@ -40,7 +40,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     attention_bias: bool  # for the query, key and value projections
     attention_out_bias: bool
     mlp_bias: bool
-    query_pre_attn_scalar: float  # attention scores are multiplied by this to the power -1/2
+    attention_scale: float  # a factor of the attention scores
     attn_soft_cap: float | None
     final_soft_cap: float | None
     num_experts: int
@@ -62,7 +62,6 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 _NULL_IS_NONE: Final = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
-MAX_COUNT: Final = 1 << 31
 MAX_LAYERS: Final = 4096
 _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
@@ -81,7 +80,7 @@ class ConfigFields:
         self._stated = {key: value for key, value in config.items() if value is not None}
         # An explicit null is an answer where null means "none" and not "the default".
         nulls = {key for key in _NULL_IS_NONE if key in config and config[key] is None}
-        filled = {**self.dialect.defaults, **self.dialect.derived(self._stated)}
+        filled = {**self.dialect.defaults, **self.dialect.derived({**self.dialect.defaults, **self._stated})}
         self._filled = {key: value for key, value in filled.items() if key not in nulls and value is not None}
 
     @property
@@ -165,7 +164,7 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
         attention_bias=fields.flag("attention_bias"),
         attention_out_bias=_has_out_bias(fields),
         mlp_bias=fields.flag("mlp_bias"),
-        query_pre_attn_scalar=fields.positive("query_pre_attn_scalar") or float(head_dim),
+        attention_scale=_attention_scale(fields, head_dim),
         attn_soft_cap=fields.positive("attn_logit_softcapping"),
         final_soft_cap=fields.positive("final_logit_softcapping"),
         num_experts=fields.count("num_local_experts", 0),
@@ -188,8 +187,7 @@ def _rotated_layers(fields: ConfigFields, num_layers: int) -> list[bool]:
     """SmolLM 3's list has a one for each layer that rotates; without the list, all but every n-th do."""
     stated = fields.get("no_rope_layers")
     if stated is None:
-        every = fields.count("no_rope_layer_interval", 0) if fields.model_type == "smollm3" else 0
-        every = every or (4 if fields.model_type == "smollm3" else 0)
+        every = fields.count("no_rope_layer_interval", 0)
         return [not every or (index + 1) % every != 0 for index in range(num_layers)]
     if not isinstance(stated, list) or len(stated) != num_layers or any(flag not in (0, 1) for flag in stated):
         raise CheckpointError("config.json", f"no_rope_layers must list 0 or 1 for each of {num_layers} layers")
@@ -236,6 +234,11 @@ def _has_out_bias(fields: ConfigFields) -> bool:
     if fields.get("attention_out_bias") is not None:
         return fields.flag("attention_out_bias")
     return fields.flag("attention_bias")
+
+
+def _attention_scale(fields: ConfigFields, head_dim: int) -> float:
+    """Granite states the factor itself, Gemma the number whose power -1/2 it is; for others that is the head's size."""
+    return fields.positive("attention_multiplier") or (fields.positive("query_pre_attn_scalar") or head_dim) ** -0.5
 
 
 def _norm_eps(fields: ConfigFields) -> float:

@@ -8,7 +8,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from appliance.checkpoint.errors import CheckpointError
+
 Json = Mapping[str, Any]
+MAX_COUNT: Final = 1 << 31
 
 
 def _nothing(_: Json) -> Json:
@@ -19,7 +22,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One model type's way to write a config.
 
     names: its own names of values, by ours. defaults: of values that are left out. derived: values that follow from
-    all that were stated; what was stated wins. window_every: each n-th layer, counted from 1, is full, and the others
+    the others; what was stated wins. window_every: each n-th layer, counted from 1, is full, and the others
     have a window. window_switch: layers have windows only with `use_sliding_window`, from `max_window_layers` on.
     rotates: which layers have rotary positions; none where positions are learned.
     """
@@ -32,10 +35,15 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     rotates: Literal["all", "none", "windows"] = "all"
 
 
+def _size(value: Any) -> int:
+    """Returns a size as it was stated; zero for what is none, which is refused where it is read."""
+    return value if type(value) is int and 0 < value < MAX_COUNT else 0
+
+
 def _wide(values: Json) -> Json:
     """A feed-forward four times as wide as the residual stream."""
     hidden = values.get("hidden_size", values.get("n_embd"))
-    return {"intermediate_size": 4 * hidden} if isinstance(hidden, int) else {}
+    return {"intermediate_size": 4 * size} if (size := _size(hidden)) else {}
 
 
 def _falcon(values: Json) -> Json:
@@ -51,27 +59,20 @@ def _gpt_bigcode(values: Json) -> Json:
     return {**_wide(values), "num_key_value_heads": 1} if values.get("multi_query", True) else _wide(values)
 
 
-def _gptj(values: Json) -> Json:
-    """GPT-J states how many columns of a head rotate."""
-    width, heads, rotated = (values.get(key) for key in ("n_embd", "n_head", "rotary_dim"))
-    if not (isinstance(width, int) and isinstance(heads, int) and isinstance(rotated, int) and heads and width):
-        return _wide(values)
-    return {**_wide(values), "partial_rotary_factor": rotated * heads / width}
-
-
-def _granite(values: Json) -> Json:
-    """attention_multiplier is the scale of scores itself; the number whose power -1/2 it is stands for it here."""
-    scale = values.get("attention_multiplier", 1.0)
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool) and scale > 0
-    return {"query_pre_attn_scalar": float(scale) ** -2} if is_number else {}
-
-
-def _minimax(values: Json) -> Json:
-    """MiniMax states how many columns of a head rotate."""
-    rotated, head_dim = values.get("rotary_dim"), values.get("head_dim")
-    if not (isinstance(rotated, int) and isinstance(head_dim, int) and rotated and head_dim):
+def _rotary_dim(values: Json) -> Json:
+    """GPT-J and MiniMax state how many columns of a head rotate. Raises CheckpointError for any other value."""
+    stated = values.get("rotary_dim")
+    if stated is None:
         return {}
-    return {"partial_rotary_factor": rotated / head_dim}
+    rotated, head_dim, width, heads = (_size(values.get(key)) for key in ("rotary_dim", "head_dim", "n_embd", "n_head"))
+    if not rotated:
+        raise CheckpointError("config.json", f"rotary_dim is {stated!r}; a positive whole number is expected")
+    head_dim = head_dim or (width // heads if heads else 0)
+    return {"partial_rotary_factor": rotated / head_dim} if head_dim else {}
+
+
+def _gptj(values: Json) -> Json:
+    return {**_wide(values), **_rotary_dim(values)}
 
 
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
@@ -194,14 +195,14 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         derived=_gptj,
     ),
     "flex_olmo": Dialect(defaults={"rope_theta": 500_000.0}),
-    "granitemoe": Dialect(derived=_granite, defaults={"max_position_embeddings": 2048}),
-    "granite": Dialect(derived=_granite, defaults={"max_position_embeddings": 2048}),
+    "granite": Dialect(defaults={"attention_multiplier": 1.0, "max_position_embeddings": 2048}),
+    "granitemoe": Dialect(defaults={"attention_multiplier": 1.0, "max_position_embeddings": 2048}),
     "helium": Dialect(defaults={"rms_norm_eps": 1e-8, "head_dim": 128, "rope_theta": 100_000.0}),
     "hunyuan_v1_dense": Dialect(defaults={"rms_norm_eps": 1e-5}),
     "jais2": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", **_ALL_BIASES}),
     "llama": Dialect(defaults={"max_position_embeddings": 2048}),
     "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
-    "minimax_m2": Dialect(derived=_minimax, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
+    "minimax_m2": Dialect(derived=_rotary_dim, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
     "mixtral": Dialect(
         defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
     ),
@@ -262,7 +263,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "seed_oss": Dialect(
         defaults={"head_dim": 128, "attention_bias": True, "attention_out_bias": False, "num_key_value_heads": 8}
     ),
-    "smollm3": Dialect(defaults={"tie_word_embeddings": True, "max_position_embeddings": 32_768}),
+    "smollm3": Dialect(
+        defaults={"tie_word_embeddings": True, "max_position_embeddings": 32_768, "no_rope_layer_interval": 4}
+    ),
     "stablelm": Dialect(
         names={"attention_bias": "use_qkv_bias"},
         defaults={

@@ -126,8 +126,7 @@ def translate_config(file: GgufFile, tensors: StoredTensors) -> dict[str, Any]:
     config |= {"rope_scaling": scaling} if (scaling := _rope_scaling(values, tensors)) else {}
     if special := _SPECIAL.get(architecture):
         special(config, values)
-    if architecture in ("glm4moe", "command-r"):
-        config["use_qk_norm"] = any(name.endswith("attn_q_norm.weight") for name in tensors)
+    config["use_qk_norm"] = any(name.endswith("attn_q_norm.weight") for name in tensors)
     return config | _biases(tensors) | _token_ids(file)
 
 

@@ -44,9 +44,7 @@ def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
     builder.emit(Embed(table, hidden, spec.embedding_scale, positions, spec.position_offset))
-    if spec.embedding_norm is None:
-        return hidden
-    return emit_norm(builder, spec.embedding_norm, "embed_norm", hidden, builder.slot("stream", spec.hidden_size))
+    return hidden
 
 
 class _LayerCompiler(NamedTuple):

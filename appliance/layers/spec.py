@@ -1,7 +1,7 @@
 """DecoderSpec: a model family as data. `layers.decoder` compiles one into a StepProgram; nothing here computes.
 
 Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
-`embed`, `positions`, `embed_norm`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
+`embed`, `positions`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
 `k_norm`, `o`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with
 `.bias` if the block has one. A layer of experts has `router`, `router.correction`, `experts.<e>.gate|up|down`,
 `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`.
@@ -141,8 +141,8 @@ class LayerSpec(msgspec.Struct, frozen=True):
 
 
 class DecoderSpec(msgspec.Struct, frozen=True):
-    """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`. embedding_norm:
-    a norm of the embedding, before the first layer. head_bias: the output head has a bias; a tied head has none."""
+    """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`. head_bias: the
+    output head has a bias; a tied head has none."""
 
     vocab_size: int
     hidden_size: int
@@ -153,7 +153,6 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     learned_positions: bool = False
     position_offset: int = 0
     tie_embeddings: bool = False
-    embedding_norm: NormSpec | None = None
     head_bias: bool = False
     logit_soft_cap: float | None = None
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

@@ -1,15 +1,13 @@
 """The routing of DeepSeek V3, which families without its attention use too: sigmoids, a correction, groups, one block
 shared by all tokens, and dense layers first."""
 
-from appliance.layers.spec import ExpertsSpec, FeedForwardSpec, RoutingSpec
+from appliance.layers.spec import RoutingSpec
 from appliance.models.experts import Mixture
 from appliance.models.family import Model
 
 
 def deepseek_mixture(model: Model, renormalize: bool, first_dense: int) -> Mixture:
     """renormalize and first_dense are the family's defaults of `norm_topk_prob` and `first_k_dense_replace`."""
-    config, activation = model.config, model.feed_forward().activation
-    num_shared = model.count("n_shared_experts", 0)
     routing = RoutingSpec(
         "sigmoid",
         correction=True,
@@ -18,13 +16,6 @@ def deepseek_mixture(model: Model, renormalize: bool, first_dense: int) -> Mixtu
         num_groups=model.count("n_group", 1),
         num_chosen_groups=model.count("topk_group", 1),
     )
-    spec = ExpertsSpec(
-        num_experts=config.num_experts,
-        num_chosen=config.num_experts_per_token,
-        width=config.moe_intermediate_size,
-        activation=activation,
-        routing=routing,
-        shared=FeedForwardSpec(num_shared * config.moe_intermediate_size, activation) if num_shared else None,
-    )
+    spec = model.experts(routing, model.shared_experts(model.count("n_shared_experts", 0)))
     first = model.count("first_k_dense_replace", first_dense)
-    return Mixture.of(model, spec, is_sparse=tuple(index >= first for index in range(config.num_layers)))
+    return Mixture.of(model, spec, is_sparse=tuple(index >= first for index in range(model.config.num_layers)))

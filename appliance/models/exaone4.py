@@ -3,12 +3,11 @@ layers have a window.
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm, ResidualSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    norm = NormSpec("rms", model.config.norm_eps)
-    return dense_decoder(model, Dense(residual=ResidualSpec("output"), query_key_norm=QueryKeyNorm(norm)))
+    return dense_decoder(model, Dense(residual=ResidualSpec("output"), query_key_norm=model.query_key_norm()))

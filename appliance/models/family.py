@@ -1,7 +1,7 @@
 """The common parts of families: a model's facts in one record, block specs from them, and weight maps from tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +11,16 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import RopeFacts
 from appliance.layers.rope import RopeSpec
-from appliance.layers.spec import AttentionSpec, FeedForwardSpec, Transform, WeightSource
+from appliance.layers.spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    NormSpec,
+    QueryKeyNorm,
+    RoutingSpec,
+    Transform,
+    WeightSource,
+)
 from appliance.models.errors import ModelError, Problem
 from appliance.models.rotary import rope_spec
 from appliance.program.record import ActivationKind
@@ -62,21 +71,23 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A checkpoint's facts, its config in one typed form, and each kind of rotation that its layers have."""
+    """A checkpoint's facts, its config in one typed form, and each kind of rotation that its layers have. fields: typed
+    lookups of values that only some families have."""
 
     facts: ModelFacts
+    fields: ConfigFields
     config: ConfigFacts
     ropes: tuple[tuple[RopeFacts, RopeSpec], ...]
 
     @classmethod
     def of(cls, facts: ModelFacts, max_model_len: int, refused: Mapping[str, str] | None = None) -> "Model":
-        """Reads a checkpoint's facts. max_model_len: the longest sequence that will run. refused: the flags of a config
-        that the family cannot express, each with the reason.
+        """Reads a checkpoint's facts. max_model_len: the longest sequence that will run. refused: the keys of a config
+        that the family cannot express where they are set (neither null nor false), each with the reason.
 
         Raises ModelError with all that cannot be expressed, and CheckpointError if the config has another form.
         """
-        config = normalize_config(facts.config)
-        problems = [*_asked_for(facts, refused or {}), *_unknown_activation(config)]
+        fields, config = ConfigFields(text_config(facts.config)), normalize_config(facts.config)
+        problems = [*_asked_for(fields, refused or {}), *_unknown_activation(config)]
         ropes: list[tuple[RopeFacts, RopeSpec]] = []
         for rope in _different(layer.rope for layer in config.layers):
             try:
@@ -85,11 +96,11 @@ class Model(msgspec.Struct, frozen=True):
                 problems += error.problems
         if problems:
             raise ModelError(*problems)
-        return cls(facts, config, tuple(ropes))
+        return cls(facts, fields, config, tuple(ropes))
 
     def flag(self, key: str, default: bool) -> bool:
-        """Reads a boolean of the config that only one family has. Raises CheckpointError if it is not a boolean."""
-        return _flag(self.facts, key, default)
+        """Reads a boolean of the config that only some families have. Raises CheckpointError if it is not a boolean."""
+        return default if self.fields.get(key) is None else self.fields.flag(key)
 
     def attention(self, layer: LayerFacts) -> AttentionSpec:
         config = self.config
@@ -97,7 +108,7 @@ class Model(msgspec.Struct, frozen=True):
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            scale=config.query_pre_attn_scalar**-0.5,
+            scale=config.attention_scale,
             rope=self.rope(layer),
             window=layer.window,
             soft_cap=config.attn_soft_cap,
@@ -107,18 +118,18 @@ class Model(msgspec.Struct, frozen=True):
 
     def count(self, key: str, default: int) -> int:
         """Returns a count of the config that only some families have. Raises CheckpointError for any other value."""
-        return ConfigFields(text_config(self.facts.config)).count(key, default, least=0)
+        return self.fields.count(key, default, least=0)
 
     def counts(self, key: str) -> tuple[int, ...]:
         """Returns a list of counts of the config, empty by default. Raises CheckpointError for any other value."""
-        values = text_config(self.facts.config).get(key) or []
+        values = self.fields.get(key) or []
         if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
             raise CheckpointError("config.json", f"{key} is {values!r}; a list of whole numbers is expected")
         return tuple(values)
 
     def number(self, key: str, default: float) -> float:
         """Returns a number of the config above zero. Raises CheckpointError for any other value."""
-        return ConfigFields(text_config(self.facts.config)).positive(key) or default
+        return self.fields.positive(key) or default
 
     def has_tensor(self, ending: str) -> bool:
         """Returns whether the name of some tensor ends so."""
@@ -130,6 +141,29 @@ class Model(msgspec.Struct, frozen=True):
     def feed_forward(self, gated: bool = True) -> FeedForwardSpec:
         kind = ACTIVATIONS[self.config.activation]
         return FeedForwardSpec(self.config.intermediate_size, kind, gated=gated, bias=self.config.mlp_bias)
+
+    def experts(
+        self, routing: RoutingSpec, shared: FeedForwardSpec | None = None, shared_gate: bool = False
+    ) -> ExpertsSpec:
+        """Returns experts of the config's number and width, with its activation."""
+        return ExpertsSpec(
+            num_experts=self.config.num_experts,
+            num_chosen=self.config.num_experts_per_token,
+            width=self.config.moe_intermediate_size,
+            activation=self.feed_forward().activation,
+            routing=routing,
+            shared=shared,
+            shared_gate=shared_gate,
+        )
+
+    def shared_experts(self, number: int) -> FeedForwardSpec | None:
+        """Returns so many experts that all tokens go through, as one block."""
+        width = number * self.config.moe_intermediate_size
+        return FeedForwardSpec(width, self.feed_forward().activation) if number else None
+
+    def query_key_norm(self, over: Literal["head", "whole"] = "head", after_rotation: bool = False) -> QueryKeyNorm:
+        """Returns an RMS norm of queries and keys with the config's epsilon."""
+        return QueryKeyNorm(NormSpec("rms", self.config.norm_eps), over, after_rotation=after_rotation)
 
     def weights(
         self,
@@ -159,16 +193,10 @@ class Model(msgspec.Struct, frozen=True):
         return (*_ROTARY_TENSORS, "lm_head.weight") if self.config.tie_embeddings else _ROTARY_TENSORS
 
 
-def _flag(facts: ModelFacts, key: str, default: bool) -> bool:
-    value = text_config(facts.config).get(key)
-    if value is not None and not isinstance(value, bool):
-        raise CheckpointError("config.json", f"{key} is {value!r}; true or false is expected")
-    return default if value is None else value
-
-
-def _asked_for(facts: ModelFacts, refused: Mapping[str, str]) -> Iterator[Problem]:
+def _asked_for(fields: ConfigFields, refused: Mapping[str, str]) -> Iterator[Problem]:
     for key, why in refused.items():
-        if _flag(facts, key, default=False):
+        value = fields.get(key)
+        if value is not None and value is not False:
             yield Problem(f"{key} in the checkpoint's config is not in this version: {why}")
 
 

@@ -1,7 +1,7 @@
 """Granite 3 MoE: Granite's multipliers, and experts weighed by the softmax of the chosen ones' logits."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, RoutingSpec
+from appliance.layers.spec import DecoderSpec, RoutingSpec
 from appliance.models.dense import dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model
@@ -18,11 +18,5 @@ _MODULES = ExpertModules(
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    spec = ExpertsSpec(
-        num_experts=model.config.num_experts,
-        num_chosen=model.config.num_experts_per_token,
-        width=model.config.moe_intermediate_size,
-        activation=model.feed_forward().activation,
-        routing=RoutingSpec("softmax_of_chosen"),
-    )
-    return dense_decoder(model, granite_differences(model), Mixture.of(model, spec, _MODULES))
+    mixture = Mixture.of(model, model.experts(RoutingSpec("softmax_of_chosen")), _MODULES)
+    return dense_decoder(model, granite_differences(model), mixture)

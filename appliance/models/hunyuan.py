@@ -1,7 +1,7 @@
 """Hunyuan (dense): Llama with a norm on each query and key head after the rotation."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 
@@ -10,5 +10,5 @@ _MODULES = {"q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_laye
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    norm = QueryKeyNorm(NormSpec("rms", model.config.norm_eps), after_rotation=True)
-    return dense_decoder(model, Dense(modules=_MODULES, query_key_norm=norm))
+    dense = Dense(modules=_MODULES, query_key_norm=model.query_key_norm(after_rotation=True))
+    return dense_decoder(model, dense)

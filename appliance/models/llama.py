@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, Qwen 2 and 2.5, and the families that differ from them by single switches or by experts.
+"""Llama 2 and 3, Mistral, Qwen 2 and 2.5, and the families that differ from them by single switches.
 
 Biases, windows, layers without positions and rotary scaling come from the config; a GGUF file stores query and key rows
 for interleaved rotation.
@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
-from appliance.models.experts import Mixture
 from appliance.models.family import Model
 
 # By model_type.
@@ -24,9 +23,3 @@ _SWITCHES: Final[Mapping[str, Dense]] = {
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
     return dense_decoder(model, _SWITCHES.get(model.config.model_type, Dense()))
-
-
-def llama_decoder(model: Model, head_norms: bool = False, mixture: Mixture | None = None) -> DecoderSpec:
-    """Returns Llama with norms of query and key heads, or with experts in place of its feed-forwards."""
-    norm = QueryKeyNorm(NormSpec("rms", model.config.norm_eps)) if head_norms else None
-    return dense_decoder(model, Dense(query_key_norm=norm), mixture)

@@ -1,7 +1,7 @@
 """MiniMax M2: norms of all query heads and all key heads, partial rotation, experts chosen by corrected sigmoids."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, NormSpec, QueryKeyNorm, RoutingSpec
+from appliance.layers.spec import DecoderSpec, RoutingSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.experts import MIXTRAL_MODULES, Mixture
 from appliance.models.family import Model
@@ -9,12 +9,6 @@ from appliance.models.family import Model
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    spec = ExpertsSpec(
-        num_experts=model.config.num_experts,
-        num_chosen=model.config.num_experts_per_token,
-        width=model.config.moe_intermediate_size,
-        activation=model.feed_forward().activation,
-        routing=RoutingSpec("sigmoid", correction=True, renormalize=True),
-    )
-    dense = Dense(query_key_norm=QueryKeyNorm(NormSpec("rms", model.config.norm_eps), "whole"))
+    spec = model.experts(RoutingSpec("sigmoid", correction=True, renormalize=True))
+    dense = Dense(query_key_norm=model.query_key_norm("whole"))
     return dense_decoder(model, dense, Mixture.of(model, spec, MIXTRAL_MODULES))

@@ -5,17 +5,15 @@ key heads as one vector. OLMo 3 mixes windowed and full layers; only the full on
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm, ResidualSpec
+from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
-from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model
+
+CLIPPED = {"clip_qkv": "queries, keys and values are not clipped"}
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    model = Model.of(facts, max_model_len)
-    if model.config.model_type != "olmo":
-        norm = NormSpec("rms", model.config.norm_eps)
-        return dense_decoder(model, Dense(residual=ResidualSpec("output"), query_key_norm=QueryKeyNorm(norm, "whole")))
-    if facts.config.get("clip_qkv") is not None:
-        raise ModelError(Problem("clip_qkv in the checkpoint's config is not in this version"))
-    return dense_decoder(model, Dense(norm=NormSpec("layer", model.config.norm_eps, weight=False)))
+    model = Model.of(facts, max_model_len, CLIPPED)
+    if model.config.model_type == "olmo":
+        return dense_decoder(model, Dense(norm=NormSpec("layer", model.config.norm_eps, weight=False)))
+    return dense_decoder(model, Dense(residual=ResidualSpec("output"), query_key_norm=model.query_key_norm("whole")))

@@ -1,26 +1,19 @@
 """Qwen 1.5 and 2 MoE: Qwen 2 with experts in most layers, and a shared block that a gate weighs."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForwardSpec, RoutingSpec
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec, RoutingSpec
+from appliance.models.dense import Dense, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model
-from appliance.models.llama import llama_decoder
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    dense = model.feed_forward()
-    spec = ExpertsSpec(
-        num_experts=model.config.num_experts,
-        num_chosen=model.config.num_experts_per_token,
-        width=model.config.moe_intermediate_size,
-        activation=dense.activation,
-        routing=qwen_routing(model),
-        shared=FeedForwardSpec(model.count("shared_expert_intermediate_size", 5632), dense.activation),
-        shared_gate=True,
-    )
+    width = model.count("shared_expert_intermediate_size", 5632)
+    shared = FeedForwardSpec(width, model.feed_forward().activation)
+    spec = model.experts(qwen_routing(model), shared, shared_gate=True)
     modules = ExpertModules(shared="mlp.shared_expert")
-    return llama_decoder(model, mixture=Mixture.of(model, spec, modules, qwen_sparse_layers(model)))
+    return dense_decoder(model, Dense(), Mixture.of(model, spec, modules, qwen_sparse_layers(model)))
 
 
 def qwen_routing(model: Model) -> RoutingSpec:

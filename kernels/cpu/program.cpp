@@ -368,8 +368,8 @@ void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
     const auto is_same_lane = [&layer](const appl::KvLayer& other) { return other.keys == layer.keys; };
     if (std::any_of(layers_.begin(), layers_.begin() + ptrdiff_t(i), is_same_lane)) continue;  // copied already
     const size_t bytes = layer.geometry.stride;
-    for (int i = 0; i < num_pairs; ++i) {
-      const size_t from = size_t(pairs[2 * i]) * bytes, to = size_t(pairs[2 * i + 1]) * bytes;
+    for (int pair = 0; pair < num_pairs; ++pair) {
+      const size_t from = size_t(pairs[2 * pair]) * bytes, to = size_t(pairs[2 * pair + 1]) * bytes;
       std::memmove(layer.keys + to, layer.keys + from, bytes);
       std::memmove(layer.values + to, layer.values + from, bytes);
     }

@@ -1,6 +1,7 @@
 """The typed view must agree with the transformers configuration classes, for configs of both versions."""
 
 import contextlib
+import functools
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.checkpoint import CheckpointError, ConfigFacts, derive_geometry, normalize_config
+from appliance.checkpoint.dialects import DIALECTS
 
 CLASSES = {
     "llama": transformers.LlamaConfig,
@@ -173,6 +175,20 @@ def test_faults_name_the_key(change: dict[str, Any], words: str) -> None:
         normalize_config(full("llama") | change)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("gptj", "rotary_dim", 10**400),
+        ("gptj", "n_embd", 10**400),
+        ("granite", "attention_multiplier", 1e300),
+        ("gpt_bigcode", "n_embd", 2**40),
+    ],
+)
+def test_values_that_others_follow_from_are_bounded(model_type: str, key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"partial_rotary_factor|rotary_dim|hidden_size|attention_multiplier"):
+        normalize_config(default(model_type) | {key: value})
+
+
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -182,10 +198,16 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(model_type=st.sampled_from(list(CLASSES)), data=st.data())
+@functools.cache
+def default(model_type: str) -> dict[str, Any]:
+    config = transformers.CONFIG_MAPPING[model_type]()
+    return {**json.loads(config.to_json_string(use_diff=False)), **OLDER.get(model_type, {})}
+
+
+@settings(max_examples=400, deadline=None)
+@given(model_type=st.sampled_from(sorted(DIALECTS)), data=st.data())
 def test_junk_gives_an_error_and_never_a_crash(model_type: str, data: st.DataObject) -> None:
-    config = {**full(model_type), **OLDER[model_type]}
+    config = dict(default(model_type))
     for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
         config[key] = data.draw(JUNK)
     with contextlib.suppress(CheckpointError):

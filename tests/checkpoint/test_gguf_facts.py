@@ -129,7 +129,7 @@ def test_gemma2_alternates_windows_and_caps(tmp_path: Path) -> None:
     facts = read_model_facts(write_gguf(tmp_path / "m.gguf", "gemma2", metadata, tensors))
     config = normalize_config(facts.config)
     assert [layer.window for layer in config.layers] == [128, None]
-    assert (config.attn_soft_cap, config.final_soft_cap, config.query_pre_attn_scalar) == (50.0, 30.0, 32.0)
+    assert (config.attn_soft_cap, config.final_soft_cap, config.attention_scale) == (50.0, 30.0, 32.0**-0.5)
     assert facts.stored.norm_includes_one
     assert config.activation == "gelu_pytorch_tanh"
     names = {tensor.stored_name: tensor.name for tensor in facts.tensors}

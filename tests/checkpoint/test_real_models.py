@@ -37,7 +37,7 @@ def test_gemma() -> None:
     assert facts.architecture == "Gemma3ForCausalLM"
     assert [i for i, layer in enumerate(config.layers) if layer.window is None] == [5, 11, 17]
     assert {layer.rope.theta for layer in config.layers if layer.window == 512 and layer.rope} == {10_000.0}
-    assert (config.query_pre_attn_scalar, facts.geometry.tie_embeddings) == (256.0, True)
+    assert (config.attention_scale, facts.geometry.tie_embeddings) == (256.0**-0.5, True)
     with open_tensors(facts) as reader:
         norms = reader.array("model.layers.0.input_layernorm.weight")
         assert facts.stored.norm_includes_one

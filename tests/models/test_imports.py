@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 MODULES = (
-    "appliance.loading.model, appliance.models.gemma3, appliance.models.gpt2, appliance.models.phi3, "
+    "appliance.loading.model, appliance.models.gemma, appliance.models.gpt2, appliance.models.phi3, "
     "appliance.models.qwen3, appliance.loading.weights"
 )
 
