@@ -9,12 +9,12 @@ head.
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-from appliance.layers.attention import emit_attention
 from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
+from appliance.layers.mixers import emit_mixer
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, LayerSpec
+from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer
 from appliance.program.operators import Add, Embed, GatherRows, Linear, SoftCap
 from appliance.program.slots import Extent, Slot, Span
 
@@ -60,28 +60,38 @@ class _LayerCompiler(NamedTuple):
 
     def emit(self, stream: _Stream) -> _Stream:
         """Emits the layer; returns the stream after it."""
-        if self.spec.residual.parallel:
-            return self._emit_parallel(stream)
-        stream, normed = self._normed("attention_norm", stream)
-        mixed = emit_attention(self.builder, self.spec.attention, self.layer, normed)
-        if self._is_last:
-            stream, mixed = self._gathered(stream), self._gather("attention", mixed)
-        stream = self._with_branch(stream, self._attention_output(mixed), "post_attention_norm")
-        stream, normed = self._normed("feed_forward_norm", stream)
-        return self._with_branch(stream, self._feed_forward(normed), "post_feed_forward_norm")
+        mixer, feed_forward = self.spec.mixer, self.spec.feed_forward
+        if self.spec.residual.parallel and mixer is not None and feed_forward is not None:
+            return self._emit_parallel(stream, mixer, feed_forward)
+        if mixer is not None:
+            stream = self._emit_mixer(stream, mixer)
+        return stream if feed_forward is None else self._emit_feed_forward(stream, feed_forward)
 
-    def _emit_parallel(self, stream: _Stream) -> _Stream:
+    def _emit_mixer(self, stream: _Stream, mixer: Mixer) -> _Stream:
         stream, normed = self._normed("attention_norm", stream)
-        mixed = emit_attention(self.builder, self.spec.attention, self.layer, normed)
+        mixed = emit_mixer(self.builder, mixer, self.layer, normed)
         if self._is_last:
-            stream, mixed = self._gathered(stream), self._gather("attention", mixed)
+            stream, mixed = self._gathered(stream), self._gather("mixed", mixed)
+        return self._with_branch(stream, self._mixer_output(mixer, mixed), "post_attention_norm")
+
+    def _emit_feed_forward(self, stream: _Stream, spec: FeedForward) -> _Stream:
+        stream, normed = self._normed("feed_forward_norm", stream)
+        if self._is_last and self.spec.mixer is None:
+            stream, normed = self._gathered(stream), self._gather("normed", normed)
+        return self._with_branch(stream, self._feed_forward(spec, normed), "post_feed_forward_norm")
+
+    def _emit_parallel(self, stream: _Stream, mixer: Mixer, feed_forward: FeedForward) -> _Stream:
+        stream, normed = self._normed("attention_norm", stream)
+        mixed = emit_mixer(self.builder, mixer, self.layer, normed)
+        if self._is_last:
+            stream, mixed = self._gathered(stream), self._gather("mixed", mixed)
             normed = self._gather("normed", normed) if self.spec.residual.one_norm else normed
         if not self.spec.residual.one_norm:
             out = self.builder.slot("normed", self.decoder.hidden_size, stream.hidden.extent)
             normed = emit_norm(self.builder, self.decoder.norm, self._name("feed_forward_norm"), stream.hidden, out)
-        feed_forward = self._feed_forward(normed)
-        branch = self._attention_output(mixed, role="attention_output")
-        self.builder.emit(Add(feed_forward, branch))
+        fed = self._feed_forward(feed_forward, normed)
+        branch = self._mixer_output(mixer, mixed, role="mixer_output")
+        self.builder.emit(Add(fed, branch))
         return self._with_branch(stream, branch, "")
 
     @property
@@ -98,15 +108,15 @@ class _LayerCompiler(NamedTuple):
         normed = _emit_stream_norm(self.builder, self.decoder, self._name(name), stream)
         return _Stream(stream.hidden), normed
 
-    def _attention_output(self, mixed: Slot, role: str = "branch") -> Slot:
+    def _mixer_output(self, mixer: Mixer, mixed: Slot, role: str = "branch") -> Slot:
         out = self.builder.slot(role, self.decoder.hidden_size, mixed.extent)
-        part = Projection(self._name("o"), self.decoder.hidden_size, self.spec.attention.out_bias)
+        part = Projection(self._name("o"), self.decoder.hidden_size, mixer.out_bias)
         self.builder.project(mixed, [part], out)
         return out
 
-    def _feed_forward(self, normed: Slot) -> Slot:
+    def _feed_forward(self, spec: FeedForward, normed: Slot) -> Slot:
         out = self.builder.slot("branch", self.decoder.hidden_size, normed.extent)
-        prefix, spec = f"layers.{self.layer}", self.spec.feed_forward
+        prefix = f"layers.{self.layer}"
         if isinstance(spec, ExpertsSpec):
             emit_experts(self.builder, spec, prefix, normed, out)
         else:

@@ -134,10 +134,22 @@ class ResidualSpec(msgspec.Struct, frozen=True):
             raise ValueError("blocks whose output is normed have no multiplier")
 
 
+Mixer = AttentionSpec
+FeedForward = FeedForwardSpec | ExpertsSpec
+
+
 class LayerSpec(msgspec.Struct, frozen=True):
-    attention: AttentionSpec
-    feed_forward: FeedForwardSpec | ExpertsSpec
+    """A mixer of tokens, then a feed-forward; a layer may lack one of them, and then has no norm for it either."""
+
+    mixer: Mixer | None
+    feed_forward: FeedForward | None
     residual: ResidualSpec = ResidualSpec()
+
+    def __post_init__(self) -> None:
+        if self.mixer is None and self.feed_forward is None:
+            raise ValueError("a layer has a mixer, a feed-forward, or both")
+        if self.residual.parallel and (self.mixer is None or self.feed_forward is None):
+            raise ValueError("only two blocks can be parallel")
 
 
 class DecoderSpec(msgspec.Struct, frozen=True):

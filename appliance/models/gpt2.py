@@ -5,7 +5,7 @@ BigCode: the same with one KV head for all queries, stored (out, in).
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, LayerSpec, NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 
@@ -35,7 +35,9 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
 
 
 def _scaled(model: Model, layer: LayerSpec, index: int) -> LayerSpec:
-    scale = layer.attention.scale if model.flag("scale_attn_weights", default=True) else 1.0
+    attention = layer.mixer
+    assert isinstance(attention, AttentionSpec), "every layer of this family attends"
+    scale = attention.scale if model.flag("scale_attn_weights", default=True) else 1.0
     if model.flag("scale_attn_by_inverse_layer_idx", default=False):
         scale /= index + 1
-    return replace(layer, attention=replace(layer.attention, scale=scale))
+    return replace(layer, mixer=replace(attention, scale=scale))

@@ -66,7 +66,7 @@ def test_parts_of_different_layouts_stay_apart_in_one_slot() -> None:
 
 def test_joined_weights_have_joined_biases() -> None:
     attention = replace(ATTENTION, qkv_bias=True)
-    compiled = compile_decoder(replace(SPEC, layers=(replace(LAYER, attention=attention),)), {})
+    compiled = compile_decoder(replace(SPEC, layers=(replace(LAYER, mixer=attention),)), {})
     linear = of_kind(compiled, Linear)[0]
     assert linear.bias == "layers.0.q+k+v.bias"
     assert compiled.weights[linear.bias].parts == ("layers.0.q.bias", "layers.0.k.bias", "layers.0.v.bias")
@@ -124,7 +124,7 @@ def test_one_rotation_turns_queries_and_keys() -> None:
 
 
 def test_layers_that_rotate_alike_share_a_table() -> None:
-    other = replace(LAYER, attention=replace(ATTENTION, rope=replace(ROPE, attention_factor=1.2)))
+    other = replace(LAYER, mixer=replace(ATTENTION, rope=replace(ROPE, attention_factor=1.2)))
     compiled = compile_decoder(replace(SPEC, layers=(LAYER, other, LAYER)), {})
     assert [op.table for op in of_kind(compiled, Rope)] == ["rope.0", "rope.1", "rope.0"]
 
@@ -136,13 +136,13 @@ def test_head_norms_come_before_the_rotation() -> None:
 
 
 def kinds_with(norm: QueryKeyNorm) -> list[type]:
-    layer = replace(LAYER, attention=replace(ATTENTION, query_key_norm=norm))
+    layer = replace(LAYER, mixer=replace(ATTENTION, query_key_norm=norm))
     return [type(op) for op in compile_decoder(replace(SPEC, layers=(layer,)), {}).program.operators]
 
 
 def test_a_norm_of_the_whole_width_is_one_head() -> None:
     norm = QueryKeyNorm(NormSpec("layer", 1e-5, bias=True), "whole")
-    layer = replace(LAYER, attention=replace(ATTENTION, query_key_norm=norm))
+    layer = replace(LAYER, mixer=replace(ATTENTION, query_key_norm=norm))
     norms = of_kind(compile_decoder(replace(SPEC, layers=(layer,)), {}), HeadNorm)
     assert [(op.num_heads, op.head_dim, op.kind) for op in norms] == [(1, 32, "layer"), (1, 16, "layer")]
     assert [op.bias for op in norms] == ["layers.0.q_norm.bias", "layers.0.k_norm.bias"]
@@ -214,3 +214,17 @@ def test_a_plain_feed_forward_has_its_activation_in_the_first_linear() -> None:
 def test_a_decoder_without_layers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one layer"):
         compile_decoder(replace(SPEC, layers=()), {})
+
+
+def test_a_layer_may_lack_a_block_and_its_norm() -> None:
+    mixing, feeding = replace(LAYER, feed_forward=None), replace(LAYER, mixer=None)
+    program = compile_decoder(replace(SPEC, layers=(feeding, mixing, feeding)), {}).program
+    norms = [op.weight for op in program.operators if isinstance(op, RmsNorm)]
+    assert norms == ["layers.0.feed_forward_norm", "layers.1.attention_norm", "layers.2.feed_forward_norm", "norm"]
+    assert len(program.caches) == 1
+    gathers = [op for op in program.operators if isinstance(op, GatherRows)]
+    assert [op.x.width for op in gathers] == [SPEC.hidden_size] * 2  # the stream, and what the last block reads
+    with pytest.raises(ValueError, match="a layer has a mixer"):
+        replace(LAYER, mixer=None, feed_forward=None)
+    with pytest.raises(ValueError, match="only two blocks"):
+        replace(LAYER, mixer=None, residual=ResidualSpec(parallel=True))

@@ -94,7 +94,7 @@ def test_qwen2_has_biases_on_three_projections_only() -> None:
 
 
 def test_gemma3_alternates_windows_and_rotary_bases() -> None:
-    layers = [layer.attention for layer in decoder("gemma3").layers]
+    layers = [layer.mixer for layer in decoder("gemma3").layers]
     assert [attention.window for attention in layers] == [8, 8, None]
     assert layers[0].rope == layers[1].rope != layers[2].rope
     assert all(attention.scale == 24**-0.5 for attention in layers)
@@ -103,16 +103,16 @@ def test_gemma3_alternates_windows_and_rotary_bases() -> None:
 def test_gemma2_caps_scores_and_logits() -> None:
     spec = decoder("gemma2")
     assert spec.logit_soft_cap == 3.0
-    assert [layer.attention.soft_cap for layer in spec.layers] == [5.0] * 3
-    assert [layer.attention.window for layer in spec.layers] == [8, None, 8]
+    assert [layer.mixer.soft_cap for layer in spec.layers] == [5.0] * 3
+    assert [layer.mixer.window for layer in spec.layers] == [8, None, 8]
     assert spec.embedding_scale == 8.0
 
 
 def test_gpt2_scales_scores_by_depth_where_the_config_says() -> None:
-    scales = [layer.attention.scale for layer in decoder("gpt2-scaled").layers]
+    scales = [layer.mixer.scale for layer in decoder("gpt2-scaled").layers]
     assert scales == [0.25, 0.125]
     unscaled = decoder("gpt2", config("gpt2") | {"scale_attn_weights": False})
-    assert [layer.attention.scale for layer in unscaled.layers] == [1.0, 1.0]
+    assert [layer.mixer.scale for layer in unscaled.layers] == [1.0, 1.0]
 
 
 def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:
