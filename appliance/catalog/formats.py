@@ -12,7 +12,8 @@ CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
 TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
-SCALE_ERROR = "a group's scale is rounded to f16: at most 2^-11 of it, above 2^-14 in size"
+SCALE_ERROR = "group scales are kept in f16: exact if they are stored so, else to 2^-11 of one, above 2^-14 in size"
+ORDER_ERROR = "act-order: each weight is the f16 that its library computes"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
@@ -83,20 +84,26 @@ class StoredFormat(msgspec.Struct, frozen=True):
     is_symmetric: bool = False
 
 
-_CODE_BITS: tuple[Literal[4, 8], ...] = (4, 8)
-_CODE_GROUPS: dict[str, int | None] = {"channel": None, "g32": 32, "g64": 64, "g128": 128}
+_CODE_BITS = (2, 3, 4, 8)
+CODE_GROUPS: dict[str, int | None] = {
+    "channel": None, "g16": 16, "g32": 32, "g64": 64, "g128": 128, "g256": 256,
+}  # fmt: skip
 
 
-def _codes(bits: Literal[4, 8], group_size: int | None, *, zero_point: bool) -> StoredFormat:
-    """Returns the format of codes with a separate scale tensor. A scale per row stays f32, which costs very little."""
+def _codes(bits: int, group_size: int | None, *, zero_point: bool) -> StoredFormat:
+    """Returns the format of codes with a separate scale tensor.
+
+    A scale per row stays f32, which costs very little; so do scales beside zero points, as the product of the two,
+    which is kept, has more bits than f16.
+    """
+    is_wide = group_size is None or zero_point
     form = WeightForm(
         "int8" if bits == 8 else "int4",
         group_size,
-        has_offset=zero_point or bits == 4,
-        scale_bytes=4 if group_size is None else 2,
+        has_offset=zero_point or bits < 8,
+        scale_bytes=4 if is_wide else 2,
     )
-    error = EXACT if group_size is None else SCALE_ERROR
-    return StoredFormat(form, error, is_quantized=True, is_symmetric=not zero_point)
+    return StoredFormat(form, EXACT if is_wide else SCALE_ERROR, is_quantized=True, is_symmetric=not zero_point)
 
 
 STORAGES: dict[str, StoredFormat] = {
@@ -117,9 +124,10 @@ STORAGES: dict[str, StoredFormat] = {
     **{
         f"int{bits}_{group}{suffix}": _codes(bits, size, zero_point=suffix == "_zp")
         for bits in _CODE_BITS
-        for group, size in _CODE_GROUPS.items()
+        for group, size in CODE_GROUPS.items()
         for suffix in ("", "_zp")
     },
+    **{f"int{bits}_order": StoredFormat(F16, ORDER_ERROR, is_quantized=True) for bits in _CODE_BITS},
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
     "i8": StoredFormat(None),
@@ -138,6 +146,9 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
     ("f64", "f16"): F16_ERROR,
     ("bf16", "f16"): "values beyond 65,504 overflow, below 2^-14 lose bits",
 }
+
+# The methods of quantization in which a checkpoint may be stored, as its config spells them.
+STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq")
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {

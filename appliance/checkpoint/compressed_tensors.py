@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-import msgspec
-
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
+from appliance.checkpoint.parts import CONFIG, SECTION, expect
 
 METHOD: Final = "compressed-tensors"
 GROUP_SIZES: Final = (32, 64, 128)
 
-_CONFIG: Final = "config.json"
 _FORMATS: Final = ("int-quantized", "pack-quantized", "naive-quantized", "mixed-precision", "dense")
 _SCALE, _ZERO_POINT, _SHAPE, _PACKED = "weight_scale", "weight_zero_point", "weight_shape", "weight_packed"
 _SCALE_TYPES: Final = ("f32", "bf16", "f16")
@@ -135,48 +133,37 @@ def _check_zero_point(tensor: TensorFacts, scale: TensorFacts, bits: int, rows: 
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
-    where = "quantization_config"
-    _expect(config.get("format"), f"{where}.format", (None, *_FORMATS))
+    where = SECTION
+    expect(config.get("format"), f"{where}.format", (None, *_FORMATS))
     for unread in ("kv_cache_scheme", "transform_config"):
         if config.get(unread):
-            raise CheckpointError(_CONFIG, f"{where}.{unread} is not in this version", "read: null")
+            raise CheckpointError(CONFIG, f"{where}.{unread} is not in this version", "read: null")
     sparsity = config.get("sparsity_config")
     if sparsity:
         form = sparsity.get("format") if isinstance(sparsity, dict) else sparsity
-        _expect(form, f"{where}.sparsity_config.format", ("dense",))
+        expect(form, f"{where}.sparsity_config.format", ("dense",))
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not groups:
-        raise CheckpointError(_CONFIG, f"{where}.config_groups must be an object of schemes")
+        raise CheckpointError(CONFIG, f"{where}.config_groups must be an object of schemes")
     for name, group in groups.items():
         _check_scheme(group, f"{where}.config_groups.{name}")
 
 
 def _check_scheme(group: Any, where: str) -> None:
     if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
-        raise CheckpointError(_CONFIG, f"{where} must be an object with weights")
-    _expect(group.get("format"), f"{where}.format", (None, *_FORMATS))
+        raise CheckpointError(CONFIG, f"{where} must be an object with weights")
+    expect(group.get("format"), f"{where}.format", (None, *_FORMATS))
     weights = group["weights"]
-    _expect(weights.get("type", "int"), f"{where}.weights.type", ("int",))
-    _expect(weights.get("num_bits"), f"{where}.weights.num_bits", _CODE_BITS)
-    _expect(weights.get("strategy"), f"{where}.weights.strategy", (None, "tensor", "channel", "group"))
-    _expect(weights.get("actorder"), f"{where}.weights.actorder", (None, False, "weight", "static"))
-    _expect(group.get("output_activations"), f"{where}.output_activations", (None,))
+    expect(weights.get("type", "int"), f"{where}.weights.type", ("int",))
+    expect(weights.get("num_bits"), f"{where}.weights.num_bits", _CODE_BITS)
+    expect(weights.get("strategy"), f"{where}.weights.strategy", (None, "tensor", "channel", "group"))
+    expect(weights.get("actorder"), f"{where}.weights.actorder", (None, False, "weight", "static"))
+    expect(group.get("output_activations"), f"{where}.output_activations", (None,))
     inputs = group.get("input_activations")
     if inputs is None:
         return
     if not isinstance(inputs, dict):
-        raise CheckpointError(_CONFIG, f"{where}.input_activations must be an object or null")
-    _expect(inputs.get("type", "int"), f"{where}.input_activations.type", ("int",))
-    _expect(inputs.get("num_bits"), f"{where}.input_activations.num_bits", (8,))
-    _expect(inputs.get("dynamic"), f"{where}.input_activations.dynamic", (True,))
-
-
-def _expect(value: Any, where: str, allowed: Sequence[Any]) -> None:
-    if not any(value is each or (type(value) is type(each) and value == each) for each in allowed):
-        shown = ", ".join("null" if each is None else str(each).lower() for each in allowed)
-        raise CheckpointError(_CONFIG, f"{where} is {_shown(value)}, which is not in this version", f"read: {shown}")
-
-
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 60 else f"{text[:60]}..."
+        raise CheckpointError(CONFIG, f"{where}.input_activations must be an object or null")
+    expect(inputs.get("type", "int"), f"{where}.input_activations.type", ("int",))
+    expect(inputs.get("num_bits"), f"{where}.input_activations.num_bits", (8,))
+    expect(inputs.get("dynamic"), f"{where}.input_activations.dynamic", (True,))

@@ -7,14 +7,24 @@ import msgspec
 CheckpointFormat = Literal["safetensors", "gguf"]
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
-# tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric.
+# tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric; and codes whose
+# groups have columns from anywhere (order).
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
-    "int8_channel", "int8_g32", "int8_g64", "int8_g128", "int4_channel", "int4_g32", "int4_g64", "int4_g128",
-    "int8_channel_zp", "int8_g32_zp", "int8_g64_zp", "int8_g128_zp",
-    "int4_channel_zp", "int4_g32_zp", "int4_g64_zp", "int4_g128_zp",
+    "int8_channel", "int8_g16", "int8_g32", "int8_g64", "int8_g128", "int8_g256",
+    "int8_channel_zp", "int8_g16_zp", "int8_g32_zp", "int8_g64_zp", "int8_g128_zp", "int8_g256_zp",
+    "int4_channel", "int4_g16", "int4_g32", "int4_g64", "int4_g128", "int4_g256",
+    "int4_channel_zp", "int4_g16_zp", "int4_g32_zp", "int4_g64_zp", "int4_g128_zp", "int4_g256_zp",
+    "int3_channel", "int3_g16", "int3_g32", "int3_g64", "int3_g128", "int3_g256",
+    "int3_channel_zp", "int3_g16_zp", "int3_g32_zp", "int3_g64_zp", "int3_g128_zp", "int3_g256_zp",
+    "int2_channel", "int2_g16", "int2_g32", "int2_g64", "int2_g128", "int2_g256",
+    "int2_channel_zp", "int2_g16_zp", "int2_g32_zp", "int2_g64_zp", "int2_g128_zp", "int2_g256_zp",
+    "int8_order", "int4_order", "int3_order", "int2_order",
 ]  # fmt: skip
+
+# How the codes of a tensor lie in its file: in rows of the matrix, or as the named method packs them.
+Packing = Literal["rows", "gptq", "gptq_v2", "awq"]
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,14 +34,16 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     storage: Storage
     file: str  # relative to the checkpoint root
     offset_bytes: int  # from the start of the file
-    size_bytes: int  # without its scale and zero point
+    size_bytes: int  # without its other parts
+    packing: Packing = "rows"
     scale: "TensorFacts | None" = None
     zero_point: "TensorFacts | None" = None
+    order: "TensorFacts | None" = None  # the group of each column
 
     @property
     def parts(self) -> "tuple[TensorFacts, ...]":
-        """This tensor, and its scale and zero point if it has them."""
-        return tuple(tensor for tensor in (self, self.scale, self.zero_point) if tensor is not None)
+        """This tensor, and those that its values need besides it."""
+        return tuple(tensor for tensor in (self, self.scale, self.zero_point, self.order) if tensor is not None)
 
     @property
     def is_packed(self) -> bool:

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
-from appliance.checkpoint.compressed_tensors import METHOD as COMPRESSED_TENSORS
-from appliance.checkpoint.compressed_tensors import join_quantized
+from appliance.checkpoint import awq, compressed_tensors, gptq
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -17,6 +17,14 @@ from appliance.checkpoint.token_ids import TokenIds, id_of
 
 MAX_JSON_BYTES: Final = 64_000_000
 _GPT2: Final = "GPT2LMHeadModel"
+
+# How the tensors of one matrix become one, by method: (folder, quantization_config, tensors) -> tensors.
+_Join = Callable[[Path, Mapping[str, Any], Sequence[TensorFacts]], tuple[TensorFacts, ...]]
+_JOINS: Final[dict[str, _Join]] = {
+    compressed_tensors.METHOD: compressed_tensors.join_quantized,
+    gptq.METHOD: gptq.join_gptq,
+    awq.METHOD: awq.join_awq,
+}
 
 
 def read_folder_facts(root: Path) -> ModelFacts:
@@ -36,8 +44,8 @@ def read_folder_facts(root: Path) -> ModelFacts:
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
     method, quantization = _quantization(config)
-    if method == COMPRESSED_TENSORS:
-        tensors = join_quantized(root, quantization, tensors)
+    if method in _JOINS:
+        tensors = _JOINS[method](root, quantization, tensors)
     geometry = derive_geometry(normalized)
     tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(

@@ -9,7 +9,6 @@ from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.layers.program import CompiledDecoder, WeightUse
-from appliance.layers.spec import WeightSource
 from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import VERSION, StoredRows, translate_matrix, translate_vector
 from appliance.loading.inventory import InventoryItem, WeightError
@@ -108,7 +107,7 @@ class DecoderWeights(WeightPieces):
             item, num_rows = self._inventory[part], self._num_rows(part)
             begin, end = max(start - first, 0), min(stop - first, num_rows)
             first += num_rows
-            if begin < end and _has_rows_of_file(item.source):
+            if begin < end and _has_rows_of_file(item):
                 at, row_bytes = _first_row(item, num_rows), _part_bytes(item) // num_rows
                 self._reader.release(item.tensor.name, (at + begin) * row_bytes, (at + end) * row_bytes)
 
@@ -144,10 +143,12 @@ class DecoderWeights(WeightPieces):
         return sum(_part_bytes(self._inventory[part]) for part in use.parts)
 
 
-def _has_rows_of_file(source: WeightSource) -> bool:
+def _has_rows_of_file(item: InventoryItem) -> bool:
     """Returns whether the rows of a weight are rows of the stored tensor, in one piece."""
+    source = item.source
     takes_turns = source.rows is not None and len(source.rows) > 2
-    return source.transform not in _REORDERING and source.num_parts == 1 and not takes_turns
+    in_order = source.transform not in _REORDERING and source.num_parts == 1 and not takes_turns
+    return in_order and item.tensor.packing == "rows"
 
 
 def _part_bytes(item: InventoryItem) -> int:

@@ -10,6 +10,7 @@ from appliance.catalog.formats import (
     INTEGER_LAYOUTS,
     LOAD_QUANTIZATIONS,
     STORAGES,
+    STORED_METHODS,
     TensorRole,
     WeightForm,
     dense_error,
@@ -33,7 +34,6 @@ _KV_DTYPES: dict[str, KvType] = {
     "fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2",
 }  # fmt: skip
 _OWN_METHODS = (AUTO, "none", *LOAD_QUANTIZATIONS)  # that need nothing of the checkpoint
-_STORED_METHODS = (None, "gguf", "compressed-tensors")  # that a checkpoint may come in
 
 
 class Precision(NamedTuple):
@@ -93,9 +93,9 @@ def _stored_dense_type(stored: Mapping[str, Weight]) -> str:
 def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.model.quantization, inputs.model.quantization
     rule, path = "plan/quantization", "model.quantization"
-    if stored not in _STORED_METHODS:
+    if stored not in (None, *STORED_METHODS):
         message = f"the checkpoint is quantized by {stored}, which is not in this version"
-        allowed = ", ".join(filter(None, _STORED_METHODS)) + ", or no quantization"
+        allowed = ", ".join(STORED_METHODS) + ", or no quantization"
         ledger.refuse(path, rule, message, allowed=allowed, hint="choose a checkpoint of one of these")
     elif wanted not in _OWN_METHODS and wanted != (stored or "none"):
         has = f"is quantized as {stored}" if stored else "is not quantized"
@@ -109,7 +109,7 @@ def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_storages(inputs: PlanInputs, ledger: Ledger) -> None:
     refused = {tensor.storage for tensor in inputs.model.tensors if STORAGES[tensor.storage].form is None}
-    if refused and inputs.model.quantization in _STORED_METHODS:
+    if refused and inputs.model.quantization in (None, *STORED_METHODS):
         message = f"tensors are stored as {', '.join(sorted(refused))}, which is not in this version"
         readable = ", ".join(name for name, entry in STORAGES.items() if entry.form is not None)
         ledger.refuse("model.source", "plan/storage", message, allowed=readable, hint="choose another checkpoint")

@@ -21,8 +21,8 @@ def _unknown() -> ModelFacts:
     return msgspec.structs.replace(small_model(), architecture="NeverHeardOfForCausalLM")
 
 
-def _gptq() -> ModelFacts:
-    return msgspec.structs.replace(small_model(), quantization="gptq")
+def _aqlm() -> ModelFacts:
+    return msgspec.structs.replace(small_model(), quantization="aqlm")
 
 
 def _f8() -> ModelFacts:
@@ -62,7 +62,7 @@ MODELS: dict[str, Callable[[], ModelFacts]] = {
     "small": small_model,
     "qwen": qwen,
     "unknown": _unknown,
-    "gptq": _gptq,
+    "aqlm": _aqlm,
     "f8": _f8,
     "no-tokenizer": _no_tokenizer,
     "quick-gelu": _with(hidden_act="quick_gelu"),

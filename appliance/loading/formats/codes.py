@@ -6,16 +6,14 @@ Packed codes are unsigned, q + 2^(bits - 1). An element is (q - zero point) * sc
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from appliance.checkpoint.facts import TensorFacts
 from appliance.loading.formats.bits import Array
-from appliance.loading.formats.dense import ELEMENT_TYPES, widen
-from appliance.loading.formats.groups import FormatError, Groups
-
-Rows = slice | np.ndarray[Any, np.dtype[np.intp]]  # of the stored matrix
+from appliance.loading.formats.dense import ELEMENT_TYPES
+from appliance.loading.formats.groups import Groups
+from appliance.loading.formats.matrices import Rows, finite_scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,7 @@ class CodeTensors:
             values = np.repeat(raw.reshape(1, 1), num_rows, axis=0)
         else:
             values = raw.reshape(self.tensor.shape[0], -1)[rows]
-        scales = widen(values, scale.storage)
-        if not np.isfinite(scales).all():
-            raise FormatError("a scale is not finite")
-        return scales
+        return finite_scales(values, scale.storage)
 
     def _zero_points(self, rows: Rows, scale: Array) -> Array | None:
         """Returns the signed zero points f32 [n, groups]. A packed word holds those of several rows for one group."""

@@ -12,13 +12,16 @@ from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats import blocks32, k_quants
+from appliance.loading.formats.awq import AwqMatrix
 from appliance.loading.formats.bits import Array
-from appliance.loading.formats.codes import CodeTensors, Rows
+from appliance.loading.formats.codes import CodeTensors
 from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
+from appliance.loading.formats.gptq import GptqMatrix
 from appliance.loading.formats.groups import FormatError, Groups
+from appliance.loading.formats.matrices import MatrixReader, Read, Rows
 from appliance.loading.formats.rounding import quantize
 
-VERSION = 3  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
+VERSION = 4  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
 CHUNK_ELEMENTS = 1 << 18  # translated at a time, so that temporaries fit in the processor's caches
 
 BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
@@ -33,7 +36,13 @@ BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
     "q5_k": k_quants.read_q5_k,
     "q6_k": k_quants.read_q6_k,
 }
+MATRIX_READERS: dict[str, Callable[[TensorFacts, Read], MatrixReader]] = {
+    "gptq": GptqMatrix,
+    "gptq_v2": GptqMatrix,
+    "awq": AwqMatrix,
+}
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
+_NO_ROWS = np.empty((0, 0), np.uint8)
 Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
@@ -44,15 +53,17 @@ class StoredRows:
     Raises FormatError if tensor and source do not match.
     """
 
-    def __init__(self, tensor: TensorFacts, source: WeightSource, read: Callable[[str], Array]) -> None:
+    def __init__(self, tensor: TensorFacts, source: WeightSource, read: Read) -> None:
         self.storage = tensor.storage
         self._tensor = tensor
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
-        self._rows = _transformed_rows(tensor, source, read(tensor.name))
+        self._matrix = _matrix_reader(tensor, source, read)
+        self._rows = _NO_ROWS if self._matrix is not None else _transformed_rows(tensor, source, read(tensor.name))
         self._scale = np.float32(source.scale)
-        self._order = _order(len(self._rows), source)
-        self._range = _range_of(len(self._rows), source) if self._order is None else range(len(self._order))
+        num_rows = len(self._rows) if self._matrix is None else tensor.shape[0]
+        self._order = _order(num_rows, source)
+        self._range = _range_of(num_rows, source) if self._order is None else range(len(self._order))
 
     def __len__(self) -> int:
         return len(self._range)
@@ -67,6 +78,8 @@ class StoredRows:
 
     def groups(self, start: int, stop: int) -> Groups:
         """Returns rows of a quantized type."""
+        if self._matrix is not None:
+            return self._matrix.groups(self._places(start, stop))
         if self._codes is None:
             return BLOCK_READERS[self.storage](self.stored(start, stop))
         return self._codes.groups(self.stored(start, stop), self._places(start, stop))
@@ -84,6 +97,8 @@ class StoredRows:
 
     def values(self, start: int, stop: int) -> Array:
         """Returns f32 rows. Quantized types are dequantized."""
+        if self._matrix is not None:
+            return self._matrix.values(self._places(start, stop))
         if self.is_quantized:
             return self.groups(start, stop).dequantize()
         values = widen(self.stored(start, stop), self.storage)
@@ -125,6 +140,17 @@ def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -
         return dense_weight(part.stored(start, stop), form.layout)
     values = part.values(start, stop)
     return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
+
+
+def _matrix_reader(tensor: TensorFacts, source: WeightSource, read: Read) -> MatrixReader | None:
+    """Returns the reader of a matrix that is not stored row by row, else None."""
+    if tensor.packing == "rows":
+        return None
+    if source.transform == "transpose":
+        raise FormatError(f"{tensor.packing} matrices cannot be transposed")
+    if source.index is not None:
+        raise FormatError(f"{tensor.packing} tensors of three dimensions are not in this version")
+    return MATRIX_READERS[tensor.packing](tensor, read)
 
 
 def _is_quantized(tensor: TensorFacts) -> bool:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import SecretStr
 
+from appliance.catalog.formats import LOAD_QUANTIZATIONS, STORED_METHODS
 from appliance.spec.fields import REQUIRED, Section, field
 from appliance.spec.scalars import (
     Auto,
@@ -125,7 +126,7 @@ class ModelSection(Section):
         "auto",
         "How weights are quantized. int8 and int4 are made from plain weights while loading; none dequantizes.",
         auto="what the checkpoint says, else none",
-        built_values=("auto", "none", "gguf", "compressed-tensors", "int8", "int4"),
+        built_values=("auto", "none", *STORED_METHODS, *LOAD_QUANTIZATIONS),
     )
     max_model_len: Auto[Count] = field(
         "auto",

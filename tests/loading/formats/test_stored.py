@@ -1,0 +1,118 @@
+"""Matrices as the methods of quantization store them, read from files: the values are their library's, bit for bit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from appliance.catalog.formats import F32, STORAGES
+from appliance.checkpoint.facts import TensorFacts
+from appliance.checkpoint.read import read_model_facts
+from appliance.checkpoint.reader import open_tensors
+from appliance.kernels.reference.weights import dequantize
+from appliance.layers.spec import WeightSource
+from appliance.loading.formats.groups import FormatError
+from appliance.loading.formats.translate import StoredRows, translate_matrix
+from tests.checkpoint.files import write_folder
+from tests.checkpoint.test_folder import CONFIG
+from tests.models.stored.integers import awq, gptq
+from tests.models.stored.scheme import Packed, Scheme
+
+ROWS, COLUMNS = 96, 512
+SCHEMES = {
+    "gptq 2": gptq(2, 64),
+    "gptq 2, asymmetric": gptq(2, 32, symmetric=False),
+    "gptq 3": gptq(3, 128),
+    "gptq 3, asymmetric": gptq(3, 32, symmetric=False),
+    "gptq 4": gptq(4, 128),
+    "gptq 4, one group": gptq(4, -1),
+    "gptq 4, asymmetric": gptq(4, 32, symmetric=False),
+    "gptq 8": gptq(8, 128),
+    "gptq 8, asymmetric": gptq(8, -1, symmetric=False),
+    "gptq v2": gptq(4, 64, symmetric=False, version=2),
+    "gptq act-order": gptq(4, 32, ordered=True),
+    "gptq act-order, 3 bits, asymmetric": gptq(3, 64, symmetric=False, ordered=True),
+    "awq": awq(128),
+    "awq, one group": awq(-1),
+}
+Read = tuple[Path, TensorFacts, np.ndarray]
+
+
+def read(scheme: Scheme, root: Path) -> Read:
+    matrix = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(len(scheme.storage))) * 0.02 + 0.003
+    parts, values = scheme.pack(matrix)
+    write_folder(root, CONFIG | {"quantization_config": scheme.config})
+    tensors = {f"m.{name}": part.contiguous() for name, part in parts.items()}
+    save_file(tensors | {"norm.weight": torch.ones(4)}, root / "model.safetensors")
+    facts = read_model_facts(root)
+    found = {tensor.name: tensor for tensor in facts.tensors}
+    assert found.keys() == {"m.weight", "norm.weight"}
+    return root, found["m.weight"], values.numpy()
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Read:
+    return read(SCHEMES[request.param], tmp_path_factory.mktemp("stored"))
+
+
+def rows_of(matrix: Read, source: WeightSource | None = None) -> StoredRows:
+    with open_tensors(read_model_facts(matrix[0])) as reader:
+        return StoredRows(matrix[1], source or WeightSource("m.weight"), reader.read)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_headers_say_what_it_is(name: str, tmp_path: Path) -> None:
+    _, tensor, _ = read(SCHEMES[name], tmp_path)
+    assert (tensor.shape, tensor.storage) == ((ROWS, COLUMNS), SCHEMES[name].storage)
+
+
+def test_values(matrix: Read) -> None:
+    np.testing.assert_array_equal(translate_matrix([rows_of(matrix)], F32, COLUMNS).data, matrix[2])
+
+
+def test_canonical_form(matrix: Read) -> None:
+    """What kernels get stands for the same values, to the bit; where the form is f16, for the library's f16."""
+    form = STORAGES[matrix[1].storage].form
+    assert form is not None
+    weight = translate_matrix([rows_of(matrix)], form, COLUMNS)
+    expected = matrix[2].astype(np.float16) if form.layout == "f16" else matrix[2]
+    np.testing.assert_array_equal(dequantize(weight).numpy(), expected.astype(np.float32))
+
+
+def test_pieces_and_slices(matrix: Read) -> None:
+    form = STORAGES[matrix[1].storage].form
+    assert form is not None
+    piece = translate_matrix([rows_of(matrix)], form, COLUMNS, 16, 48)
+    whole = dequantize(translate_matrix([rows_of(matrix)], form, COLUMNS)).numpy()
+    np.testing.assert_array_equal(dequantize(piece).numpy(), whole[16:48])
+    cut = rows_of(matrix, WeightSource("m.weight", rows=(5, 90, 3)))
+    np.testing.assert_array_equal(translate_matrix([cut], F32, COLUMNS).data, matrix[2][5:90:3])
+    heads = rows_of(matrix, WeightSource("m.weight", "unpermute_heads", num_heads=4))
+    order = np.arange(ROWS).reshape(4, -1, 2).swapaxes(1, 2).reshape(-1)
+    np.testing.assert_array_equal(translate_matrix([heads], F32, COLUMNS).data, matrix[2][order])
+
+
+BROKEN = {
+    "scales": ("scales", torch.tensor(float("nan")), "a scale is not finite"),
+    "zero points": ("qzeros", torch.tensor(0), "a zero point is not 8, and the config says that"),
+    "order": ("g_idx", torch.tensor(1), "g_idx is not in the order of its columns, and the config"),
+    "groups": ("g_idx", torch.tensor(9), "g_idx names groups from 0 to 9 of 4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_broken_data_of_gptq_is_refused(what: str, tmp_path: Path) -> None:
+    part, value, message = BROKEN[what]
+    scheme = gptq(4, 128)
+
+    def pack(matrix: torch.Tensor) -> Packed:
+        parts, values = scheme.pack(matrix)
+        parts[part] = parts[part].clone(memory_format=torch.contiguous_format)
+        parts[part].reshape(-1)[3] = value
+        return parts, values
+
+    matrix = read(Scheme(scheme.config, scheme.storage, pack), tmp_path)
+    with pytest.raises(FormatError, match=message):
+        translate_matrix([rows_of(matrix)], F32, COLUMNS)

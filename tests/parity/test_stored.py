@@ -1,0 +1,54 @@
+"""Checkpoints in the forms of quantization methods, on every kernel set, against transformers running their values."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.interface import KernelSet
+from tests.models.stored.integers import awq, gptq
+from tests.models.stored.scheme import write_stored
+from tests.models.tiny import VOCAB_SIZE
+from tests.parity.test_compressed_tensors import TIGHT, deviation, logits
+
+PROMPT = [int(token) for token in np.random.default_rng(9).integers(3, VOCAB_SIZE, 23)]
+F16_VALUES, INT8_ACTIVATIONS = 0.005, 0.05
+SCHEMES = {
+    "gptq 3": gptq(3, 32, symmetric=False),
+    "gptq 4": gptq(4, 32),
+    "gptq 8": gptq(8, -1),
+    "gptq act-order": gptq(4, 32, ordered=True),
+    "awq": awq(32),
+}
+Written = tuple[ModelFacts, np.ndarray]
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Facts of a checkpoint, and the logits of its oracle."""
+    folder: Path = tmp_path_factory.mktemp("stored")
+    oracle = write_stored("llama", folder, SCHEMES[request.param])
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([PROMPT])).logits[0].numpy()
+    facts = read_model_facts(folder)
+    assert SCHEMES[request.param].storage in {tensor.storage for tensor in facts.tensors}
+    return facts, expected
+
+
+def test_logits(stored: Written, kernel_set: KernelSet) -> None:
+    facts, expected = stored
+    found = logits(facts, kernel_set)
+    if any(tensor.storage.endswith("_order") for tensor in facts.tensors):
+        assert deviation(found, expected) < F16_VALUES
+    else:
+        np.testing.assert_allclose(found, expected, **TIGHT)
+
+
+def test_rounded_activations_stay_near(stored: Written, kernel_set: KernelSet) -> None:
+    if kernel_set.name == "reference":
+        pytest.skip("the reference set computes in floats")
+    facts, expected = stored
+    assert deviation(logits(facts, kernel_set, quantize=True), expected) < INT8_ACTIVATIONS
