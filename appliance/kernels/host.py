@@ -6,16 +6,9 @@ from appliance.program.operators import StepProgram
 
 
 def check_host(name: str, program: StepProgram, placement: Placement) -> None:
-    """Raises BindError for a device other than the CPU, for activations that are neither f32 nor int32, and for keys
-    and values of different widths."""
+    """Raises BindError for a device other than the CPU, and for activations that are neither f32 nor int32."""
     if placement.device != "cpu":
         raise BindError(f"kernel set {name} runs on cpu, not on {placement.device}")
     for slot in program.slots:
         if slot.dtype not in ("f32", "int32"):
             raise BindError(f"kernel set {name} keeps activations in f32 and int32; slot {slot.index} is {slot.dtype}")
-    for number, shape in enumerate(program.caches):
-        if shape.key_dim != shape.value_dim:
-            raise BindError(
-                f"kernel set {name} keeps keys and values of one width;"
-                f" cache {number} has keys of {shape.key_dim} and values of {shape.value_dim}"
-            )

@@ -173,7 +173,9 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     )
     workspace = MemoryItem(
         name="workspace",
-        size_bytes=workspace_bytes(program, step, quantize_activations=precision.quantize_activations),
+        size_bytes=workspace_bytes(
+            program, step, quantize_activations=precision.quantize_activations, kv_dtype=precision.kv_dtype
+        ),
         formula=workspace_formula(program, step),
     )
     return activations, workspace

@@ -7,7 +7,7 @@ import msgspec
 from appliance.base.units import format_size
 from appliance.plan.boot import Comparison
 from appliance.plan.serving_types import AuthPlan, ServingPlan
-from appliance.plan.types import EnginePlan, KernelChoice, MemoryPlan
+from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan
 
 LABEL = 11  # columns of the labels on the left
 
@@ -97,10 +97,15 @@ def _cache_lines(memory: MemoryPlan) -> Iterator[str]:
     has_several = len({group.group for group in memory.kv_groups}) > 1
     for group in memory.kv_groups:
         reach = "full attention" if group.window is None else f"window {group.window:,}"
-        shape = f"{group.num_layers} layers x {group.num_kv_heads} heads x {group.head_dim}"
+        shape = f"{group.num_layers} layers x {group.num_kv_heads} heads x {_widths(group)}"
         name = f"KV group {group.group}" if has_several else "KV"
         yield _row(name, f"{shape}, {reach}: {format_size(group.bytes_per_token)} a token")
     yield _row("holds", f"{memory.num_tokens:,} tokens = {memory.num_full_sequences:g} x the longest sequence")
+
+
+def _widths(group: KvGroupPlan) -> str:
+    """Writes the width of keys, and that of values where it is another."""
+    return f"{group.head_dim} and {group.value_dim}" if group.value_dim else f"{group.head_dim}"
 
 
 def _decisions(plan: EnginePlan) -> list[str]:

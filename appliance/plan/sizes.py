@@ -47,18 +47,31 @@ def kv_sizes(program: StepProgram, dtype: str, kernels: KernelSetFacts) -> KvSiz
                 num_kv_heads=shape.num_kv_heads,
                 head_dim=shape.key_dim,
                 window=shape.window,
-                bytes_per_token=count * _cache_bytes(shape, dtype, kernels),
+                bytes_per_token=count * sum(_cache_bytes(shape, dtype, kernels)),
+                value_dim=_other_value_dim(shape),
             )
             for (number, shape), count in counts.items()
         ),
-        sum(max(_cache_bytes(shapes[cache], dtype, kernels) for cache in lane) for lane in layout.lanes()),
+        sum(
+            max(of_caches)
+            for lane in layout.lanes()
+            for of_caches in zip(*(_cache_bytes(shapes[cache], dtype, kernels) for cache in lane), strict=True)
+        ),
     )
 
 
-def _cache_bytes(shape: KvShape, dtype: str, kernels: KernelSetFacts) -> int:
-    """Returns the bytes of one token in one layer: KV heads x widths (padded to the kernels' panel) x element."""
-    widths = padded(shape.key_dim, kernels.panel) + padded(shape.value_dim, kernels.panel)
-    return shape.num_kv_heads * widths * ELEMENT_BYTES[dtype]
+def _other_value_dim(shape: KvShape) -> int | None:
+    if shape.values_in_keys:
+        return 0
+    return None if shape.value_dim == shape.key_dim else shape.value_dim
+
+
+def _cache_bytes(shape: KvShape, dtype: str, kernels: KernelSetFacts) -> tuple[int, int]:
+    """Returns the bytes of one token's keys and of its values in one layer: KV heads x width (padded to the kernels'
+    panel) x element. No bytes for values that are part of the keys."""
+    keys, values = (*shape.stored_dims, 0)[:2]
+    element = shape.num_kv_heads * ELEMENT_BYTES[dtype]
+    return element * padded(keys, kernels.panel), element * padded(values, kernels.panel)
 
 
 def kv_block_bytes(lanes_per_token: int, block_size: int, kernels: KernelSetFacts) -> int:

@@ -117,9 +117,10 @@ class KvGroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     group: int = 0  # its number; where layers of a group differ in shape, it has an entry for each shape
     num_layers: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # of keys
     window: int | None  # tokens; None is full attention
     bytes_per_token: int  # of all these layers
+    value_dim: int | None = None  # of values, where that is another width; 0 if they are columns of the keys
 
 
 class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):

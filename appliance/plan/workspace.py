@@ -5,7 +5,8 @@ from typing import NamedTuple
 from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
-from appliance.plan.sizes import StepSize, padded
+from appliance.plan.sizes import ELEMENT_BYTES, StepSize, padded
+from appliance.program.attention import HeadLinear
 from appliance.program.operators import PagedAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent
@@ -16,7 +17,8 @@ LINE_FLOATS = 16  # of a line of the caches
 ATTENTION_ROWS = 48  # kernels/cpu/attention_parts.h: query rows of a part
 PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments, each of as many rows
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
-LEAST_PAIRS = 256  # kernels/cpu/experts.h: of a row and an expert, worked on at a time
+LEAST_PAIRS = 256  # kernels/cpu/experts.h, head_linear.h: of a row and an expert or head, worked on at a time
+LATENT_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -28,7 +30,7 @@ class InputForm(NamedTuple):
     sub_group_size: int | None = None
 
 
-def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
+def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool, kv_dtype: str) -> int:
     """Returns the bytes that kernels use beside the arena.
 
     On a CPU: the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
@@ -40,20 +42,27 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
         return 0
     attention = [op for op in program.operators.get(PagedAttention, ()) if isinstance(op, PagedAttention)]
     num_heads = max((op.num_heads for op in attention), default=0)
-    head_dim = max((op.head_dim for op in attention), default=0)
+    value_dim = max((op.value_width for op in attention), default=0)
     if kernels.device != "cpu":
-        return step.num_sampled * num_heads * GPU_SPLITS * (head_dim + 2) * 4
+        return step.num_sampled * num_heads * GPU_SPLITS * (value_dim + 2) * 4
     inputs = _inputs_bytes(program, step, quantize_activations=quantize_activations)
-    width = padded(head_dim, kernels.panel)
-    queries = ATTENTION_ROWS * ROW_BYTES * -(-width * 4 // ROW_BYTES)
+    width = padded(value_dim, kernels.panel)
+    queries = ATTENTION_ROWS * ROW_BYTES * -(-max((op.head_dim for op in attention), default=0) * 4 // ROW_BYTES)
     state = ATTENTION_ROWS * (width + 2) * 4
-    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + 2 * state, 4096)
+    shared = max((padded(op.value_width, kernels.panel) for op in attention if op.values_in_keys), default=0)
+    values = LATENT_SLOTS * shared * ELEMENT_BYTES[kv_dtype]
+    scratch = padded(queries + 2 * ATTENTION_ROWS * ROW_BYTES + values + 2 * state, 4096)
     partials = PARTIALS_PER_THREAD * state
     carried = step.num_sampled * num_heads * (width + kernels.panel) * 4
     mixtures = (op for op in program.operators.get(Experts, ()) if isinstance(op, Experts))
     experts = (_experts_bytes(op, program, step, quantize_activations=quantize_activations) for op in mixtures)
+    heads = (
+        _head_linear_bytes(op, program, step, quantize_activations=quantize_activations)
+        for op in program.operators.get(HeadLinear, ())
+        if isinstance(op, HeadLinear)
+    )
     attending = step.num_threads * (scratch + partials) + carried
-    return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts)
+    return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts, *heads)
 
 
 def workspace_formula(program: PlannedProgram, step: StepSize) -> str:
@@ -91,6 +100,13 @@ def _experts_bytes(op: Experts, program: PlannedProgram, step: StepSize, *, quan
     numbers = 4 * (op.num_experts + 2 * rows * op.num_chosen)
     threads = 4 * step.num_threads * max(op.x.width, op.width)
     return inputs + prepared(op.down, op.width, pairs) + made + numbers + threads
+
+
+def _head_linear_bytes(op: HeadLinear, program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:
+    """Returns the bytes of prepared pairs of a row and a head (cpu/head_linear.cpp)."""
+    rows, columns = step.num_tokens, op.x.width // op.num_heads
+    form = _input_form(program.form(program.weights[op.weight]), columns, program.kernels, quantize_activations)
+    return prepared_bytes(columns, form, max(rows, min(rows * op.num_heads, LEAST_PAIRS)))
 
 
 def _inputs_bytes(program: PlannedProgram, step: StepSize, *, quantize_activations: bool) -> int:

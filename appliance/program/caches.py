@@ -17,13 +17,20 @@ class KvShape(msgspec.Struct, frozen=True):
     """The shape of one attention block's cache: per cached token, num_kv_heads keys of key_dim and as many values of
     value_dim.
 
-    window: only this many of the latest tokens are read; None for all.
+    window: only this many of the latest tokens are read; None for all. values_in_keys: the values are the first columns
+    of the keys, and are not stored again; there is one KV head then.
     """
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
     window: int | None = None
+    values_in_keys: bool = False
+
+    @property
+    def stored_dims(self) -> tuple[int, ...]:
+        """The widths that a head stores for a token: of its key, and of its value unless that is a part of it."""
+        return (self.key_dim,) if self.values_in_keys else (self.key_dim, self.value_dim)
 
 
 class KvGroup(msgspec.Struct, frozen=True):

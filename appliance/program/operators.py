@@ -14,6 +14,7 @@ import typing
 
 import msgspec
 
+from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
@@ -153,25 +154,32 @@ class Rope(Record, frozen=True):
 
 
 class KvWrite(Record, frozen=True):
-    """Stores k and v [T, G * d] in cache number `cache`, at slot_mapping[t] of its group (negative: skip the token)."""
+    """Stores k [T, G * d] and v [T, G * e] in cache number `cache`, at slot_mapping[t] of its group (negative: skip the
+    token). v: None if the cache's values are columns of its keys. value_dim: e; None for d."""
 
     doc = "store keys and values in the paged cache"
     touches_cache = True
 
     k: Span
-    v: Span
+    v: Span | None
     cache: int
     num_kv_heads: int
     head_dim: int
+    value_dim: int | None = None
 
 
 class PagedAttention(Record, frozen=True):
-    """Causal attention of q [T, H * d] over cache number `cache`; prefill, chunks and decode in one batch.
+    """Causal attention of q [T, H * d] over cache number `cache`; prefill, chunks and decode in one batch. out
+    [T, H * e].
 
-    window: a query at position p sees keys p - window + 1 .. p. soft_cap: scores become cap * tanh(scores / cap).
+    window: a query at position p sees keys p - window + 1 .. p. chunk: it sees keys floor(p / chunk) * chunk .. p.
+    soft_cap: scores become cap * tanh(scores / cap). slopes: head h adds slopes[h] * (k - p) to the score of the key at
+    k (ALiBi, Press et al. 2021). sinks: f32 [H], the logit of one more key, whose value is zero. value_dim: e; None for
+    d. values_in_keys: as in KvShape.
     """
 
     doc = "attention over the paged cache; prefill, chunks and decode in one batch"
+    vectors = ("sinks",)
     touches_cache = True
 
     q: Span
@@ -183,15 +191,28 @@ class PagedAttention(Record, frozen=True):
     scale: float
     window: int | None = None
     soft_cap: float | None = None
+    chunk: int | None = None
+    sinks: str | None = None
+    slopes: tuple[float, ...] | None = None
+    value_dim: int | None = None
+    values_in_keys: bool = False
+
+    @property
+    def value_width(self) -> int:
+        """The columns of a head's value."""
+        return self.head_dim if self.value_dim is None else self.value_dim
 
     def work(self, forms: Forms) -> OperatorWork:
+        """A chunk counts as a window of its length, which it reaches at its end."""
+        reach = self.window or self.chunk
+        stored = self.head_dim + (0 if self.values_in_keys else self.value_width)
         return OperatorWork(
-            label="attention" if self.window is None else "attention in a window",
+            label="attention" if reach is None else "attention in a window",
             unit="bf16" if forms.kv_dtype == "bf16" else "f32",
             kernel="attention",
-            key_bytes=2 * self.num_kv_heads * self.head_dim * (4 if forms.kv_dtype == "f32" else 2),
-            visit_operations=4 * self.num_heads * self.head_dim,
-            window=self.window,
+            key_bytes=self.num_kv_heads * stored * (4 if forms.kv_dtype == "f32" else 2),
+            visit_operations=2 * self.num_heads * (self.head_dim + self.value_width),
+            window=reach,
         )
 
 
@@ -224,7 +245,7 @@ class SoftCap(Record, frozen=True):
 
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
-    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd
+    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

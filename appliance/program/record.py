@@ -55,10 +55,12 @@ def _slot_getters(
     kinds = typing.get_type_hints(record)
     paths = {Slot: "{}", Span: "{}.slot"}
     always = [paths[kind].format(name) for name, kind in kinds.items() if kind in paths]
-    return _getter(always), _getter([name for name, kind in kinds.items() if kind == Slot | None])
+    slots = _getter([name for name, kind in kinds.items() if kind == Slot | None])
+    spans = _getter([name for name, kind in kinds.items() if kind == Span | None])
+    return _getter(always), lambda record: [*slots(record), *(span and span.slot for span in spans(record))]
 
 
-def _getter(paths: list[str]) -> Callable[[Record], Any]:
+def _getter(paths: list[str]) -> Callable[[Record], Sequence[Any]]:
     if len(paths) > 1:
         return operator.attrgetter(*paths)
     get = operator.attrgetter(paths[0]) if paths else None

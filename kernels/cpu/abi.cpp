@@ -64,8 +64,8 @@ int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_
   return appl::guarded([&] { *sum = appl::checksum(pool, data, size_t(bytes)); });
 }
 
-uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim) {
-  return appl::KvGeometry(*limits, num_kv_heads, head_dim).block_bytes();
+uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t dim) {
+  return appl::KvGeometry(*limits, num_kv_heads, dim, dim).key_block_bytes();
 }
 
 int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,

@@ -57,7 +57,7 @@ class Attention {
       const bool is_total = i == first && !goes_on;  // nothing to fold it into
       compute(parts_.segment(whole, i), scratch, is_total ? scratch.total : scratch.segment, following, i == last);
       if (is_total) continue;
-      fold(scratch.total, scratch.segment, whole.all_rows(), g_.width);
+      fold(scratch.total, scratch.segment, whole.all_rows(), g_.value_width);
     }
     finish(whole, scratch.total);
     return next;
@@ -89,17 +89,17 @@ class Attention {
     if (goes_on_behind_segment(part)) load_carried(part, total);
     else clear(total, part.rows);
     for (int i = 0; i < parts_.splits(); ++i) {
-      fold(total, rows_from(partial(partials, index * parts_.splits() + i), head * part.rows), part.rows, g_.width);
+      fold(total, rows_from(partial(partials, index * parts_.splits() + i), head * part.rows), part.rows, g_.value_width);
     }
     finish(part, total);
   }
 
  private:
   State partial(float* partials, int64_t index) const {
-    return state_at(partials + size_t(index) * state_floats(parts_.rows(), g_.width), parts_.rows(), g_.width);
+    return state_at(partials + size_t(index) * state_floats(parts_.rows(), g_.value_width), parts_.rows(), g_.value_width);
   }
   State rows_from(const State& state, int row) const {
-    return {state.maximum + row, state.sum + row, state.values + size_t(row) * size_t(g_.width)};
+    return {state.maximum + row, state.sum + row, state.values + size_t(row) * size_t(g_.value_width)};
   }
 
   bool goes_on(const Part& part) const {
@@ -124,25 +124,24 @@ class Attention {
   // The carried floats of a row of the part; they are kept while its sequence's readings last.
   float* carried_row(const Part& part, int head, int row) const {
     const int sequence = part.reading->sequences[(part.first_row + row) / group_];
-    const int of = (part.kv_head + head) * group_ + (part.first_row + row) % group_;
-    return carried_ + (size_t(sequence) * size_t(op_.num_heads) + size_t(of)) * carried_floats(g_.width);
+    return carried_ + (size_t(sequence) * size_t(op_.num_heads) + size_t(query_head(part, head, row))) * carried_floats(g_.value_width);
   }
 
   void load_carried(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
       const float* from = carried_row(part, head, row);
-      std::copy_n(from, g_.width, state.values + size_t(index) * size_t(g_.width));
-      state.maximum[index] = from[g_.width];
-      state.sum[index] = from[g_.width + 1];
+      std::copy_n(from, g_.value_width, state.values + size_t(index) * size_t(g_.value_width));
+      state.maximum[index] = from[g_.value_width];
+      state.sum[index] = from[g_.value_width + 1];
     });
   }
 
   void hand_on(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
       float* to = carried_row(part, head, row);
-      std::copy_n(state.values + size_t(index) * size_t(g_.width), g_.width, to);
-      to[g_.width] = state.maximum[index];
-      to[g_.width + 1] = state.sum[index];
+      std::copy_n(state.values + size_t(index) * size_t(g_.value_width), g_.value_width, to);
+      to[g_.value_width] = state.maximum[index];
+      to[g_.value_width + 1] = state.sum[index];
     });
   }
 
@@ -166,15 +165,18 @@ class Attention {
       const Part next = is_last ? following() : part;
       const bool has_queries = asks && !is_same_rows(next, part);
       RowSoftmax::Seen seen[kRows];  // for all rows first: normalizing a row must wait for its largest score
-      for_rows(part, [&](int index, int, int row) {
-        seen[index] = softmax_.mask(index, parts_.position(part, row), first, count, scratch, state);
+      for_rows(part, [&](int index, int head, int row) {
+        const RowSoftmax::Bias bias = bias_of(part, head, row);
+        seen[index] =
+            softmax_.mask(index, parts_.position(part, row), first, count, scratch, state, op_.slopes == nullptr ? nullptr : &bias);
       });
       for_rows(part, [&](int index, int head, int row) {
         softmax_.normalize(index, seen[index], count, scratch, state);
-        if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows));
-        if (asks && is_written) ask_for_row<1>(out_row(part, head, row));
+        if (has_queries && index < next.all_rows()) ask_for_row<0>(query_row(next, index / next.rows, index % next.rows), g_.key_dim);
+        if (asks && is_written) ask_for_row<1>(out_row(part, head, row), g_.value_dim);
       });
       const Blocks later = is_last ? parts_.chunk_at(next, next.first_block) : after;
+      if (g_.values_in_keys) copy_values(part, first, skip, count, scratch);
       scratch.asked = add_values(part, first, skip, count, next, later, scratch, state, adds);
       adds = true;
     }
@@ -185,9 +187,9 @@ class Attention {
   }
 
   template <int IsWritten>
-  void ask_for_row(const float* row) const {
+  static void ask_for_row(const float* row, int columns) {
     constexpr int kLineFloats = 16;
-    for (int i = 0; i < g_.head_dim; i += kLineFloats) __builtin_prefetch(row + i, IsWritten, 2);
+    for (int i = 0; i < columns; i += kLineFloats) __builtin_prefetch(row + i, IsWritten, 2);
   }
 
   void finish(const Part& part, const State& state) const {
@@ -198,10 +200,23 @@ class Attention {
   // Writes the values, divided by the sums.
   void write(const Part& part, const State& state) const {
     for_rows(part, [&](int index, int head, int row) {
-      const float* values = state.values + size_t(index) * size_t(g_.width);
-      const float inverse = 1.0f / state.sum[index];
-      map(out_row(part, head, row), g_.head_dim, [inverse](Floats v) { return v * inverse; }, values);
+      const float* values = state.values + size_t(index) * size_t(g_.value_width);
+      const float inverse = 1.0f / (op_.sinks == nullptr ? state.sum[index] : sum_with_sink(part, head, row, state, index));
+      map(out_row(part, head, row), g_.value_dim, [inverse](Floats v) { return v * inverse; }, values);
     });
+  }
+
+  // The sum of a row's probabilities relative to its maximum, with that of its head's sink. It is infinite if the sink takes all.
+  float sum_with_sink(const Part& part, int head, int row, const State& state, int index) const {
+    const float sink = op_.sinks[query_head(part, head, row)] * kLog2E;
+    return state.sum[index] + std::exp2(sink - state.maximum[index]);
+  }
+
+  RowSoftmax::Bias bias_of(const Part& part, int head, int row) const {
+    if (op_.slopes == nullptr) return {};
+    const Reading& reading = *part.reading;
+    const int sequence = reading.sequences[(part.first_row + row) / group_];  // of a shared reading, which has decodes only
+    return {op_.slopes[query_head(part, head, row)], reading.is_shared ? step_.seq_lens[sequence] - 1 : parts_.position(part, row)};
   }
 
   // Calls body(index, head, row): the part's rows are ordered by KV head, and `row` counts within one.
@@ -217,24 +232,38 @@ class Attention {
     const int index = (part.first_row + row) / group_;
     return size_t(reading.is_shared ? step_.query_start[reading.sequences[index]] : step_.query_start[reading.sequences[0]] + index);
   }
-  size_t head_column(const Part& part, int head, int row) const {
-    return size_t((part.kv_head + head) * group_ + (part.first_row + row) % group_) * size_t(g_.head_dim);
-  }
+  int query_head(const Part& part, int head, int row) const { return (part.kv_head + head) * group_ + (part.first_row + row) % group_; }
   const float* query_row(const Part& part, int head, int row) const {
-    return op_.q.data + token(part, row) * size_t(op_.q.stride) + head_column(part, head, row);
+    return op_.q.data + token(part, row) * size_t(op_.q.stride) + size_t(query_head(part, head, row)) * size_t(g_.key_dim);
   }
   float* out_row(const Part& part, int head, int row) const {
-    return op_.out.data + token(part, row) * size_t(op_.out.stride) + head_column(part, head, row);
+    return op_.out.data + token(part, row) * size_t(op_.out.stride) + size_t(query_head(part, head, row)) * size_t(g_.value_dim);
   }
   int block_id(const Part& part, int block) const {
     return step_.block_tables[size_t(part.reading->sequences[0]) * size_t(step_.block_table_stride) + size_t(block)];
   }
-  // The part's first head in a block.
-  const uint8_t* block_of(const uint8_t* cache, const Part& part, int block) const { return head_of(cache, part, block, 0); }
-  const uint8_t* head_of(const uint8_t* cache, const Part& part, int block, int head) const {
-    return cache + g_.offset(block_id(part, block), part.kv_head + head);
+  // A head of the part in a block.
+  const uint8_t* keys_of(const Part& part, int block, int head = 0) const {
+    return layer_.keys + g_.key_offset(block_id(part, block), part.kv_head + head);
   }
-  int query_blocks() const { return (g_.width + block_columns(form_) - 1) / block_columns(form_); }
+  const uint8_t* values_of(const Part& part, int block, int head = 0) const {
+    return layer_.values + g_.value_offset(block_id(part, block), part.kv_head + head);
+  }
+  // The values of a chunk that begins at first_block: those in the cache, or a copy of columns of the keys.
+  const uint8_t* chunk_values(const Part& part, int first_block, int block, int head, const Scratch& scratch) const {
+    return g_.values_in_keys ? scratch.values + size_t(block - first_block) * g_.value_head_bytes() : values_of(part, block, head);
+  }
+  // The bytes that are read after the keys of a block.
+  const uint8_t* after_keys_of(const Part& part, int block, int head = 0) const {
+    return g_.values_in_keys ? keys_of(part, block, head) : values_of(part, block, head);
+  }
+  int query_blocks() const { return (g_.key_width + block_columns(form_) - 1) / block_columns(form_); }
+
+  void copy_values(const Part& part, int first_block, int skip, int count, const Scratch& scratch) const {
+    for (int b = skip; b < count; ++b) {
+      values_of_keys(g_, keys_of(part, first_block + b), scratch.values + size_t(b) * g_.value_head_bytes());
+    }
+  }
 
   void load_queries(const Part& part, Scratch& scratch) const {
     const int columns = block_columns(form_);
@@ -242,8 +271,8 @@ class Attention {
       const float* q = query_row(part, head, row);
       for (int block = 0; block < query_blocks(); ++block) {
         uint8_t* to = scratch.queries + (size_t(block) * kRows + size_t(index)) * kRowBytes;
-        const int first = block * columns, count = std::min(columns, g_.head_dim - first);
-        if (count < std::min(columns, g_.width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
+        const int first = block * columns, count = std::min(columns, g_.key_dim - first);
+        if (count < std::min(columns, g_.key_width - first)) std::memset(to, 0, kRowBytes);  // columns of no head
         const auto scaled = [this](Floats v) { return v * scale_; };
         if (form_ == Form::kF32) map(reinterpret_cast<float*>(to), count, scaled, q + first);
         else map(reinterpret_cast<uint16_t*>(to), count, scaled, q + first);
@@ -260,9 +289,9 @@ class Attention {
 
   // Prefetches the first blocks of keys; blocks may be anywhere, so the hardware prefetcher cannot predict them.
   void ask_for(const Part& part, int block, int head, int heads) const {
-    const uint8_t* at = head_of(layer_.keys, part, block, head);
+    const uint8_t* at = keys_of(part, block, head);
     const bool of_second_level = asks_second_level();
-    for (size_t i = 0; i < size_t(heads) * g_.head_bytes(); i += kLine) ask(at + i, of_second_level);
+    for (size_t i = 0; i < size_t(heads) * g_.key_head_bytes(); i += kLine) ask(at + i, of_second_level);
   }
 
   static bool streams(const Part& part) { return part.rows < kManyRows; }
@@ -295,6 +324,7 @@ class Attention {
   // The work of tiles on a block's keys or values: the panels of a head, and at most how many of them one tile takes.
   struct Stream {
     int panels, most;
+    size_t head_bytes;
     const uint8_t* input;  // of all rows
     float* sums;
   };
@@ -306,7 +336,7 @@ class Attention {
       const int most = std::min(stream.most, widest(rows, stream.panels));
       const bool is_head = most == stream.panels;  // a tile takes a whole head, and a call all heads; else only some panels of one head
       t.asked = row == 0 ? asked : block;
-      t.set_bytes = is_head ? g_.head_bytes() : size_t(most) * t.panel_bytes;
+      t.set_bytes = is_head ? stream.head_bytes : size_t(most) * t.panel_bytes;
       t.set_input = is_head ? size_t(part.rows) * kRowBytes : 0;
       t.set_sums = is_head ? size_t(part.rows) * t.ldc : size_t(most) * kPanel;
       for (int head = 0; head < part.heads; head += is_head ? part.heads : 1) {
@@ -315,7 +345,7 @@ class Attention {
         for (int panel = 0, width = 0; panel < stream.panels; panel += t.sets * width) {
           width = std::min(most, widest(rows, stream.panels - panel));
           t.sets = is_head ? part.heads : (stream.panels - panel) / width;
-          t.b = block + size_t(head) * g_.head_bytes() + size_t(panel) * t.panel_bytes;
+          t.b = block + size_t(head) * stream.head_bytes + size_t(panel) * t.panel_bytes;
           t.c = stream.sums + first_row * t.ldc + size_t(panel) * kPanel;
           tiles_.tiles[rows - 1][width / 2](t);
           t.asked += size_t(t.sets * width) * t.panel_bytes;
@@ -331,14 +361,15 @@ class Attention {
     t.ldc = kChunk;
     t.panel_bytes = g_.key_panel_bytes();
     for (int b = skip; b < count; ++b) {
-      const uint8_t* keys = block_of(layer_.keys, part, first_block + b);
-      const uint8_t* later = b + ahead < count ? block_of(layer_.keys, part, first_block + b + ahead)
-                                               : block_of(layer_.values, part, first_block + b + ahead - count + skip);
+      const uint8_t* keys = keys_of(part, first_block + b);
+      const uint8_t* later =
+          b + ahead < count ? keys_of(part, first_block + b + ahead) : after_keys_of(part, first_block + b + ahead - count + skip);
       for (int block = 0; block < query_blocks(); ++block) {
         const size_t offset = size_t(block) * size_t(columns) * kPanel * g_.element_bytes();
-        t.columns = std::min(columns, g_.width - block * columns);
+        t.columns = std::min(columns, g_.key_width - block * columns);
         t.add = block > 0;
-        const Stream stream{g_.slots / kPanel, 1, scratch.queries + size_t(block) * kRows * kRowBytes, scratch.scores + b * g_.slots};
+        const Stream stream{g_.slots / kPanel, 1, g_.key_head_bytes(), scratch.queries + size_t(block) * kRows * kRowBytes,
+                            scratch.scores + b * g_.slots};
         stream_block(t, part, stream, keys + offset, later + offset);
       }
     }
@@ -349,17 +380,18 @@ class Attention {
                     const State& state, bool adds) const {
     const int ahead = std::min(kLeastAhead, count - skip);
     TileArgs t = tile_args();
-    t.ldc = size_t(g_.width);
+    t.ldc = size_t(g_.value_width);
     t.columns = g_.slots;
     t.add = adds;
     t.panel_bytes = g_.value_panel_bytes();
-    Stream stream{g_.width / kPanel, kMaxTilePanels, probabilities(scratch) + size_t(skip) * probability_bytes(), state.values};
+    Stream stream{g_.value_width / kPanel, kMaxTilePanels, g_.value_head_bytes(),
+                  probabilities(scratch) + size_t(skip) * probability_bytes(), state.values};
     int asked = 0;
     for (int b = skip; b < count; ++b) {
-      const uint8_t* const values = block_of(layer_.values, part, first_block + b);
+      const uint8_t* const values = chunk_values(part, first_block, first_block + b, 0, scratch);
       const uint8_t* after = values;
-      if (b + ahead < count) after = block_of(layer_.values, part, first_block + b + ahead);
-      else if (asked < later.count()) after = block_of(layer_.keys, next, later.first + asked++);
+      if (b + ahead < count) after = chunk_values(part, first_block, first_block + b + ahead, 0, scratch);
+      else if (asked < later.count()) after = keys_of(next, later.first + asked++);
       stream_block(t, part, stream, values, after);
       t.add = true;
       stream.input += probability_bytes();
@@ -378,7 +410,7 @@ class Attention {
         for (int i = b; i < std::min(b + most, count); ++i) {
           const int block = first_block + i;
           if (i + scratch.asked < count) ask_for(part, block + scratch.asked, head, 1);
-          group.add(head_of(layer_.keys, part, block, head), head_of(layer_.values, part, block, head), panels, g_.key_panel_bytes());
+          group.add(keys_of(part, block, head), after_keys_of(part, block, head), panels, g_.key_panel_bytes());
         }
         score_panels(t, part, head, group, scratch, scratch.scores + b * g_.slots);
       }
@@ -389,7 +421,7 @@ class Attention {
   void score_panels(TileArgs& t, const Part& part, int head, Panels& group, const Scratch& scratch, float* scores) const {
     const int columns = block_columns(form_);
     for (int block = 0; block < query_blocks(); ++block) {
-      t.columns = std::min(columns, g_.width - block * columns);
+      t.columns = std::min(columns, g_.key_width - block * columns);
       t.add = block > 0;
       for_tiles(part.rows, [&](int row, int rows) {
         const uint8_t** asked = row == 0 ? group.asked : group.keys;
@@ -432,16 +464,16 @@ class Attention {
                    const State& state, bool adds) const {
     const uint8_t *values[kChunk / kPanel], *blocks[kChunk / kPanel], *asked[kChunk / kPanel];
     const uint8_t* a = probabilities(scratch) + size_t(now.first - first_block) * probability_bytes();
-    const int panels = g_.width / kPanel, count = now.count();
+    const int panels = g_.value_width / kPanel, count = now.count();
     TileArgs t = tile_args();
     t.panel_bytes = g_.value_panel_bytes();
     t.columns = t.last_columns = g_.slots;
     t.more = blocks + 1;
     t.num_more = count - 1;
-    t.ldc = size_t(g_.width);
+    t.ldc = size_t(g_.value_width);
     t.add = adds;
     for (int head = 0; head < part.heads; ++head) {
-      for (int b = 0; b < count; ++b) values[b] = head_of(layer_.values, part, now.first + b, head);
+      for (int b = 0; b < count; ++b) values[b] = chunk_values(part, first_block, now.first + b, head, scratch);
       for_tiles(part.rows, [&](int row, int rows) {
         const bool asks = row == 0 && later.count() > 0;
         t.asked_segments = asks ? asked : nullptr;
@@ -453,7 +485,7 @@ class Attention {
           for (int b = 0; asks && b < count; ++b) asked[b] = key_at(next, later, b * part.heads + head) + offset;
           t.a = a + size_t(row) * kRowBytes;
           t.b = t.ahead = blocks[0];
-          t.c = state.values + size_t(row) * size_t(g_.width) + size_t(panel) * kPanel;
+          t.c = state.values + size_t(row) * size_t(g_.value_width) + size_t(panel) * kPanel;
           tiles_.tiles[rows - 1][width / 2](t);
         }
       });
@@ -468,7 +500,7 @@ class Attention {
 
   // The `index`-th head of some keys, in the order of addresses within a block; past the last block, a head of that block.
   const uint8_t* key_at(const Part& part, Blocks blocks, int index) const {
-    return head_of(layer_.keys, part, std::min(blocks.first + index / part.heads, blocks.end - 1), index % part.heads);
+    return keys_of(part, std::min(blocks.first + index / part.heads, blocks.end - 1), index % part.heads);
   }
 
   const appl_attention& op_;
@@ -486,17 +518,19 @@ class Attention {
 
 }  // namespace
 
-size_t attention_workspace_bytes(int num_threads, int max_width, int max_rows) {
-  const size_t partials = partials_floats(num_threads, max_width), carried = size_t(max_rows) * carried_floats(max_width);
-  return size_t(num_threads) * scratch_bytes(max_width) + partials * sizeof(float) + carried * sizeof(float);
+size_t attention_workspace_bytes(int num_threads, const ScratchShape& largest, int max_rows) {
+  const int width = largest.value_width;
+  const size_t partials = partials_floats(num_threads, width), carried = size_t(max_rows) * carried_floats(width);
+  return size_t(num_threads) * largest.bytes() + partials * sizeof(float) + carried * sizeof(float);
 }
 
 void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step, const Cascade& cascade,
                    uint8_t* workspace) {
-  const int threads = pool.num_threads(), width = layer.geometry.width;
-  float* const partials = reinterpret_cast<float*>(workspace + size_t(threads) * scratch_bytes(width));
+  const int threads = pool.num_threads(), width = layer.geometry.value_width;
+  const ScratchShape shape = ScratchShape::of(layer.geometry);
+  float* const partials = reinterpret_cast<float*>(workspace + size_t(threads) * shape.bytes());
   float* const carried = partials + partials_floats(threads, width);
-  const auto scratch_of = [&](int thread) { return scratch_at(workspace + size_t(thread) * scratch_bytes(width), width); };
+  const auto scratch_of = [&](int thread) { return scratch_at(workspace + size_t(thread) * shape.bytes(), shape); };
   const auto run = [&](std::span<const Reading> readings) {
     const AttentionParts parts(op, layer.geometry, cascade.cuts(), readings, threads);
     const Attention attention(op, layer, step, parts, carried);
@@ -522,7 +556,7 @@ void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& lay
     };
     parallel_for(pool, parts.num_items() * heads, int64_t{parts.splits()} * parts.rows() * width / heads, join);
   };
-  if (op.window > 0) return run(cascade.whole());  // the shared prefix may be outside some windows
+  if (!sees_all(op)) return run(cascade.whole());  // the shared prefix may be outside some windows
   for (int level = 0; level < cascade.num_levels(); ++level) run(cascade.level(level));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "appliance_abi.h"
+#include "attention_scratch.h"
 #include "cascade.h"
 #include "kv_cache.h"
 #include "pool.h"
@@ -10,7 +11,7 @@ namespace appl {
 
 // The workspace of run_attention: scratch for each thread, partial results if several threads share a sequence, and the state that rows
 // carry from one level of a cascade to the next, for each sequence and head.
-size_t attention_workspace_bytes(int num_threads, int max_width, int max_rows);
+size_t attention_workspace_bytes(int num_threads, const ScratchShape& largest, int max_rows);
 
 void run_attention(appl_pool& pool, const appl_attention& op, const KvLayer& layer, const appl_step& step, const Cascade& cascade,
                    uint8_t* workspace);

@@ -20,7 +20,7 @@ size_t partials_floats(int threads, int width) { return size_t(kPartialsPerThrea
 
 AttentionParts::AttentionParts(const appl_attention& op, const KvGeometry& geometry, const KeyCuts& cuts, std::span<const Reading> readings,
                                int threads)
-    : geometry_(geometry), cuts_(cuts), readings_(readings), group_(op.num_heads / geometry.num_kv_heads), window_(op.window),
+    : op_(op), geometry_(geometry), cuts_(cuts), readings_(readings), group_(op.num_heads / geometry.num_kv_heads),
       most_heads_(geometry.num_kv_heads) {
   divide();
   if (num_items_ >= kItemsPerThread * threads || !split(threads)) divide_by_work(threads);
@@ -32,8 +32,8 @@ bool AttentionParts::split(int threads) {
     --most_heads_;
     divide();
   }
-  const int64_t floats = num_items_ * most_segments_ * int64_t(state_floats(rows_, geometry_.width));
-  const bool fits = floats <= int64_t(partials_floats(threads, geometry_.width));
+  const int64_t floats = num_items_ * most_segments_ * int64_t(state_floats(rows_, geometry_.value_width));
+  const bool fits = floats <= int64_t(partials_floats(threads, geometry_.value_width));
   if (fits) splits_ = most_segments_;
   return fits;
 }
@@ -49,7 +49,7 @@ Part AttentionParts::item(int64_t index, Cursor& at) const {
   part.kv_head = int(index) / tiles * part.heads;
   part.first_row = int(index) % tiles * kAttentionRows;
   part.rows = std::min(kAttentionRows, reading.num_tokens * group_ - part.first_row);
-  const int first_key = window_ > 0 ? std::max(0, position(part, 0) - window_ + 1) : reading.first_key;
+  const int first_key = sees_all(op_) ? reading.first_key : first_seen(op_, position(part, 0));
   part.first_block = first_key / geometry_.block_size;
   part.end_block = position(part, part.rows - 1) / geometry_.block_size + 1;
   return part;
@@ -65,8 +65,8 @@ int AttentionParts::heads_of(const Reading& reading) const {
 
 // The segment of the first key that is seen.
 int AttentionParts::first_segment(const Reading& reading) const {
-  const int before_window = window_ > 0 ? reading.end_key - reading.num_tokens - window_ + 1 : 0;
-  return segment_of(std::max(reading.first_key, before_window) / geometry_.block_size);
+  const int first = sees_all(op_) ? 0 : first_seen(op_, reading.end_key - reading.num_tokens);
+  return segment_of(std::max(reading.first_key, first) / geometry_.block_size);
 }
 
 int AttentionParts::segments_of(const Reading& reading) const {

@@ -25,8 +25,16 @@ struct Part {
   int all_rows() const { return heads * rows; }
 };
 
-// The floats that the partial results of segments need.
+// The floats that the partial results of segments need. width: that of values.
 size_t partials_floats(int threads, int width);
+
+inline bool sees_all(const appl_attention& op) { return op.window == 0 && op.chunk == 0; }
+
+// The first key that a query at `position` sees.
+inline int first_seen(const appl_attention& op, int position) {
+  if (op.chunk > 0) return position / op.chunk * op.chunk;
+  return op.window > 0 ? std::max(0, position - op.window + 1) : 0;
+}
 
 class AttentionParts {
  public:
@@ -92,10 +100,11 @@ class AttentionParts {
   bool split(int threads);
   void divide_by_work(int threads);
 
+  const appl_attention& op_;
   const KvGeometry& geometry_;
   const KeyCuts& cuts_;
   const std::span<const Reading> readings_;
-  const int group_, window_;
+  const int group_;
   int most_heads_;  // per item
   int64_t most_work_ = std::numeric_limits<int64_t>::max();
   int64_t num_items_, num_segments_;  // num_segments_: of all items

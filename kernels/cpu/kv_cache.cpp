@@ -7,10 +7,11 @@
 
 namespace appl {
 
-KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int dim)
+KvGeometry::KvGeometry(const appl_limits& limits, int kv_heads, int keys, int values)
     : layout(appl_layout(limits.kv_layout)), block_size(limits.block_size), slots(int(round_up(size_t(limits.block_size), kPanel))),
-      num_blocks(limits.num_blocks), num_kv_heads(kv_heads), head_dim(dim), width(int(round_up(size_t(dim), kPanel))),
-      max_model_len(limits.max_model_len), stride(block_bytes()) {}
+      num_blocks(limits.num_blocks), num_kv_heads(kv_heads), key_dim(keys), value_dim(values),
+      key_width(int(round_up(size_t(keys), kPanel))), value_width(int(round_up(size_t(values), kPanel))),
+      max_model_len(limits.max_model_len), key_stride(key_block_bytes()), value_stride(value_block_bytes()) {}
 
 namespace {
 
@@ -51,13 +52,18 @@ class HeadWriter {
  public:
   HeadWriter(const KvGeometry& geometry, const TokenRun& run) : g_(geometry), run_(run) {}
 
-  void write(const appl_span& keys, const appl_span& values, int head, uint8_t* key_head, uint8_t* value_head) {
-    for (int column = 0; column < g_.head_dim; column += kColumns) {
-      const int columns = std::min(kColumns, g_.head_dim - column);
-      convert(keys, head * g_.head_dim + column, columns);
-      uint8_t* panel = key_head + size_t(run_.slot / kPanel) * g_.key_panel_bytes();
+  void write_keys_of(const appl_span& keys, int head, uint8_t* key_head) {
+    uint8_t* const panel = key_head + size_t(run_.slot / kPanel) * g_.key_panel_bytes();
+    for (int column = 0; column < g_.key_dim; column += kColumns) {
+      const int columns = std::min(kColumns, g_.key_dim - column);
+      convert(keys, head * g_.key_dim + column, columns);
       write_keys(reinterpret_cast<Unit*>(panel) + column / kPair * kPanel, columns);
-      convert(values, head * g_.head_dim + column, columns);
+    }
+  }
+  void write_values_of(const appl_span& values, int head, uint8_t* value_head) {
+    for (int column = 0; column < g_.value_dim; column += kColumns) {
+      const int columns = std::min(kColumns, g_.value_dim - column);
+      convert(values, head * g_.value_dim + column, columns);
       write_values(reinterpret_cast<Type*>(value_head + size_t(column / kPanel) * g_.value_panel_bytes()), columns);
     }
   }
@@ -128,10 +134,11 @@ TokenRun run_at(const KvGeometry& g, const int32_t* slots, int64_t first, int64_
 
 template <class Element>
 void write_run(const appl_kv_write& op, const KvLayer& layer, const TokenRun& run) {
-  HeadWriter<Element> writer(layer.geometry, run);
-  for (int head = 0; head < layer.geometry.num_kv_heads; ++head) {
-    const size_t offset = layer.geometry.offset(run.block, head);
-    writer.write(op.k, op.v, head, layer.keys + offset, layer.values + offset);
+  const KvGeometry& g = layer.geometry;
+  HeadWriter<Element> writer(g, run);
+  for (int head = 0; head < g.num_kv_heads; ++head) {
+    writer.write_keys_of(op.k, head, layer.keys + g.key_offset(run.block, head));
+    if (!g.values_in_keys) writer.write_values_of(op.v, head, layer.values + g.value_offset(run.block, head));
   }
 }
 
@@ -150,10 +157,41 @@ void write_tokens(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer
     }
   };
   constexpr int kWorth = 8;  // the cost in plain elements: each pair of a key's columns is in a separate line
-  parallel_for(pool, step.num_tokens, int64_t{kWorth} * 2 * op.k.width, write, chunk);
+  parallel_for(pool, step.num_tokens, int64_t{kWorth} * (op.k.width + op.v.width), write, chunk);
+}
+
+// Of one panel: sixteen tokens, and sixteen columns at a time.
+template <class Element>
+void values_of_panel(const KvGeometry& g, const typename Element::Type* keys, typename Element::Type* values) {
+  using Type = typename Element::Type;
+  constexpr int kPair = sizeof(typename Element::Unit) / sizeof(Type);
+  for (int column = 0; column < g.value_width; column += kPanel, values += size_t(g.slots) * kPanel) {
+    for (int c = 0; c < kPanel; ++c) {
+      const Type* const from = keys + size_t((column + c) / kPair) * kPanel * kPair + c % kPair;
+      Type* const to = values + c * kPair;
+      for (int t = 0; t < kPanel; ++t) to[t / kPair * kPanel * kPair + t % kPair] = from[t * kPair];
+    }
+  }
+}
+
+template <class Element>
+void values_of_block(const KvGeometry& g, const uint8_t* keys, uint8_t* values) {
+  using Type = typename Element::Type;
+  for (int slot = 0; slot < g.slots; slot += kPanel) {
+    const auto* const panel = reinterpret_cast<const Type*>(keys + size_t(slot / kPanel) * g.key_panel_bytes());
+    values_of_panel<Element>(g, panel, reinterpret_cast<Type*>(values) + size_t(slot) * kPanel);
+  }
 }
 
 }  // namespace
+
+void values_of_keys(const KvGeometry& g, const uint8_t* keys, uint8_t* values) {
+  switch (g.layout) {
+    case APPL_F32: return values_of_block<F32Element>(g, keys, values);
+    case APPL_F16: return values_of_block<F16Element>(g, keys, values);
+    default: return values_of_block<Bf16Element>(g, keys, values);
+  }
+}
 
 void run_kv_write(appl_pool& pool, const appl_kv_write& op, const KvLayer& layer, const appl_step& step) {
   switch (layer.geometry.layout) {

@@ -33,24 +33,33 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
                            const appl_limits& limits)
     : pool_(pool), limits_(checked(limits)), vocabulary_(INT_MAX) {
   for (int i = 0; i < num_caches; ++i) bind_cache(caches[i]);
-  int width = 0;
-  for (const appl::KvLayer& layer : layers_) width = std::max(width, layer.geometry.width);
+  appl::ScratchShape largest;
+  for (const appl::KvLayer& layer : layers_) largest = largest.joined(appl::ScratchShape::of(layer.geometry));
   operators_.reserve(size_t(num_operators));
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
   next_bytes_ = appl::round_up(next_bytes_, 4096);
-  const size_t attention = width > 0 ? appl::attention_workspace_bytes(pool.num_threads(), width, limits.max_seqs * max_heads_) : 0;
+  const bool attends = largest.value_width > 0;
+  const size_t attention = attends ? appl::attention_workspace_bytes(pool.num_threads(), largest, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
   workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // one at a time
 }
 
 void appl_program::bind_cache(const appl_kv_cache& cache) {
-  require(cache.num_kv_heads > 0 && cache.head_dim > 0, "a cache has no heads");
-  require(cache.keys != nullptr && cache.values != nullptr, "a cache has no memory");
+  require(cache.num_kv_heads > 0 && cache.key_dim > 0 && cache.value_dim > 0, "a cache has no heads");
+  require(cache.keys != nullptr, "a cache has no memory");
   require(cache.group >= 0 && cache.group <= int(layers_.size()), "a cache has a bad group");
-  appl::KvGeometry geometry(limits_, cache.num_kv_heads, cache.head_dim);
-  require(cache.block_bytes >= geometry.block_bytes() && cache.block_bytes % 64 == 0, "a cache has bad block_bytes");
-  geometry.stride = size_t(cache.block_bytes);
+  appl::KvGeometry geometry(limits_, cache.num_kv_heads, cache.key_dim, cache.value_dim);
+  require(cache.key_block_bytes >= geometry.key_block_bytes() && cache.key_block_bytes % 64 == 0, "a cache has bad key_block_bytes");
+  geometry.key_stride = size_t(cache.key_block_bytes);
+  geometry.values_in_keys = cache.values == nullptr;
+  if (geometry.values_in_keys) {
+    require(cache.num_kv_heads == 1 && cache.value_dim <= cache.key_dim, "a cache has no values, or they are no columns of its keys");
+  } else {
+    const bool fits = cache.value_block_bytes >= geometry.value_block_bytes() && cache.value_block_bytes % 64 == 0;
+    require(fits, "a cache has bad value_block_bytes");
+    geometry.value_stride = size_t(cache.value_block_bytes);
+  }
   layers_.push_back({geometry, static_cast<uint8_t*>(cache.keys), static_cast<uint8_t*>(cache.values), cache.group});
   while (int(groups_.size()) <= cache.group) groups_.push_back({appl::Cascade(limits_)});
 }
@@ -69,7 +78,7 @@ void appl_program::bind(const appl_operator& op) {
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
     max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
-    groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= op.as.attention.window == 0;
+    groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= appl::sees_all(op.as.attention);
   }
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
   if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
@@ -77,6 +86,10 @@ void appl_program::bind(const appl_operator& op) {
   if (op.kind == APPL_OP_EXPERTS) {
     bound.experts = appl::experts_shape(op.as.experts, limits_.quantize_activations != 0, max_rows(op.as.experts.x), pool_.num_threads());
     experts_bytes_ = std::max(experts_bytes_, bound.experts.bytes());
+  }
+  if (op.kind == APPL_OP_HEAD_LINEAR) {
+    bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
+    experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
   }
   forget_overwritten(op);
   operators_.push_back(bound);
@@ -356,6 +369,9 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
     case APPL_OP_EXPERTS: return appl::run_experts(pool_, as.experts, bound.experts, rows(as.experts.x), scratch<uint8_t>());
     case APPL_OP_GATED_ADD: return appl::run_gated_add(pool_, as.gated_add, rows(as.gated_add.x));
+    case APPL_OP_SIGMOID_GATE: return appl::run_sigmoid_gate(pool_, as.gate, rows(as.gate.x));
+    case APPL_OP_SCALE_BY_POSITION: return appl::run_scale_by_position(pool_, as.position_scale, step);
+    case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
     default: return;
   }
@@ -367,11 +383,12 @@ void appl_program::copy_blocks(const int32_t* pairs, int num_pairs) {
     const appl::KvLayer& layer = layers_[i];
     const auto is_same_lane = [&layer](const appl::KvLayer& other) { return other.keys == layer.keys; };
     if (std::any_of(layers_.begin(), layers_.begin() + ptrdiff_t(i), is_same_lane)) continue;  // copied already
-    const size_t bytes = layer.geometry.stride;
-    for (int pair = 0; pair < num_pairs; ++pair) {
-      const size_t from = size_t(pairs[2 * pair]) * bytes, to = size_t(pairs[2 * pair + 1]) * bytes;
-      std::memmove(layer.keys + to, layer.keys + from, bytes);
-      std::memmove(layer.values + to, layer.values + from, bytes);
-    }
+    const auto copy = [&](uint8_t* blocks, size_t bytes) {
+      for (int pair = 0; pair < num_pairs; ++pair) {
+        std::memmove(blocks + size_t(pairs[2 * pair + 1]) * bytes, blocks + size_t(pairs[2 * pair]) * bytes, bytes);
+      }
+    };
+    copy(layer.keys, layer.geometry.key_stride);
+    if (!layer.geometry.values_in_keys) copy(layer.values, layer.geometry.value_stride);
   }
 }

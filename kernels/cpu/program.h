@@ -9,6 +9,7 @@
 #include "appliance_abi.h"
 #include "cascade.h"
 #include "experts.h"
+#include "head_linear.h"
 #include "kv_cache.h"
 #include "linear.h"
 #include "memory.h"
@@ -52,6 +53,7 @@ struct appl_program {
     bool is_next = false;  // that next Linear: its input has separate memory and is prepared from min_rows_prepared rows on
     int min_rows_prepared = INT_MAX;
     appl::ExpertsShape experts{};   // the sizes of an operator of experts
+    appl::HeadLinearShape heads{};  // the same of a matrix for each head
     appl::PreparedShape rounded{};  // the form in which its screen, if any, reads the input
   };
 
@@ -93,7 +95,7 @@ struct appl_program {
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;   // of a normed row
   size_t screen_bytes_ = 0;   // of the screen's scratch
-  size_t experts_bytes_ = 0;  // of the experts' scratch
+  size_t experts_bytes_ = 0;  // of the scratch of experts, and of matrices for each head
   appl::ScreenPauses pauses_;
   // Layers that share block tables, and which of these sequences read together in the current step.
   struct Group {

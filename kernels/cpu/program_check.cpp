@@ -65,19 +65,24 @@ void check_rope(const appl_rope& op, const appl_limits& limits) {
 }
 
 void check_kv_write(const appl_kv_write& op, const std::vector<KvLayer>& layers) {
-  check_same_shape(op.k, op.v);
+  check_span(op.k);
   const KvGeometry& g = cache_at(layers, op.cache).geometry;
-  require(op.k.extent == APPL_TOKENS && op.k.width == g.num_kv_heads * g.head_dim,
-          "kv_write: the keys are not num_kv_heads * head_dim wide");
+  require(op.k.extent == APPL_TOKENS && op.k.width == g.num_kv_heads * g.key_dim, "kv_write: the keys are not num_kv_heads * key_dim wide");
+  require((op.v.data == nullptr) == g.values_in_keys, "kv_write: values are given where the cache has none, or none where it has them");
+  if (g.values_in_keys) return;
+  check_same_rows(op.k, op.v);
+  require(op.v.width == g.num_kv_heads * g.value_dim, "kv_write: the values are not num_kv_heads * value_dim wide");
 }
 
 void check_attention(const appl_attention& op, const std::vector<KvLayer>& layers) {
-  check_same_shape(op.q, op.out);
+  check_same_rows(op.q, op.out);
   const KvGeometry& g = cache_at(layers, op.cache).geometry;
   require(op.q.extent == APPL_TOKENS && op.num_heads > 0 && op.num_heads % g.num_kv_heads == 0,
           "attention: num_heads is no multiple of num_kv_heads");
-  require(op.q.width == op.num_heads * g.head_dim, "attention: the queries are not num_heads * head_dim wide");
-  require(op.window >= 0 && op.soft_cap >= 0, "attention: negative window or soft_cap");
+  require(op.q.width == op.num_heads * g.key_dim, "attention: the queries are not num_heads * key_dim wide");
+  require(op.out.width == op.num_heads * g.value_dim, "attention: the output is not num_heads * value_dim wide");
+  require(op.window >= 0 && op.chunk >= 0 && op.soft_cap >= 0, "attention: negative window, chunk or soft_cap");
+  require(op.window == 0 || op.chunk == 0, "attention: a window and chunks do not go together");
 }
 
 void check_route(const appl_route& op) {
@@ -113,6 +118,28 @@ void check_experts(const appl_experts& op) {
   require(op.limit >= 0 && (op.alpha == 1.0f || op.activation == APPL_ACTIVATION_SILU), "experts: bad limit or alpha");
 }
 
+void check_gate(const appl_gate& op) {
+  check_same_rows(op.x, op.gate);
+  require(op.x.width % op.gate.width == 0, "sigmoid_gate: the gate's numbers do not share out the columns");
+}
+
+void check_position_scale(const appl_position_scale& op) {
+  check_span(op.x);
+  require(op.x.extent == APPL_TOKENS && op.length > 0 && op.offset >= 0, "scale_by_position: needs token rows and a length");
+}
+
+// The matrices of heads are views of the weight: they begin with a panel.
+void check_head_linear(const appl_head_linear& op) {
+  check_same_rows(op.x, op.out);
+  require(op.weight != nullptr && op.num_heads > 0, "head_linear: no weight or no heads");
+  require(op.weight->rows % (op.num_heads * kPanel) == 0, "head_linear: the rows of a head are no multiple of 16");
+  require(op.x.width == op.num_heads * op.weight->columns, "head_linear: the input is not num_heads * columns wide");
+  const bool has_tail = op.tail.data != nullptr;
+  if (has_tail) check_same_rows(op.x, op.tail);
+  require(!has_tail || op.tail.width % op.num_heads == 0, "head_linear: the tail's columns do not share out among the heads");
+  require(op.out.width == op.weight->rows + (has_tail ? op.tail.width : 0), "head_linear: the output has another width");
+}
+
 }  // namespace
 
 void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits) {
@@ -146,6 +173,9 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
       check_same_shape(op.as.gated_add.x, op.as.gated_add.out);
       check_same_rows(op.as.gated_add.x, op.as.gated_add.gate);
       return require(op.as.gated_add.gate.width == 1, "gated_add: a gate is one number a row");
+    case APPL_OP_SIGMOID_GATE: return check_gate(op.as.gate);
+    case APPL_OP_SCALE_BY_POSITION: return check_position_scale(op.as.position_scale);
+    case APPL_OP_HEAD_LINEAR: return check_head_linear(op.as.head_linear);
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
@@ -167,6 +197,9 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_CHOOSE_EXPERTS: return {{op.as.route.experts, op.as.route.factors}, 2};
     case APPL_OP_EXPERTS: return {{op.as.experts.out, {}}, 1};
     case APPL_OP_GATED_ADD: return {{op.as.gated_add.out, {}}, 1};
+    case APPL_OP_SIGMOID_GATE: return {{op.as.gate.x, {}}, 1};
+    case APPL_OP_SCALE_BY_POSITION: return {{op.as.position_scale.x, {}}, 1};
+    case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};
     case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
     default: return {{}, 0};
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention_parts.h"
 #include "attention_scratch.h"
 #include "kv_cache.h"
 #include "memory.h"
@@ -25,10 +26,17 @@ class RowSoftmax {
     bool is_nothing() const { return high == 0; }
   };
 
-  // Sets the scores that a row does not see to minus infinity. `last` is the row's own position, the last that it sees.
-  Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state) const {
+  // What positions add to a row's scores: `slope` for each key from the query's position on.
+  struct Bias {
+    float slope;
+    int query;
+  };
+
+  // Sets the scores that a row does not see to minus infinity. `last` is the last position that the row sees of these keys. bias: null for
+  // none.
+  Seen mask(int row, int last, int first_block, int count, Scratch& scratch, const State& state, const Bias* bias) const {
     float* s = scratch.scores + size_t(row) * kChunk;
-    const int first = op_.window > 0 ? std::max(0, last - op_.window + 1) : 0;
+    const int first = first_seen(op_, last);
     const int begin = first > 0 ? std::max(0, column(first, first_block)) : 0;
     const int end = std::min(count * g_.slots, column(last, first_block) + 1);
     if (begin >= end) return {};
@@ -36,6 +44,7 @@ class RowSoftmax {
     if (begin > low) keep_lanes(s + low, begin - low, kWidth);
     keep_lanes(s + high - kWidth, 0, end - (high - kWidth));
     mask_padding(s, count);
+    if (bias != nullptr) add_bias(s, low, high, first_block, *bias);
     return {low, high, std::max(state.maximum[row], cap_and_find_maximum(s, low, high))};
   }
 
@@ -59,8 +68,8 @@ class RowSoftmax {
     });
     state.sum[row] = state.sum[row] * correction + reduce_add(sum);
     state.maximum[row] = maximum;
-    float* values = state.values + size_t(row) * size_t(g_.width);
-    if (correction != 1.0f) map(values, g_.width, [correction](Floats v) { return v * correction; }, values);
+    float* values = state.values + size_t(row) * size_t(g_.value_width);
+    if (correction != 1.0f) map(values, g_.value_width, [correction](Floats v) { return v * correction; }, values);
   }
 
  private:
@@ -73,6 +82,17 @@ class RowSoftmax {
   void mask_padding(float* s, int count) const {
     if (g_.slots == g_.block_size) return;
     for (int b = 0; b < count; ++b) std::fill(s + b * g_.slots + g_.block_size, s + (b + 1) * g_.slots, kMinusInfinity);
+  }
+
+  // A vector of scores lies within one block, because blocks have a multiple of sixteen slots.
+  void add_bias(float* s, int low, int high, int first_block, const Bias& bias) const {
+    Floats lane;
+    for (int i = 0; i < kWidth; ++i) lane[i] = float(i);
+    const float slope = bias.slope * kLog2E;
+    for (int i = low; i < high; i += kWidth) {
+      const int position = (first_block + i / g_.slots) * g_.block_size + i % g_.slots;
+      store(s + i, load(s + i) + slope * (lane + float(position - bias.query)));
+    }
   }
 
   float cap_and_find_maximum(float* s, int low, int high) const {

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 11
+#define APPL_ABI_VERSION 12
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -152,7 +152,8 @@ typedef struct {
 } appl_rope;
 
 typedef struct {
-  appl_span k, v;
+  appl_span k;
+  appl_span v;   /* no data if the cache's values are columns of its keys */
   int32_t cache; /* the index of a cache of the program */
   int32_t reserved;
 } appl_kv_write;
@@ -162,8 +163,10 @@ typedef struct {
   int32_t cache, num_heads;
   int32_t window; /* 0 for none */
   float scale;
-  float soft_cap; /* 0 for none */
-  int32_t reserved;
+  float soft_cap;      /* 0 for none */
+  int32_t chunk;       /* a query sees only keys of its own chunk of so many tokens; 0 for none */
+  const float* sinks;  /* the logit of a key without value, one a head; NULL for none */
+  const float* slopes; /* a key's score gets slope * (its position - the query's), one a head; NULL for none */
 } appl_attention;
 
 typedef struct { /* Add, GatherRows */
@@ -201,6 +204,25 @@ typedef struct {
   appl_span x, gate, out;
 } appl_gated_add;
 
+typedef struct { /* in place; neighbouring columns of x share a number of the gate if this is narrower */
+  appl_span x, gate;
+} appl_gate;
+
+typedef struct { /* in place: x *= 1 + scale * ln(1 + (position + offset) / length), in whole lengths */
+  appl_span x;
+  int32_t length, offset;
+  float scale;
+  int32_t reserved;
+} appl_position_scale;
+
+typedef struct { /* out of each head: its rows of the weight times its columns of x, then its columns of the tail */
+  appl_span x, out;
+  appl_span tail; /* no data for none */
+  const appl_weight* weight;
+  int32_t num_heads;
+  int32_t reserved;
+} appl_head_linear;
+
 typedef struct {
   int32_t kind; /* appl_operator_kind */
   int32_t reserved;
@@ -219,19 +241,21 @@ typedef struct {
     appl_route route;
     appl_experts experts;
     appl_gated_add gated_add;
+    appl_gate gate;
+    appl_position_scale position_scale;
+    appl_head_linear head_linear;
   } as;
 } appl_operator;
 
-/* One cache of a program. keys and values are zeroed memory of num_blocks times block_bytes each, aligned to 64, where block_bytes is a
- * multiple of 64 and at least appl_kv_block_bytes(...). Caches of one group share block tables. Caches of different groups may share
+/* One cache of a program. keys and values are zeroed memory of num_blocks times their block bytes each, aligned to 64, where block bytes
+ * are a multiple of 64 and at least appl_kv_block_bytes(...). Caches of one group share block tables. Caches of different groups may share
  * memory (a lane of the pool's blocks), as a block is of one group at a time. */
 typedef struct {
   void* keys;
-  void* values;
-  uint64_t block_bytes; /* from one block to the next */
-  int32_t num_kv_heads, head_dim;
+  void* values;                                /* NULL: of the one KV head, they are the first value_dim columns of its keys */
+  uint64_t key_block_bytes, value_block_bytes; /* from one block to the next */
+  int32_t num_kv_heads, key_dim, value_dim;
   int32_t group; /* from 0 on */
-  int32_t reserved;
 } appl_kv_cache;
 
 typedef struct {
@@ -308,7 +332,7 @@ APPL_EXPORT int32_t appl_weight_adopt(const appl_packed_form* form, const void* 
 APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t bytes, uint64_t* sum);
 
 /* Bytes of the keys (or the values) of one cache in a block: a multiple of 64. */
-APPL_EXPORT uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t head_dim);
+APPL_EXPORT uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t dim);
 
 APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
                                         int32_t num_caches, const appl_limits* limits, appl_program** program);

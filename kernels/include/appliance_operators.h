@@ -3,23 +3,26 @@
 #define APPLIANCE_OPERATORS_H
 
 typedef enum {
-  APPL_OP_EMBED = 0,            /* token (and position) embeddings */
-  APPL_OP_RMS_NORM = 1,         /* RMS norm, with the residual sum */
-  APPL_OP_LAYER_NORM = 2,       /* layer norm, with the residual sum */
-  APPL_OP_HEAD_NORM = 3,        /* norm of each head */
-  APPL_OP_LINEAR = 4,           /* matrix product over the canonical layouts, with bias and activation */
-  APPL_OP_ACTIVATION = 5,       /* an elementwise activation */
-  APPL_OP_GATED_ACTIVATION = 6, /* activation of the gate times the other half */
-  APPL_OP_ROPE = 7,             /* rotary positions */
-  APPL_OP_KV_WRITE = 8,         /* store keys and values in the paged cache */
-  APPL_OP_PAGED_ATTENTION = 9,  /* attention over the paged cache; prefill, chunks and decode in one batch */
-  APPL_OP_ADD = 10,             /* sum of two activations */
-  APPL_OP_GATHER_ROWS = 11,     /* pick the rows whose logits are wanted */
-  APPL_OP_SOFT_CAP = 12,        /* tanh cap of logits */
-  APPL_OP_CHOOSE_EXPERTS = 13,  /* choose the experts of each token */
-  APPL_OP_EXPERTS = 14,         /* the chosen experts of each token, and their weighted sum */
-  APPL_OP_GATED_ADD = 15,       /* sum with another activation that a gate of each row weighs */
-  APPL_OP_COUNT = 16,
+  APPL_OP_EMBED = 0,              /* token (and position) embeddings */
+  APPL_OP_RMS_NORM = 1,           /* RMS norm, with the residual sum */
+  APPL_OP_LAYER_NORM = 2,         /* layer norm, with the residual sum */
+  APPL_OP_HEAD_NORM = 3,          /* norm of each head */
+  APPL_OP_LINEAR = 4,             /* matrix product over the canonical layouts, with bias and activation */
+  APPL_OP_ACTIVATION = 5,         /* an elementwise activation */
+  APPL_OP_GATED_ACTIVATION = 6,   /* activation of the gate times the other half */
+  APPL_OP_ROPE = 7,               /* rotary positions */
+  APPL_OP_KV_WRITE = 8,           /* store keys and values in the paged cache */
+  APPL_OP_PAGED_ATTENTION = 9,    /* attention over the paged cache; prefill, chunks and decode in one batch */
+  APPL_OP_ADD = 10,               /* sum of two activations */
+  APPL_OP_GATHER_ROWS = 11,       /* pick the rows whose logits are wanted */
+  APPL_OP_SOFT_CAP = 12,          /* tanh cap of logits */
+  APPL_OP_CHOOSE_EXPERTS = 13,    /* choose the experts of each token */
+  APPL_OP_EXPERTS = 14,           /* the chosen experts of each token, and their weighted sum */
+  APPL_OP_GATED_ADD = 15,         /* sum with another activation that a gate of each row weighs */
+  APPL_OP_SIGMOID_GATE = 16,      /* multiply with the sigmoid of a gate */
+  APPL_OP_SCALE_BY_POSITION = 17, /* a factor that grows with the position */
+  APPL_OP_HEAD_LINEAR = 18,       /* a matrix for each head */
+  APPL_OP_COUNT = 19,
 } appl_operator_kind;
 
 #endif

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.errors import BindError, StepError
+from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from appliance.program.caches import KvShape
 from appliance.program.operators import Add, KvWrite, PagedAttention
@@ -141,11 +141,3 @@ def test_tables_of_every_group_are_checked(native: CpuKernelSet, group: int) -> 
     inputs.block_tables[group, 0, 1] = NUM_BLOCKS
     with pytest.raises(StepError, match="no such block"):
         executable.run(inputs)
-
-
-def test_keys_and_values_of_different_widths_are_refused_by_name(native: CpuKernelSet, reference: KernelSet) -> None:
-    for kernel_set in (native, reference):
-        graph = Graph()
-        program = graph.program(graph.given(np.zeros((2, 16), np.float32)), [KvShape(1, 16, 16), KvShape(1, 24, 16)])
-        with pytest.raises(BindError, match="cache 1 has keys of 24 and values of 16"):
-            kernel_set.bind(program, graph.weights, execution_of())

@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
@@ -111,7 +111,9 @@ class Attention(Structure):
         *((name, c_int32) for name in ("cache", "num_heads", "window")),
         ("scale", c_float),
         ("soft_cap", c_float),
-        ("reserved", c_int32),
+        ("chunk", c_int32),
+        ("sinks", c_void_p),
+        ("slopes", c_void_p),
     ]
 
 
@@ -145,6 +147,23 @@ class GatedAdd(Structure):
     _fields_ = [(name, Span) for name in ("x", "gate", "out")]
 
 
+class Gate(Structure):
+    _fields_ = [(name, Span) for name in ("x", "gate")]
+
+
+class PositionScale(Structure):
+    _fields_ = [("x", Span), ("length", c_int32), ("offset", c_int32), ("scale", c_float), ("reserved", c_int32)]
+
+
+class HeadLinear(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "out", "tail")),
+        ("weight", c_void_p),
+        ("num_heads", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -161,6 +180,9 @@ class _Arguments(Union):
         ("route", Route),
         ("experts", Experts),
         ("gated_add", GatedAdd),
+        ("gate", Gate),
+        ("position_scale", PositionScale),
+        ("head_linear", HeadLinear),
     ]
 
 
@@ -171,8 +193,8 @@ class Operator(Structure):
 class KvCache(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("keys", "values")),
-        ("block_bytes", c_uint64),
-        *((name, c_int32) for name in ("num_kv_heads", "head_dim", "group", "reserved")),
+        *((name, c_uint64) for name in ("key_block_bytes", "value_block_bytes")),
+        *((name, c_int32) for name in ("num_kv_heads", "key_dim", "value_dim", "group")),
     ]
 
 

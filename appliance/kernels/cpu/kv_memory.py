@@ -17,25 +17,29 @@ class KvMemory:
         """Maps the memory. Raises OSError if the system refuses it."""
         layout, shapes = program.kv_layout(), program.caches
         size_of = library.functions.appl_kv_block_bytes
-        sizes = [size_of(limits, shape.num_kv_heads, shape.key_dim) for shape in shapes]
-        lanes = [max(sizes[cache] for cache in lane) for lane in layout.lanes()]  # bytes of a block
-        self.memory = MappedMemory(2 * limits.num_blocks * sum(lanes))
         self._parts: list[tuple[int, int]] = []  # for keys or values of a lane: their offset, and the bytes of a block
+        end = 0
+        for lane in layout.lanes():
+            for part in (0, 1):
+                dims = [(shapes[cache].num_kv_heads, *shapes[cache].stored_dims[part : part + 1]) for cache in lane]
+                size = max((size_of(limits, *each) for each in dims if len(each) > 1), default=0)
+                self._parts.append((end, size))
+                end += limits.num_blocks * size
+        self.memory = MappedMemory(end)
         self.caches: ctypes.Array[abi.KvCache] = (abi.KvCache * len(shapes))()
-        for size, lane in zip(lanes, layout.lanes(), strict=True):
-            start = 2 * limits.num_blocks * sum(lanes[: len(self._parts) // 2])
-            self._parts += [(start, size), (start + limits.num_blocks * size, size)]
+        for number, lane in enumerate(layout.lanes()):
             for cache in lane:
-                self._place(self.caches[cache], shapes[cache])
+                self._place(self.caches[cache], shapes[cache], *self._parts[2 * number : 2 * number + 2])
         for number, group in enumerate(layout.groups):
             for cache in group.caches:
                 self.caches[cache].group = number
 
-    def _place(self, cache: abi.KvCache, shape: KvShape) -> None:
-        """Puts a cache into the lane that was added last."""
-        (keys, size), (values, _) = self._parts[-2:]
-        cache.keys, cache.values = self.memory.address + keys, self.memory.address + values
-        cache.block_bytes, cache.num_kv_heads, cache.head_dim = size, shape.num_kv_heads, shape.key_dim
+    def _place(self, cache: abi.KvCache, shape: KvShape, keys: tuple[int, int], values: tuple[int, int]) -> None:
+        """Puts a cache into a lane, whose keys and values are at these offsets and have so many bytes a block."""
+        cache.num_kv_heads, cache.key_dim, cache.value_dim = shape.num_kv_heads, shape.key_dim, shape.value_dim
+        cache.keys, cache.key_block_bytes = self.memory.address + keys[0], keys[1]
+        if not shape.values_in_keys:
+            cache.values, cache.value_block_bytes = self.memory.address + values[0], values[1]
 
     @property
     def size_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Encodes operator records as the C structs of the ABI."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.program import operators as ops
+from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 
@@ -21,6 +22,7 @@ class Addresses:
     arena: MappedMemory
     offsets: Mapping[int, int]  # in the arena, by slot index
     weights: BoundWeights
+    constants: list[np.ndarray] = field(default_factory=list)  # kept alive for the program, which reads them
 
     def slot(self, slot: Slot) -> int:
         return self.arena.address + self.offsets[slot.index]
@@ -31,6 +33,11 @@ class Addresses:
     def vector(self, name: str | None, size: int) -> int | None:
         """Returns the address of an f32 [size] vector; None for no name. Raises BindError if it has another size."""
         return None if name is None else self.weights.vector(name, size)
+
+    def numbers(self, values: Sequence[float]) -> int:
+        """Returns the address of the values in f32, which live as long as this object."""
+        self.constants.append(np.array(values, np.float32))
+        return int(self.constants[-1].ctypes.data)
 
     def table(self, name: str, columns: int) -> np.ndarray:
         """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of columns."""
@@ -123,6 +130,9 @@ def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
         window=op.window or 0,
         scale=op.scale,
         soft_cap=op.soft_cap or 0.0,
+        chunk=op.chunk or 0,
+        sinks=at.vector(op.sinks, op.num_heads),
+        slopes=None if op.slopes is None else at.numbers(op.slopes),
     )
 
 
@@ -178,6 +188,19 @@ def _gated_add(op: GatedAdd, at: Addresses) -> abi.GatedAdd:
     return abi.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
 
 
+def _sigmoid_gate(op: SigmoidGate, at: Addresses) -> abi.Gate:
+    return abi.Gate(_span(op.x, at), _span(op.gate, at))
+
+
+def _scale_by_position(op: ScaleByPosition, at: Addresses) -> abi.PositionScale:
+    return abi.PositionScale(x=_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
+
+
+def _head_linear(op: HeadLinear, at: Addresses) -> abi.HeadLinear:
+    spans = {"x": _span(op.x, at), "out": _span(op.out, at), "tail": _span(op.tail, at)}
+    return abi.HeadLinear(**spans, weight=at.matrix(op.weight), num_heads=op.num_heads)
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -196,6 +219,9 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ChooseExperts: ("route", _route),
     Experts: ("experts", _experts),
     GatedAdd: ("gated_add", _gated_add),
+    SigmoidGate: ("gate", _sigmoid_gate),
+    ScaleByPosition: ("position_scale", _scale_by_position),
+    HeadLinear: ("head_linear", _head_linear),
 }
 
 

@@ -9,16 +9,21 @@ from appliance.program.operators import PagedAttention
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """The cache of one layer. keys, values: [num_blocks, block_size, G, d] in the cache's dtype."""
+    """The cache of one layer. keys, values: [num_blocks, block_size, G, d] in the cache's dtype.
+
+    values may be a view of the keys' first columns.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
 
-    def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Stores k, v [T, G, d] at the slots [T]; a negative slot stores nothing."""
+    def write(self, slot_mapping: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None) -> None:
+        """Stores k, v [T, G, d] at the slots [T]; a negative slot stores nothing. v: None if values are part of k."""
         live = slot_mapping >= 0
         slots, block_size = slot_mapping[live].long(), self.keys.shape[1]
         for cache, new in ((self.keys, k), (self.values, v)):
+            if new is None:
+                continue
             cache[slots // block_size, slots % block_size] = new[live].to(cache.dtype)
 
     def gather(self, block_table: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,8 +34,11 @@ class LayerCache:
         return keys, values
 
 
-def attend(op: PagedAttention, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Returns [n, H, d]. q f32 [n, H, d]: the queries of the last n tokens; keys, values: f32 [length, G, d]."""
+def attend(
+    op: PagedAttention, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sinks: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns [n, H, e]. q f32 [n, H, d]: the queries of the last n tokens; keys, values: f32 [length, G, d or e].
+    sinks: f32 [H]."""
     group = op.num_heads // op.num_kv_heads
     keys, values = keys.repeat_interleave(group, dim=1), values.repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->hqk", q, keys) * op.scale
@@ -38,8 +46,15 @@ def attend(op: PagedAttention, q: torch.Tensor, keys: torch.Tensor, values: torc
         scores = op.soft_cap * torch.tanh(scores / op.soft_cap)
     query_position = torch.arange(keys.shape[0] - q.shape[0], keys.shape[0])[:, None]
     key_position = torch.arange(keys.shape[0])[None, :]
+    if op.slopes is not None:
+        scores = scores + torch.tensor(op.slopes)[:, None, None] * (key_position - query_position)
     visible = key_position <= query_position
     if op.window is not None:
         visible &= key_position > query_position - op.window
+    if op.chunk is not None:
+        visible &= key_position >= query_position // op.chunk * op.chunk
     scores = scores.masked_fill(~visible, float("-inf"))
-    return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values)
+    if sinks is None:
+        return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values)
+    with_sinks = torch.cat((scores, sinks[:, None, None].expand(-1, q.shape[0], 1)), dim=-1)
+    return torch.einsum("hqk,khd->qhd", torch.softmax(with_sinks, dim=-1)[..., :-1], values)

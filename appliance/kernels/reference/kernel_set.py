@@ -146,13 +146,15 @@ def _caches(program: StepProgram, execution: Execution) -> tuple[list[torch.Tens
             torch.zeros(limits.num_blocks, limits.block_size * width, dtype=dtype)
             for width in (
                 max(shape.num_kv_heads * shape.key_dim for shape in shapes),
-                max(shape.num_kv_heads * shape.value_dim for shape in shapes),
+                max(shape.num_kv_heads * sum(shape.stored_dims[1:]) for shape in shapes),
             )
         )
         lanes += [keys, values]
         for number, shape in zip(numbers, shapes, strict=True):
             size = (limits.block_size, shape.num_kv_heads)
-            caches[number] = LayerCache(_head(keys, *size, shape.key_dim), _head(values, *size, shape.value_dim))
+            own = _head(keys, *size, shape.key_dim)
+            of_values = own[..., : shape.value_dim] if shape.values_in_keys else _head(values, *size, shape.value_dim)
+            caches[number] = LayerCache(own, of_values)
     groups = {cache: number for number, group in enumerate(layout.groups) for cache in group.caches}
     return lanes, [caches[number] for number in sorted(caches)], [groups[number] for number in sorted(groups)]
 

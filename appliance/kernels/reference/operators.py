@@ -10,6 +10,7 @@ from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
+from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -113,7 +114,8 @@ def rope(op: ops.Rope, step: Step) -> None:
 
 
 def kv_write(op: ops.KvWrite, step: Step) -> None:
-    k, v = (step.span(span).reshape(-1, op.num_kv_heads, op.head_dim) for span in (op.k, op.v))
+    k = step.span(op.k).reshape(-1, op.num_kv_heads, op.head_dim)
+    v = None if op.v is None else step.span(op.v).reshape(-1, op.num_kv_heads, op.value_dim or op.head_dim)
     step.caches[op.cache].write(step.slot_mapping[step.groups[op.cache]], k, v)
 
 
@@ -121,10 +123,11 @@ def paged_attention(op: ops.PagedAttention, step: Step) -> None:
     q = step.span(op.q).reshape(-1, op.num_heads, op.head_dim)
     out = step.slot(op.out)
     tables = step.block_tables[step.groups[op.cache]]
+    sinks = None if op.sinks is None else step.weights[op.sinks].flatten()
     for sequence, length in enumerate(step.seq_lens):
         rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
         keys, values = step.caches[op.cache].gather(tables[sequence], length)
-        out[rows] = attend(op, q[rows], keys, values).flatten(1)
+        out[rows] = attend(op, q[rows], keys, values, sinks).flatten(1)
 
 
 def add(op: ops.Add, step: Step) -> None:
@@ -156,6 +159,27 @@ def gated_add(op: GatedAdd, step: Step) -> None:
     step.slot(op.out).add_(torch.sigmoid(step.slot(op.gate)) * step.slot(op.x))
 
 
+def sigmoid_gate(op: SigmoidGate, step: Step) -> None:
+    x, gate = step.slot(op.x), step.span(op.gate)
+    x.mul_(torch.sigmoid(gate).repeat_interleave(op.x.width // op.gate.width, dim=1))
+
+
+def scale_by_position(op: ScaleByPosition, step: Step) -> None:
+    steps = torch.div(step.positions + op.offset, op.length, rounding_mode="floor")
+    step.span(op.x).mul_(1 + op.scale * torch.log1p(steps.float())[:, None])
+
+
+def head_linear(op: HeadLinear, step: Step) -> None:
+    x = step.span(op.x).reshape(-1, op.num_heads, op.x.width // op.num_heads)
+    if op.weight in step.activation_groups:
+        x = quantize_activations(x, step.activation_groups[op.weight])
+    weight = step.weights[op.weight].reshape(op.num_heads, -1, x.shape[-1])
+    parts = [torch.einsum("thk,hmk->thm", x, weight)]
+    if op.tail is not None:
+        parts.append(step.span(op.tail).reshape(len(x), op.num_heads, -1))
+    step.slot(op.out).copy_(torch.cat(parts, dim=-1).flatten(1))
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -173,4 +197,7 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ChooseExperts: route,
     Experts: experts,
     GatedAdd: gated_add,
+    SigmoidGate: sigmoid_gate,
+    ScaleByPosition: scale_by_position,
+    HeadLinear: head_linear,
 }
