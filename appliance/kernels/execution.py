@@ -13,6 +13,7 @@ class ExecutionLimits:
     max_model_len: int
     block_size: int
     num_blocks: int
+    num_states: int = 0  # slots, each with room for every state of the program
 
 
 @dataclass(frozen=True, slots=True)

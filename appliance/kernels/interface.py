@@ -43,6 +43,24 @@ class PastTokens:
 
 
 @dataclass(slots=True)
+class StatePieces:
+    """Where a step finds states and leaves them, as int32 arrays. Sequence s has the pieces first[s] to
+    first[s + 1] - 1, which together are its tokens of the step.
+
+    Piece p is the tokens start[p] to start[p + 1] - 1. It begins with the state in slot source[p], or with zeros if
+    that is negative, and leaves its last state in slot target[p]. An empty piece copies. The pieces of a sequence run
+    in order, and those of different sequences at once: no sequence may write a slot that another reads or writes.
+
+    first: [S + 1]; start: [P + 1]; source, target: [P].
+    """
+
+    first: np.ndarray
+    start: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+
+
+@dataclass(slots=True)
 class StepInputs:
     """One step, as int32 arrays. Sequences are rows s; a sequence's tokens lie together.
 
@@ -54,6 +72,7 @@ class StepInputs:
     numbers, which stay smaller when divided by a temperature from LEAST_SCREENED_TEMPERATURE to 100. None: all logits
     of every row.
     past: tokens that do not count among the largest; their logits are exact if they are as large. None: no row has any.
+    states: None exactly if the program has no states.
 
     The arrays of an object are never replaced, but their numbers may change between two steps: `revision` tells a set
     whether it has seen the arrays before. `follows`: the step is the last one advanced by one token in each row, and
@@ -69,13 +88,14 @@ class StepInputs:
     sampled_rows: np.ndarray
     num_largest: np.ndarray | None = None
     past: PastTokens | None = None
+    states: StatePieces | None = None
     follows: bool = False
     revision: int = field(init=False, default_factory=new_revision, compare=False)
 
 
 class Executable(Protocol):
-    """A bound program with its weights, activations and KV cache. Some sets also implement the protocols `Eager`,
-    `Screened`, `Lazy` and `Profiled`."""
+    """A bound program with its weights, activations, KV cache and states. Some sets also implement the protocols
+    `Eager`, `Screened`, `Lazy` and `Profiled`."""
 
     def run(self, inputs: StepInputs) -> Logits:
         """Runs one step; the logits of its R rows are valid until the next call. Raises StepError, before anything has
@@ -90,7 +110,8 @@ class Executable(Protocol):
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
-        """Allocated bytes by purpose: weights, logit_screen (if there is one), kv_cache, activations, workspace."""
+        """Allocated bytes by purpose: weights, logit_screen and states (if there are any), kv_cache, activations,
+        workspace."""
 
     def close(self) -> None:
         """Frees everything; later calls raise."""

@@ -12,6 +12,7 @@ from appliance.program.caches import KvShape
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.record import ActivationKind
 from appliance.program.slots import Extent, Slot, SlotType, Span
+from appliance.program.states import StateShape
 
 
 class WeightUse(msgspec.Struct, frozen=True):
@@ -61,6 +62,7 @@ class ProgramBuilder:
     weights: dict[str, WeightUse] = field(default_factory=dict)
     ropes: dict[str, RopeSpec] = field(default_factory=dict)
     caches: list[KvShape] = field(default_factory=list)
+    states: list[StateShape] = field(default_factory=list)
     _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
 
     def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS, dtype: SlotType = "f32") -> Slot:
@@ -83,6 +85,11 @@ class ProgramBuilder:
         """Declares a cache; returns its number, which operators name."""
         self.caches.append(shape)
         return len(self.caches) - 1
+
+    def state(self, *shape: int) -> int:
+        """Declares a state of a sequence; returns its number, which operators name."""
+        self.states.append(StateShape(shape))
+        return len(self.states) - 1
 
     def rope_table(self, rope: RopeSpec) -> str:
         """Returns the name of the rotary table; layers with equal rotation share one."""
@@ -118,7 +125,9 @@ class ProgramBuilder:
         self.emit(Linear(Span(x, 0, x.width), name, out, bias=bias, activation=activation))
 
     def finish(self, logits: Slot) -> CompiledDecoder:
-        program = StepProgram(tuple(self.operators), tuple(self._slots.values()), logits, tuple(self.caches))
+        program = StepProgram(
+            tuple(self.operators), tuple(self._slots.values()), logits, tuple(self.caches), tuple(self.states)
+        )
         return CompiledDecoder(program, dict(self.weights), dict(self.ropes))
 
 

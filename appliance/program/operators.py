@@ -19,6 +19,7 @@ from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
+from appliance.program.states import ShortConv, StateShape
 from appliance.program.work import Forms, OperatorWork
 
 
@@ -245,23 +246,29 @@ class SoftCap(Record, frozen=True):
 
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
-    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
+    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear | ShortConv
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 
 
 class StepProgram(msgspec.Struct, frozen=True):
     """The operators of a model's step. `logits` is the f32 [R, V] slot that the last operators fill; operators refer to
-    `caches` by number."""
+    `caches` and `states` by number."""
 
     operators: tuple[Operator, ...]
     slots: tuple[Slot, ...]
     logits: Slot
     caches: tuple[KvShape, ...] = ()
+    states: tuple[StateShape, ...] = ()
 
     def kv_layout(self) -> KvLayout:
         """Returns which caches share block tables."""
         return KvLayout.of(self.caches)
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of all states of one sequence."""
+        return sum(state.size_bytes for state in self.states)
 
     def matrices(self) -> frozenset[str]:
         """Returns the names of the weights that are kept in their planned layout."""

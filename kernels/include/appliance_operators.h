@@ -22,7 +22,8 @@ typedef enum {
   APPL_OP_SIGMOID_GATE = 16,      /* multiply with the sigmoid of a gate */
   APPL_OP_SCALE_BY_POSITION = 17, /* a factor that grows with the position */
   APPL_OP_HEAD_LINEAR = 18,       /* a matrix for each head */
-  APPL_OP_COUNT = 19,
+  APPL_OP_SHORT_CONV = 19,        /* short causal convolution of each column */
+  APPL_OP_COUNT = 20,
 } appl_operator_kind;
 
 #endif

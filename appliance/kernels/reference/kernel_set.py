@@ -16,6 +16,7 @@ from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
 from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
+from appliance.kernels.reference.states import StateSlots, state_slots
 from appliance.kernels.reference.weights import dequantize
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
 from appliance.program.operators import StepProgram
@@ -52,13 +53,16 @@ class ReferenceExecutable:
             for slot in program.slots
         }
         self._lanes, self._caches, self._groups = _caches(program, execution)
+        self._states = state_slots(program.states, limits.num_states)
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> HostLogits:
         """Runs one step. If it `follows`, it uses its own sampled tokens, so that tests find a wrong `follows`."""
         if inputs.follows:
             inputs = replace(inputs, token_ids=self._sampled)
-        step = _TorchStep(self._buffers, self._weights, self._activation_groups, self._caches, self._groups, inputs)
+        step = _TorchStep(
+            self._buffers, self._weights, self._activation_groups, self._caches, self._groups, inputs, self._states
+        )
         for index, op in enumerate(self._program.operators):
             started = time.perf_counter()
             RUN[type(op)](op, step)
@@ -94,12 +98,13 @@ class ReferenceExecutable:
         return {
             "weights": sum(weight.nbytes for weight in self._weights.values()),
             "kv_cache": sum(lane.nbytes for lane in self._lanes),
+            **({"states": sum(slots.nbytes for slots in self._states)} if self._states else {}),
             "activations": sum(buffer.nbytes for buffer in self._buffers.values()),
             "workspace": 0,
         }
 
     def close(self) -> None:
-        self._weights, self._buffers, self._lanes, self._caches = {}, {}, [], []
+        self._weights, self._buffers, self._lanes, self._caches, self._states = {}, {}, [], [], []
 
 
 class _TorchStep(Step):
@@ -111,6 +116,7 @@ class _TorchStep(Step):
         caches: list[LayerCache],
         groups: list[int],
         inputs: StepInputs,
+        states: StateSlots,
     ) -> None:
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
@@ -124,6 +130,9 @@ class _TorchStep(Step):
         self.query_start = inputs.query_start.tolist()
         self.seq_lens = inputs.seq_lens.tolist()
         self.block_tables = torch.from_numpy(inputs.block_tables)
+        self.states = states
+        if inputs.states is not None:
+            self.pieces = inputs.states
         self.sampled_rows = torch.from_numpy(inputs.sampled_rows).long()
 
     def slot(self, slot: Slot) -> torch.Tensor:

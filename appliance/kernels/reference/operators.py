@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 import torch
 
-from appliance.kernels.reference import routing
+from appliance.kernels.interface import StatePieces
+from appliance.kernels.reference import routing, states
 from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend
 from appliance.kernels.reference.weights import quantize_activations
@@ -14,6 +15,7 @@ from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
+from appliance.program.states import ShortConv
 
 
 class Step(Protocol):
@@ -30,6 +32,8 @@ class Step(Protocol):
     seq_lens: list[int]
     block_tables: torch.Tensor
     sampled_rows: torch.Tensor
+    states: states.StateSlots
+    pieces: StatePieces
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
@@ -180,6 +184,12 @@ def head_linear(op: HeadLinear, step: Step) -> None:
     step.slot(op.out).copy_(torch.cat(parts, dim=-1).flatten(1))
 
 
+def short_conv(op: ShortConv, step: Step) -> None:
+    bias = None if op.bias is None else step.weights[op.bias]
+    x, out = step.span(op.x), step.span(op.out)
+    states.short_conv(op, x, out, step.weights[op.weight], bias, step.states[op.state], step.pieces)
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -200,4 +210,5 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     SigmoidGate: sigmoid_gate,
     ScaleByPosition: scale_by_position,
     HeadLinear: head_linear,
+    ShortConv: short_conv,
 }
