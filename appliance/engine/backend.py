@@ -9,6 +9,7 @@ from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.state_slots import num_slots
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
@@ -70,6 +71,7 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
+        num_states=0 if config.num_snapshots is None else num_slots(config.max_num_seqs, config.num_snapshots),
     )
     numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
     placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)

@@ -9,6 +9,7 @@ import numpy as np
 from appliance.catalog.sampling import COLUMNS
 from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
+from appliance.engine.states import into_spare, state_pieces
 from appliance.engine.step import Chunk, StepPlan
 from appliance.kernels.interface import FewLogits, PastTokens, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
@@ -34,11 +35,20 @@ class InputBuilder:
     inputs (same revision) are advanced in place. `few_logits` None: all logits of every row are computed."""
 
     def __init__(
-        self, rows: Rows, block_size: int, max_num_tokens: int, max_num_seqs: int, few_logits: FewLogits | None = None
+        self,
+        rows: Rows,
+        block_size: int,
+        max_num_tokens: int,
+        max_num_seqs: int,
+        few_logits: FewLogits | None = None,
+        *,
+        has_states: bool = False,
     ) -> None:
         self._rows = rows
         self._few_logits = few_logits
         self._block_size = block_size
+        self._num_rows = max_num_seqs
+        self._has_states = has_states
         self._num_groups, _, self._max_blocks = rows.block_tables.shape
         self._slots = np.empty(self._num_groups * max_num_tokens, np.int32)
         self._token_ids = np.empty(max_num_tokens, np.int32)
@@ -68,6 +78,13 @@ class InputBuilder:
         if is_decoding(plan) and not self._rows.prompt_logprobs:
             self._moving = MovingInputs(self._rows, self._block_size, plan, inputs, wanted.rows)
         return self._last
+
+    def build_trial(self, plan: StepPlan) -> StepInputs:
+        """Builds inputs for a step that changes nothing that later ones read: a step of the same chunks may follow."""
+        inputs, _ = self.build(plan)
+        if inputs.states is not None:
+            into_spare(inputs.states, self._num_rows)
+        return inputs
 
     def _build(self, plan: StepPlan) -> tuple[StepInputs, LogitRows]:
         chunks = plan.chunks
@@ -102,6 +119,7 @@ class InputBuilder:
             sampled_rows=wanted.tokens,
             num_largest=num_largest,
             past=None if num_largest is None else self._past(wanted.rows),
+            states=state_pieces(chunks, row_ids, starts, query_start) if self._has_states else None,
         )
         wanted.revision = inputs.revision
         return inputs, wanted

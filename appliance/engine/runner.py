@@ -61,7 +61,8 @@ class Runner:
         num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
         self._windows = config.windows
         self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, len(config.windows))
-        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows, few)
+        tokens, has_states = config.max_num_batched_tokens, config.num_snapshots is not None
+        self._inputs = InputBuilder(self._rows, config.block_size, tokens, num_rows, few, has_states=has_states)
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
@@ -166,7 +167,7 @@ class Runner:
         return None
 
     def _run_alone(self, plan: StepPlan) -> None:
-        self._executable.run(self._inputs.build(plan)[0])
+        self._executable.run(self._inputs.build_trial(plan))
 
     def _without_culprits(
         self,

@@ -20,6 +20,17 @@ class NewRow(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
 
 
+class StateMoves(msgspec.Struct, frozen=True):
+    """Snapshots of recurrent states that a chunk uses.
+
+    resumes_from: the slot with the states before its first token; None if these are the row's own. leaves: for each
+    snapshot that it leaves, how many tokens of the sequence come before it, and its slot; in order.
+    """
+
+    resumes_from: int | None
+    leaves: tuple[tuple[int, int], ...]
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """`length` tokens of one row from position `start`.
 
@@ -28,7 +39,7 @@ class Chunk(msgspec.Struct, frozen=True):
     group of caches, or nothing at all. `sample` is set when the chunk reaches the last known token. `is_decode`: the
     prompt has run, so the chunk continues an answer; its tokens were sampled, or forced, or are drafts. The last
     `num_drafts` tokens are the first drafts that the runner proposed for this chunk (StepResult.drafts): each counts
-    only if the model samples the same.
+    only if the model samples the same. `states`: None if it neither uses nor leaves snapshots.
     """
 
     row: int
@@ -39,6 +50,7 @@ class Chunk(msgspec.Struct, frozen=True):
     sample: bool
     is_decode: bool = False
     num_drafts: int = 0
+    states: StateMoves | None = None
 
 
 class StepPlan(msgspec.Struct, frozen=True):

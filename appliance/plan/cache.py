@@ -28,20 +28,29 @@ def plan_block_size(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger)
 
 
 def plan_cache(inputs: PlanInputs, block_size: int, memory: PlannedMemory, ledger: Ledger) -> CachePlan:
-    path = "cache.prefix_caching"
     return CachePlan(
         block_size=block_size,
         num_blocks=memory.num_blocks,
         prefault_blocks=_prefault_blocks(inputs, memory, ledger),
-        prefix_caching=ledger.take(path, path, inputs.spec.cache.prefix_caching),
+        prefix_caching=_prefix_caching(inputs, memory, ledger),
         hash_algorithm=_hash_algorithm(inputs),
+        num_snapshots=memory.num_snapshots,
     )
+
+
+def _prefix_caching(inputs: PlanInputs, memory: PlannedMemory, ledger: Ledger) -> bool:
+    path, wanted = "cache.prefix_caching", inputs.spec.cache.prefix_caching
+    if wanted and memory.num_snapshots == 0:
+        return ledger.decide(path, False, "computed", "a prefix of this model needs its states, and none are kept")
+    return ledger.take(path, path, wanted)
 
 
 def _prefault_blocks(inputs: PlanInputs, memory: PlannedMemory, ledger: Ledger) -> int:
     """Blocks that an idle engine makes resident ahead of their use."""
     wanted, path = inputs.spec.cache.prefault, "cache.prefault_blocks"
     block_bytes = memory.memory[0].kv_bytes_per_block
+    if not block_bytes:
+        return ledger.decide(path, 0, "model", "the model has no cache of keys and values")
     if wanted != AUTO:
         return ledger.take(path, "cache.prefault", min(memory.num_blocks, -(-int(wanted) // block_bytes)))
     if inputs.profile.device != "cpu":

@@ -18,6 +18,7 @@ from appliance.plan.sizes import (
     kv_sizes,
     rope_tables_bytes,
 )
+from appliance.plan.states import plan_states
 from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.kv_blocks import blocks_held, longest_held
@@ -43,6 +44,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
 class PlannedMemory(msgspec.Struct, frozen=True):
     memory: tuple[MemoryPlan, ...]
     num_blocks: int
+    num_snapshots: int | None  # None for a model without recurrent states
     max_model_len: int
     screen_logits: bool
 
@@ -65,6 +67,9 @@ class _Device(msgspec.Struct, frozen=True):
 def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> PlannedMemory:
     """Misfits are recorded in the ledger; the memory is then what would be planned with as little as is left."""
     device = _device(inputs, needs, ledger)
+    sequences = needs.scheduler.max_num_seqs
+    states = plan_states(inputs, needs.program.program, sequences, device.left, ledger)
+    device = msgspec.structs.replace(device, items=(*device.items, *states.items))
     _say_groups(device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
@@ -89,7 +94,8 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
         )
         for index in range(ranks)
     )
-    return PlannedMemory(plans, num_blocks, length, screen_logits=any(item.name == SCREEN for item in items))
+    has_screen = any(item.name == SCREEN for item in items)
+    return PlannedMemory(plans, num_blocks, states.num_snapshots, length, screen_logits=has_screen)
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
@@ -189,6 +195,8 @@ def _margin(inputs: PlanInputs) -> MemoryItem:
 def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, int]:
     """(max_model_len, number of blocks)."""
     wanted = needs.context.limit
+    if not device.windows:
+        return _length(inputs, wanted, ledger), _no_blocks(inputs, device, ledger)
     one_sequence = _blocks_of(device, needs, wanted)
     fits = max(0, device.left // device.block_bytes)
     num_blocks, path, reason = _wanted_blocks(inputs, needs, device, ledger)
@@ -198,6 +206,13 @@ def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledg
     if num_blocks >= one_sequence:
         return _length(inputs, wanted, ledger), num_blocks
     return _shrunk(inputs, needs, device, num_blocks, ledger), num_blocks
+
+
+def _no_blocks(inputs: PlanInputs, device: _Device, ledger: Ledger) -> int:
+    """A model that keeps only states has no blocks: its sequences take the same memory at any length."""
+    if device.left < 0:
+        _report_misfit(inputs, device, 0, "model.source", "no cache", ledger)
+    return ledger.decide("cache.num_blocks", 0, "model", "the model has no cache of keys and values")
 
 
 def _wanted_blocks(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, str, str]:
@@ -244,6 +259,8 @@ def _blocks_of_step(device: _Device, needs: MemoryNeeds) -> int:
 
 def _tokens(device: _Device, needs: MemoryNeeds, num_blocks: int, length: int) -> int:
     """Returns how many tokens fit in sequences of `length`; full groups count to the token, and windows by block."""
+    if not device.windows:
+        return needs.scheduler.max_num_seqs * length
     windowed = [window for window in device.windows if window is not None]
     slots = (len(device.windows) - len(windowed)) * length
     slots += needs.block_size * blocks_held(windowed, needs.block_size, length)

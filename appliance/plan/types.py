@@ -141,6 +141,7 @@ class CachePlan(msgspec.Struct, frozen=True, kw_only=True):
     prefault_blocks: int = 0  # made resident ahead of their use, by an idle engine
     prefix_caching: bool
     hash_algorithm: Literal["sha256", "builtin"]
+    num_snapshots: int | None = None  # of recurrent states; None for a model that has none
 
 
 class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput
+from appliance.engine.states import state_pieces
 from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
@@ -24,6 +27,8 @@ class SimulatedRunner:
     ) -> None:
         self.block_size = scheduler.config.block_size
         self.windows = scheduler.config.windows
+        self.has_states = scheduler.config.num_snapshots is not None
+        self.states: dict[int, list[int]] = {}  # slot -> the tokens before it
         self.cells: dict[int, tuple[int, int, int]] = {}  # slot -> (group, position, token)
         self.rows: dict[int, NewRow] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -52,6 +57,8 @@ class SimulatedRunner:
         assert len({chunk.row for chunk in plan.chunks}) == len(plan.chunks), "a row runs twice"
         for chunk in plan.chunks:  # all writes before any read, as layers do
             self._write(chunk)
+        if self.has_states:
+            self._carry_states(plan)
         tokens: list[list[int]] = []
         errors: dict[int, RowError] = {}
         for chunk in plan.chunks:
@@ -93,6 +100,31 @@ class SimulatedRunner:
         for position in range(max(chunk.start, chunk.write_start), chunk.start + chunk.length):
             for group in range(len(self.windows)):
                 self.cells[self._slot(chunk.row, group, position)] = (group, position, stream[position])
+
+    def _carry_states(self, plan: StepPlan) -> None:
+        """Carries each row's state on, as if all rows ran at once: what one reads, no other may write."""
+        rows, starts, lengths = np.array([(c.row, c.start, c.length) for c in plan.chunks], np.int32).T
+        bounds = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
+        pieces = state_pieces(plan.chunks, rows, starts, bounds)
+        written: dict[int, int] = {}
+        read: set[tuple[int, int]] = set()
+        after = dict(self.states)
+        for at, chunk in enumerate(plan.chunks):
+            stream, position, own = self._stream(chunk), chunk.start, dict[int, list[int]]()
+            assert pieces.start[pieces.first[at]] == bounds[at], "pieces begin elsewhere than their tokens"
+            for piece in range(pieces.first[at], pieces.first[at + 1]):
+                source, target = int(pieces.source[piece]), int(pieces.target[piece])
+                state = [] if source < 0 else own[source] if source in own else self.states[source]
+                if source not in own:
+                    read.add((at, source))
+                assert state == stream[:position], "a piece begins with the state of other tokens"
+                position += int(pieces.start[piece + 1] - pieces.start[piece])
+                own[target] = after[target] = stream[:position]
+                assert written.setdefault(target, at) == at, "two sequences write one slot"
+            assert position == chunk.start + chunk.length, "pieces leave out tokens"
+            assert own[chunk.row] == stream[:position], "the row is left without its state"
+        assert all(written.get(slot, at) == at for at, slot in read), "a slot is read and written by two sequences"
+        self.states = after
 
     def _read(self, chunk: Chunk) -> list[int]:
         """The context as each group has it: what its window reaches, for any token of the chunk."""

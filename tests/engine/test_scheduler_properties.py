@@ -17,6 +17,7 @@ from .simulator import Harness, Propose, generate, mixed
 SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
 WINDOWS: list[tuple[int | None, ...]] = [
     (None,), (None,), (1,), (3,), (9,), (20,), (None, None), (9, 9, None), (None, 3), (1, 20, None, 9), (3, 20),
+    (),
 ]  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         prefix_caching=draw(st.booleans()),
         windows=windows,
+        num_snapshots=draw(st.sampled_from([None, 0, 1, 2, 5])) if windows else draw(st.sampled_from([0, 1, 4])),
         expected_output=draw(st.sampled_from([0, 4, 128])),
         hash_algorithm=draw(st.sampled_from(["builtin", "sha256"])),
         target_step_s=draw(st.sampled_from([None, 0.02, 0.2])),
@@ -112,6 +114,8 @@ def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = data.draw(requests(config.policy == "priority"))
     if propose is guess:
+        config = replace(config, num_snapshots=None)  # a draft that is not taken would stay in a state
+        config = config if config.windows else replace(config, windows=(None,), num_blocks=60)
         config = replace(config, max_num_sampled=config.max_num_sampled + data.draw(st.integers(0, 40)))
     harness = drive(config, traffic, propose)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"

@@ -3,6 +3,7 @@
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.state_slots import num_slots
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import Executable
@@ -19,17 +20,19 @@ from appliance.program.operators import (
     StepProgram,
 )
 from appliance.program.slots import Extent, Slot, Span
+from appliance.program.states import ShortConv, StateShape
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8
 MAX_LEN = 96
+TAPS = 7  # of the convolution
 
 
 def _whole(slot: Slot) -> Span:
     return Span(slot, 0, slot.width)
 
 
-def _program(vocab: int, windows: tuple[int | None, ...]) -> StepProgram:
-    """A layer of attention for each window, all with the same weights."""
+def _program(vocab: int, windows: tuple[int | None, ...], *, has_states: bool) -> StepProgram:
+    """A layer of attention for each window, all with the same weights; with states a convolution before them."""
     hidden, normed, heads, mixed = (Slot(index, Extent.TOKENS, WIDTH) for index in range(4))
     qkv = Slot(4, Extent.TOKENS, (HEADS + 2 * KV_HEADS) * HEAD)
     wanted, logits = Slot(5, Extent.SAMPLED, WIDTH), Slot(6, Extent.SAMPLED, vocab)
@@ -54,15 +57,18 @@ def _program(vocab: int, windows: tuple[int | None, ...]) -> StepProgram:
             ),
             Linear(x=_whole(heads), weight="out", out=_whole(hidden), accumulate=True),
         ]
+    convolution = ShortConv(x=_whole(hidden), weight="conv", out=_whole(hidden), state=0, kernel_size=TAPS, kind="silu")
     operators: tuple[Operator, ...] = (
         Embed(table="embed", out=hidden, position_table="positions"),
+        *([convolution] if has_states else []),
         *attention,
         RmsNorm(x=hidden, weight="norm", out=mixed, eps=1e-6),
         GatherRows(x=mixed, out=wanted),
         Linear(x=_whole(wanted), weight="head", out=_whole(logits)),
     )
     caches = tuple(KvShape(KV_HEADS, HEAD, HEAD, window) for window in windows)
-    return StepProgram(operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, caches)
+    states = (StateShape((TAPS - 1, WIDTH)),) if has_states else ()
+    return StepProgram(operators, (hidden, normed, heads, mixed, qkv, wanted, logits), logits, caches, states)
 
 
 def _weight(generator: np.random.Generator, rows: int, columns: int, scale: float) -> CanonicalWeight:
@@ -88,6 +94,7 @@ def tiny_executable(
         "qkv": _weight(generator, (HEADS + 2 * KV_HEADS) * HEAD, WIDTH, 0.5),
         "out": _weight(generator, WIDTH, WIDTH, 0.5),
         "head": _weight(generator, vocab, WIDTH, 0.4),
+        "conv": _weight(generator, 1, WIDTH * TAPS, 1.0),
     }
     limits = ExecutionLimits(
         max_num_batched_tokens=config.max_num_batched_tokens,
@@ -96,6 +103,9 @@ def tiny_executable(
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
+        num_states=0 if config.num_snapshots is None else num_slots(config.max_num_seqs, config.num_snapshots),
     )
     execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits))
-    return load_kernel_set(kernel_set).bind(_program(vocab, windows), weights, execution)
+    return load_kernel_set(kernel_set).bind(
+        _program(vocab, windows, has_states=config.num_snapshots is not None), weights, execution
+    )

@@ -109,7 +109,8 @@ class Admission:
 
     def _launch(self, sequence: Sequence, length: int, num_stored: int, step: StepBuilder) -> None:
         step.append_row(sequence)
-        step.append(sequence, length, tuple(map(tuple, sequence.tables)), num_stored)
+        states = self._kv.move_states(sequence, sequence.num_computed + length)
+        step.append(sequence, length, tuple(map(tuple, sequence.tables)), num_stored, states=states)
         self._rules.count(sequence, step)
         self._kv.register(sequence)
 

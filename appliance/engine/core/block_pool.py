@@ -33,6 +33,11 @@ class BlockPool:
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
+    @property
+    def num_cached(self) -> int:
+        """The blocks that can be found by their content."""
+        return len(self._cached)
+
     def references(self, block: int) -> int:
         return self._references[block]
 

@@ -7,6 +7,8 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
+from appliance.engine.core.snapshots import Snapshots
+from appliance.engine.core.state_slots import first_snapshot
 from appliance.engine.refusal import RequestKey
 
 WEIGHT_OF_NEWEST = 0.05  # of the newest answer's length in the moving mean
@@ -16,8 +18,16 @@ class Books:
     """Each open sequence waits or runs. Running ones are in policy order and have a row; only they hold blocks."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        hasher = HASHERS[config.hash_algorithm]() if config.prefix_caching else None
-        self.kv = KvManager(config.num_blocks, config.block_size, hasher, config.windows)
+        is_caching = config.prefix_caching and config.num_snapshots != 0
+        hasher = HASHERS[config.hash_algorithm]() if is_caching else None
+        self.kv = KvManager(
+            config.num_blocks,
+            config.block_size,
+            hasher,
+            config.windows,
+            _snapshots(config),
+            has_states=config.num_snapshots is not None,
+        )
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
@@ -102,6 +112,8 @@ class Books:
         assert all(len(table) == s.num_blocks for s in running for table in s.tables), "tables differ in length"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
         self.kv.pool.check_invariants(held for sequence in running for held in self.kv.held(sequence))
+        if self.kv.snapshots is not None:
+            self.kv.snapshots.check_invariants()
 
     def _count_waiting(self, sequence: Sequence, change: int) -> None:
         self.num_waiting += change
@@ -115,3 +127,9 @@ class Books:
         sequence.row = -1
         sequence.has_run_prompt = False
         sequence.drafts = []
+
+
+def _snapshots(config: SchedulerConfig) -> Snapshots | None:
+    if not config.prefix_caching or not config.num_snapshots:
+        return None
+    return Snapshots(config.num_snapshots, first_snapshot(config.max_num_seqs))

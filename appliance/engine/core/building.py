@@ -1,7 +1,7 @@
 """The step plan that is being built."""
 
 from appliance.engine.core.sequence import Sequence
-from appliance.engine.step import Chunk, NewRow, StepPlan
+from appliance.engine.step import Chunk, NewRow, StateMoves, StepPlan
 
 
 class StepBuilder:
@@ -31,6 +31,7 @@ class StepBuilder:
         new_blocks: tuple[tuple[int, ...], ...],
         write_start: int | None = None,
         num_drafts: int = 0,
+        states: StateMoves | None = None,
     ) -> None:
         """Schedules the next `length` tokens of a running sequence, and `num_drafts` drafts after the last one."""
         start = sequence.num_computed
@@ -38,7 +39,9 @@ class StepBuilder:
         if num_drafts:
             length += num_drafts
         is_decode = sequence.has_run_prompt
-        chunk = Chunk(sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts)
+        chunk = Chunk(
+            sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts, states
+        )
         self.chunks.append(chunk)
         sequence.num_computed = start + length
         self.num_tokens += length

@@ -28,16 +28,19 @@ class SchedulerConfig:
     windows: tuple[int | None, ...] = (
         None,
     )  # the sliding window of each group of caches, in tokens; None for full attention
+    num_snapshots: int | None = None  # of the recurrent states; None for a model that has none
     target_step_s: float | None = None  # how long a step with decodes should last; None sets no bound
     late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_model_len", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens",
+        for name in ("max_model_len", "block_size", "max_num_seqs", "max_num_batched_tokens",
                      "max_num_partial_prefills", "max_long_partial_prefills"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_blocks < 1 and self.windows:
+            raise ValueError(f"num_blocks is {self.num_blocks}; {len(self.windows)} groups of caches need blocks")
         if self.max_num_sampled < self.max_num_seqs:
             raise ValueError(f"max_num_sampled {self.max_num_sampled} is below max_num_seqs {self.max_num_seqs}")
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_sequence_len:
@@ -71,6 +74,7 @@ class SchedulerConfig:
             hash_algorithm=plan.cache.hash_algorithm,
             max_waiting=scheduler.max_waiting,
             windows=windows_of(plan),
+            num_snapshots=plan.cache.num_snapshots,
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
             seed=plan.model.seed,
@@ -78,7 +82,8 @@ class SchedulerConfig:
 
 
 def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:
-    """Returns the window of each group of caches; one group with full attention if the plan lists no groups."""
-    groups = plan.memory[0].kv_groups if plan.memory else ()
-    windows = {group.group: group.window for group in groups}
-    return tuple(windows[number] for number in sorted(windows)) or (None,)
+    """Returns the window of each group of caches; one group with full attention if the plan describes no memory."""
+    if not plan.memory:
+        return (None,)
+    windows = {group.group: group.window for group in plan.memory[0].kv_groups}
+    return tuple(windows[number] for number in sorted(windows))

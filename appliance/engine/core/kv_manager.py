@@ -2,16 +2,18 @@
 
 The tables of a sequence grow together: block i of each is for the same tokens. A group with a sliding window releases
 blocks that left the window; their entries in its table stay, with numbers that mean nothing. A group with full
-attention keeps all blocks.
+attention keeps all blocks. A model with recurrent states begins from a cached prefix only where a snapshot of them is.
 """
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from appliance.engine.core.block_pool import BlockHash, BlockName, BlockPool
 from appliance.engine.core.prefix_cache import Hasher
 from appliance.engine.core.sequence import Sequence
+from appliance.engine.core.snapshots import Snapshots, boundaries
+from appliance.engine.step import StateMoves
 from appliance.program.kv_blocks import blocks_held
 
 
@@ -23,6 +25,7 @@ class CachedPrefix:
     num_blocks: int
     tables: list[list[int]]
     num_dropped: list[int]
+    num_known: int = 0  # blocks, from the first on, that an earlier prompt had, too; counted for snapshots alone
 
     def held(self) -> Iterator[int]:
         for table, dropped in zip(self.tables, self.num_dropped, strict=True):
@@ -30,10 +33,18 @@ class CachedPrefix:
 
 
 class KvManager:
-    """`hasher` None turns prefix caching off. `windows`: the window of each group; None for full attention."""
+    """`hasher` None turns prefix caching off. `windows`: the window of each group; None for full attention.
+    `snapshots`: those of a model with states whose prefixes are cached."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, hasher: Hasher | None, windows: Many[int | None] = (None,)
+        self,
+        num_blocks: int,
+        block_size: int,
+        hasher: Hasher | None,
+        windows: Many[int | None] = (None,),
+        snapshots: Snapshots | None = None,
+        *,
+        has_states: bool = False,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
@@ -42,8 +53,10 @@ class KvManager:
         self._windowed = [(group, window) for group, window in enumerate(windows) if window is not None]
         self._whole = [group for group, window in enumerate(windows) if window is None]
         self._hasher = hasher
+        self.snapshots = snapshots
+        self.has_states = has_states
         self._nothing = CachedPrefix(0, [[] for _ in windows], [0] * self.num_groups)
-        self._looked: tuple[Sequence, int, int] | None = None  # the last lookup: sequence, its tokens, pool version
+        self._looked: tuple[Sequence, int, int, int] | None = None  # the last lookup: sequence, its tokens, versions
         self._hits = self._nothing  # the result of that lookup
 
     @property
@@ -83,7 +96,8 @@ class KvManager:
         """
         if self._hasher is None:
             return self._nothing
-        looked = (sequence, len(sequence.tokens), self.pool.version)
+        version = 0 if self.snapshots is None else self.snapshots.version
+        looked = (sequence, len(sequence.tokens), self.pool.version, version)
         if looked != self._looked:
             self._looked, self._hits = looked, self._find(sequence)
         return self._hits
@@ -92,11 +106,16 @@ class KvManager:
         return self._nothing
 
     def _find(self, sequence: Sequence) -> CachedPrefix:
-        """Looks for the longest prefix of which full groups have all blocks, and others those in their windows."""
+        """Looks for the longest prefix of which full groups have all blocks, others those in their windows, and states
+        a snapshot."""
         tables: list[list[int]] = [[] for _ in self._windows]
         num_blocks = self._in_windows(sequence, self._in_whole(sequence, tables))
+        num_known = 0
+        if self.snapshots is not None:
+            num_known = self.snapshots.count_known(self._hashes(sequence))
+            num_blocks = self._with_snapshot(sequence, num_blocks, self.snapshots)
         if num_blocks == 0:
-            return self._nothing
+            return replace(self._nothing, num_known=num_known)
         dropped = self._dropped(min(num_blocks * self.block_size, len(sequence.tokens) - 1))
         for group in self._whole:
             del tables[group][num_blocks:]
@@ -104,7 +123,28 @@ class KvManager:
             first = dropped[group]
             found = (self._lookup(sequence, group, index) for index in range(first, num_blocks))
             tables[group] = [0] * first + [block for block in found if block is not None]
-        return CachedPrefix(num_blocks, tables, dropped)
+        return CachedPrefix(num_blocks, tables, dropped, num_known)
+
+    def _with_snapshot(self, sequence: Sequence, end: int, snapshots: Snapshots) -> int:
+        """Returns the last block index, up to `end`, at which there is a snapshot, and what the windows reach before
+        it. The last token is always computed, so it must come after the snapshot."""
+        end = min(end, self._num_whole(sequence))
+        while end > 0:
+            if not snapshots.has(self._hash(sequence, end - 1)):
+                end -= 1
+                continue
+            reached = self._in_windows(sequence, end)
+            if reached == end:
+                break
+            end = reached
+        return end
+
+    def _num_whole(self, sequence: Sequence) -> int:
+        """Returns how many whole blocks the sequence has before its last token."""
+        return (len(sequence.tokens) - 1) // self.block_size
+
+    def _hashes(self, sequence: Sequence) -> Iterator[BlockHash]:
+        return (self._hash(sequence, index) for index in range(self._num_whole(sequence)))
 
     def _in_whole(self, sequence: Sequence, tables: list[list[int]]) -> int:
         """Returns how many first blocks all full groups have, and adds them to the groups' tables."""
@@ -133,11 +173,26 @@ class KvManager:
         """Returns whether a running prompt has still to store the block after a waiting sequence's cached prefix."""
         if self._hasher is None or num_hits >= len(sequence.tokens) // self.block_size:
             return False
+        if self.snapshots is not None:
+            return self._snapshot_is_coming(sequence, num_hits, prefills, self.snapshots)
         name = self._hash(sequence, num_hits)
         return any(
             other.num_registered <= num_hits < len(other.tokens) // self.block_size
             and self._hash(other, num_hits) == name
             for other in prefills
+        )
+
+    def _snapshot_is_coming(
+        self, sequence: Sequence, num_hits: int, prefills: list[Sequence], snapshots: Snapshots
+    ) -> bool:
+        """Returns whether this step, or a later one of a running prompt, leaves a snapshot in the sequence's prompt."""
+        num_whole = self._num_whole(sequence)
+        if any(snapshots.is_coming(self._hash(sequence, index)) for index in range(num_hits, num_whole)):
+            return True
+        return any(
+            num_hits < boundary <= num_whole and self._hash(sequence, boundary - 1) == self._hash(other, boundary - 1)
+            for other in prefills
+            for boundary in other.boundaries
         )
 
     def num_free_after(self, prefix: CachedPrefix) -> int:
@@ -151,6 +206,21 @@ class KvManager:
         sequence.num_dropped = list(prefix.num_dropped)
         sequence.num_blocks = sequence.num_registered = prefix.num_blocks
         sequence.num_computed = min(prefix.num_blocks * self.block_size, len(sequence.tokens) - 1)
+        if self.snapshots is not None:
+            if prefix.num_blocks:
+                sequence.resumes_from = self.snapshots.read(self._hash(sequence, prefix.num_blocks - 1))
+            sequence.boundaries = [*boundaries(prefix.num_known, prefix.num_blocks, self._num_whole(sequence))]
+
+    def move_states(self, sequence: Sequence, end: int) -> StateMoves | None:
+        """Returns from which snapshot the chunk up to `end` begins, and which it leaves; None if neither."""
+        resumes_from, sequence.resumes_from = sequence.resumes_from, None
+        left = []
+        while self.snapshots is not None and sequence.boundaries and sequence.boundaries[0] * self.block_size <= end:
+            boundary = sequence.boundaries.pop(0)
+            slot = self.snapshots.write(self._hash(sequence, boundary - 1))
+            if slot is not None:
+                left.append((boundary * self.block_size, slot))
+        return StateMoves(resumes_from, tuple(left)) if left or resumes_from is not None else None
 
     def slide(self, sequence: Sequence) -> None:
         """Releases the blocks that no later token will attend to."""
@@ -161,7 +231,10 @@ class KvManager:
                 sequence.num_dropped[group] = first
 
     def can_fork(self, leader: Sequence, sequence: Sequence) -> bool:
-        """Returns whether the leader still holds all blocks that the last prompt token attends to."""
+        """Returns whether the leader still holds all blocks that the last prompt token attends to. Its states are past
+        that token, so with states there are no forks: a sequence begins from a snapshot."""
+        if self.has_states:
+            return False
         seen = self._dropped(sequence.num_prompt - 1)
         return all(dropped <= first for dropped, first in zip(leader.num_dropped, seen, strict=True))
 
@@ -210,6 +283,8 @@ class KvManager:
             for group, table in enumerate(sequence.tables):
                 if index >= sequence.num_dropped[group]:
                     self.pool.register(table[index], _name(group, block_hash))
+            if self.snapshots is not None:
+                self.snapshots.note(block_hash)
             sequence.num_registered = index + 1
 
     def release(self, sequence: Sequence, *, trusted: bool = True) -> None:
@@ -226,12 +301,16 @@ class KvManager:
         sequence.num_blocks = 0
         sequence.num_registered = 0
         sequence.num_computed = 0
+        sequence.resumes_from = None
+        sequence.boundaries = []
 
     def reset(self) -> bool:
         """Empties the prefix cache. Returns False, and changes nothing, while any block is used."""
         if self.pool.num_used:
             return False
         self.pool.forget_all()
+        if self.snapshots is not None:
+            self.snapshots.forget_all()
         return True
 
     def held(self, sequence: Sequence) -> Iterator[list[int]]:
@@ -259,6 +338,8 @@ class KvManager:
 
     def _forget(self, sequence: Sequence, held: list[int]) -> None:
         """Removes blocks from the prefix cache. Released ones go by hash, as their numbers may be reused by now."""
+        if self.snapshots is not None:
+            self.snapshots.forget(sequence.block_hashes)
         for block in held:
             self.pool.forget(block)
         for group, dropped in enumerate(sequence.num_dropped):

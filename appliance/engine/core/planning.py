@@ -34,6 +34,8 @@ class StepPlanner:
 
     def next_step(self) -> StepBuilder:
         """Returns the next step; it has no chunks when nothing is open."""
+        if self._kv.snapshots is not None:
+            self._kv.snapshots.settle()
         if self._config.policy == "priority":
             self.admission.make_way()
         self._decodes = self._count_decodes()
@@ -114,7 +116,9 @@ class StepPlanner:
             if missing > pool.num_free:
                 length = self._kv.room(sequence, pool.num_free) - sequence.num_computed
             if length > 0:
-                step.append(sequence, length, self._kv.grow(sequence, sequence.num_computed + length))
+                end = sequence.num_computed + length
+                states = self._kv.move_states(sequence, end)
+                step.append(sequence, length, self._kv.grow(sequence, end), states=states)
             self._prefills.count(sequence, step)
 
     def _register(self, step: StepBuilder) -> None:

@@ -49,6 +49,7 @@ class Sequence:
 
     __slots__ = (
         "block_hashes",
+        "boundaries",
         "drafts",
         "has_run_prompt",
         "index",
@@ -64,6 +65,7 @@ class Sequence:
         "prompt_logprobs",
         "prompt_logprobs_left",
         "request",
+        "resumes_from",
         "row",
         "seed",
         "status",
@@ -96,6 +98,8 @@ class Sequence:
         self.num_dropped: list[int] = []  # leading blocks of each table that were released
         self.block_hashes: list[BlockHash] = []
         self.num_registered = 0  # leading blocks of each table that were put into the prefix cache
+        self.resumes_from: int | None = None  # the snapshot of states from which its next chunk begins
+        self.boundaries: list[int] = []  # where its prompt has still to leave snapshots, as numbers of blocks
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]
 

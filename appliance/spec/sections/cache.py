@@ -45,6 +45,13 @@ class CacheSection(Section):
         built_values=("sha256", "builtin"),
         vllm="prefix_caching_hash_algo",
     )
+    state_snapshots: Auto[NonNegativeInt] = field(
+        "auto",
+        "Recurrent states kept at block boundaries, for prompts that begin alike, where the model has such states. A "
+        "prompt leaves one where it parts from prompts before it, and one before its end.",
+        auto="two for each sequence that may run, within an eighth of the memory that weights leave; 0 without "
+        "prefix_caching",
+    )
     prefault: Auto[Size] = field(
         "auto",
         "Bytes of the cache that the engine makes resident ahead of their use, while it has nothing else to do; 0B is "

@@ -1,0 +1,14 @@
+"""The numbers of the slots of recurrent states: one for each row of the runner, a spare one, then the snapshots."""
+
+
+def num_slots(num_rows: int, num_snapshots: int) -> int:
+    return num_rows + 1 + num_snapshots
+
+
+def spare_slot(num_rows: int) -> int:
+    """Returns the slot that takes what nothing will read."""
+    return num_rows
+
+
+def first_snapshot(num_rows: int) -> int:
+    return num_rows + 1
