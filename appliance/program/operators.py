@@ -246,7 +246,8 @@ class SoftCap(Record, frozen=True):
 
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
-    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear | ShortConv
+    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
+    | ShortConv
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 
