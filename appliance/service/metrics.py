@@ -65,6 +65,7 @@ METRICS: tuple[Metric, ...] = (
         other_names=("gpu_cache_usage_perc",),
     ),
     Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that are resident: others cost no memory yet"),
+    Metric("state_snapshots_kept", "gauge", "Recurrent states kept at block boundaries, for prompts that begin alike"),
     Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
     Metric("preemptions", "counter", "Sequences that were put back to make room", "num_preemptions"),
     Metric("prompt_tokens", "counter", "Prompt tokens processed", "prompt_tokens"),
@@ -111,7 +112,8 @@ METRICS: tuple[Metric, ...] = (
 )
 
 ENGINE_GAUGES = (
-    "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes", "engine_ready",
+    "requests_running", "requests_waiting", "kv_cache_usage_ratio", "kv_cache_touched_bytes",
+    "state_snapshots_kept", "engine_ready",
 )  # fmt: skip
 Instrument = Counter | Gauge | Histogram
 _MAKERS: dict[Kind, type[Instrument]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
@@ -245,6 +247,7 @@ class ServiceMetrics:
         figures["requests_waiting"].set(stats.num_waiting)
         figures["kv_cache_usage_ratio"].set(stats.num_blocks_used / max(stats.num_blocks_total, 1))
         figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
+        figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
         for name, value in _counters(stats).items():
             last = self._last.get(name, 0.0)
             if value > last:

@@ -86,7 +86,9 @@ def test_a_broken_sequence_leaves_no_snapshot() -> None:
 def test_an_emptied_cache_has_no_snapshots() -> None:
     run = harness(num_snapshots=4)
     run_all(run, generate("a", prompt(22), 1))
+    assert run.scheduler.stats(0.0).num_snapshots_kept == 1
     assert run.scheduler.kv.reset()
+    assert run.scheduler.stats(0.0).num_snapshots_kept == 0
     assert run_all(run, generate("b", prompt(22), 1)) == [0]
 
 

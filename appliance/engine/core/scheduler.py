@@ -131,6 +131,7 @@ class Scheduler:
             num_blocks_used=pool.num_used,
             num_blocks_total=pool.num_blocks,
             num_blocks_touched=pool.num_touched,
+            num_snapshots_kept=0 if self.kv.snapshots is None else self.kv.snapshots.num_kept,
             num_steps=counters.num_steps,
             prompt_tokens=counters.prompt_tokens,
             generation_tokens=counters.generation_tokens,
