@@ -18,6 +18,7 @@ from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
     window: int | None  # tokens a query sees, itself included; None is full attention
+    chunk: int | None = None  # a query sees only its own chunk of so many tokens
     rope: RopeFacts | None  # None if positions are learned
 
 
@@ -61,7 +62,7 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "attention_bias": ("qkv_bias",),
 }
 _NULL_IS_NONE: Final = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
-_LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+_LAYER_TYPES: Final = ("full_attention", "sliding_attention", "chunked_attention")
 MAX_LAYERS: Final = 4096
 _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
@@ -175,18 +176,22 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
 
 def _layers(fields: ConfigFields, num_layers: int, ropes: Mapping[str, RopeFacts]) -> Iterator[LayerFacts]:
     window = fields.count("sliding_window", 0, least=0) or None
-    kinds = _layer_kinds(fields, num_layers)
     rotates = _rotated_layers(fields, num_layers)
-    for index, kind in enumerate(kinds):
+    for index, kind in enumerate(_layer_kinds(fields, rotates)):
         is_windowed = kind == "sliding_attention"
         has_rope = rotates[index] and (is_windowed or fields.dialect.rotates != "windows" or window is None)
-        yield LayerFacts(window=window if is_windowed else None, rope=ropes.get(kind) if has_rope else None)
+        yield LayerFacts(
+            window=window if is_windowed else None,
+            chunk=fields.count("attention_chunk_size") if kind == "chunked_attention" else None,
+            rope=ropes.get(kind, ropes.get("full_attention")) if has_rope else None,
+        )
 
 
 def _rotated_layers(fields: ConfigFields, num_layers: int) -> list[bool]:
-    """SmolLM 3's list has a one for each layer that rotates; without the list, all but every n-th do."""
+    """SmolLM 3's list has a one for each layer that rotates; without the list, or if it is empty, all but every n-th
+    do."""
     stated = fields.get("no_rope_layers")
-    if stated is None:
+    if stated is None or stated == []:
         every = fields.count("no_rope_layer_interval", 0)
         return [not every or (index + 1) % every != 0 for index in range(num_layers)]
     if not isinstance(stated, list) or len(stated) != num_layers or any(flag not in (0, 1) for flag in stated):
@@ -203,8 +208,9 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def derive_geometry(config: ConfigFacts) -> Geometry:
-    """Returns the sizes that planning needs. Layers with equal windows form a group, ordered by their first layer."""
-    windows = dict.fromkeys(layer.window for layer in config.layers)
+    """Returns the sizes that planning needs. Layers with equal windows form a group, ordered by their first layer. A
+    chunk is a window that long."""
+    reaches = [layer.window or layer.chunk for layer in config.layers]
     return Geometry(
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -219,12 +225,12 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
         tie_embeddings=config.tie_embeddings,
         groups=tuple(
             AttentionGroup(
-                layers=tuple(index for index, layer in enumerate(config.layers) if layer.window == window),
+                layers=tuple(index for index, reach in enumerate(reaches) if reach == window),
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
                 window=window,
             )
-            for window in windows
+            for window in dict.fromkeys(reaches)
         ),
     )
 
@@ -271,10 +277,13 @@ def _max_position(fields: ConfigFields, ropes: Mapping[str, RopeFacts]) -> int:
     return scaled
 
 
-def _layer_kinds(fields: ConfigFields, num_layers: int) -> list[str]:
-    stated = fields.get("layer_types")
+def _layer_kinds(fields: ConfigFields, rotates: list[bool]) -> list[str]:
+    """rotates: by layer, whether it has rotary positions."""
+    stated, num_layers = fields.get("layer_types"), len(rotates)
     if stated is not None:
         return _stated_kinds(stated, num_layers)
+    if fields.dialect.has_chunks:
+        return ["chunked_attention" if has_rope else "full_attention" for has_rope in rotates]
     if not fields.count("sliding_window", 0, least=0):
         return ["full_attention"] * num_layers
     if fields.dialect.window_switch:

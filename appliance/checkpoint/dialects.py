@@ -24,7 +24,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     names: its own names of values, by ours. defaults: of values that are left out. derived: values that follow from
     the others; what was stated wins. window_every: each n-th layer, counted from 1, is full, and the others
     have a window. window_switch: layers have windows only with `use_sliding_window`, from `max_window_layers` on.
-    rotates: which layers have rotary positions; none where positions are learned.
+    rotates: which layers have rotary positions; none where positions are learned. has_chunks: layers with rotary
+    positions see only their own chunk.
     """
 
     names: Mapping[str, str] = {}
@@ -33,6 +34,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     window_every: int = 0
     window_switch: bool = False
     rotates: Literal["all", "none", "windows"] = "all"
+    has_chunks: bool = False
 
 
 def _size(value: Any) -> int:
@@ -190,6 +192,16 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "max_position_embeddings": 2048,
         },
     ),
+    "gpt_oss": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 64,
+            "sliding_window": 128,
+            "attention_bias": True,
+            "rope_theta": 150_000.0,
+        },
+        window_every=2,
+    ),
     "gptj": Dialect(
         defaults={"n_positions": 2048, "rms_norm_eps": 1e-5, "mlp_bias": True, "rotary_dim": 64, **_GELU_NEW},
         derived=_gptj,
@@ -201,6 +213,17 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "hunyuan_v1_dense": Dialect(defaults={"rms_norm_eps": 1e-5}),
     "jais2": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", **_ALL_BIASES}),
     "llama": Dialect(defaults={"max_position_embeddings": 2048}),
+    "llama4_text": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 128,
+            "rope_theta": 500_000.0,
+            "max_position_embeddings": 131_072,
+            "no_rope_layer_interval": 4,
+            "attention_chunk_size": 8192,
+        },
+        has_chunks=True,
+    ),
     "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
     "minimax_m2": Dialect(derived=_rotary_dim, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
     "mixtral": Dialect(

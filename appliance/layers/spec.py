@@ -2,9 +2,9 @@
 
 Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
 `embed`, `positions`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
-`k_norm`, `o`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with
-`.bias` if the block has one. A layer of experts has `router`, `router.correction`, `experts.<e>.gate|up|down`,
-`shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`.
+`k_norm`, `o`, `sinks`, `attention_gate`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`,
+`post_feed_forward_norm`, each with `.bias` if the block has one. A layer of experts has `router`, `router.correction`,
+`experts.<e>.gate|up|down`, `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`.
 """
 
 from typing import Literal
@@ -59,7 +59,23 @@ class QueryKeyNorm(msgspec.Struct, frozen=True):
     after_rotation: bool = False
 
 
+class Temperature(msgspec.Struct, frozen=True):
+    """A factor of the queries that grows with the position; the words are those of ScaleByPosition."""
+
+    scale: float
+    length: int
+    offset: int = 0
+
+
 class AttentionSpec(msgspec.Struct, frozen=True):
+    """Attention of heads over cached keys and values.
+
+    window, chunk, soft_cap: as in PagedAttention. sinks: each head has a logit for nothing. alibi: the largest exponent
+    of the slopes of ALiBi. gate: the output is multiplied with sigmoids of a projection of the input, one a column or
+    one a head. value_dim: the width of a value where it is not head_dim. kv_source: an earlier layer whose keys and
+    values are read, so that this layer has none of its own.
+    """
+
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -70,6 +86,13 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     qkv_bias: bool = False
     out_bias: bool = False
     query_key_norm: QueryKeyNorm | None = None
+    value_dim: int | None = None
+    chunk: int | None = None
+    alibi: float | None = None
+    sinks: bool = False
+    gate: Literal["none", "columns", "heads"] = "none"
+    temperature: Temperature | None = None
+    kv_source: int | None = None
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True):

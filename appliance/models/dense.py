@@ -1,12 +1,11 @@
 """A dense decoder by what it has other than Llama: families are values of `Dense`, and this module builds them all."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from appliance.checkpoint.config import LayerFacts
 from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec, QueryKeyNorm, ResidualSpec, Transform
 from appliance.models.experts import Mixture
 from appliance.models.family import Model, Part
@@ -47,7 +46,8 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     norm: None for RMS with the config's epsilon. stored_norms: how norm weights lie in safetensors.
     qkv: how query, key and value rows are stored: apart; one after the other in the module `qkv`; or in that module by
     KV head, the query rows of its group first. gate_up: whether both lie in one module of that name.
-    linear: how linear weights are stored. logit_scale: of the logits. ignored: patterns of further tensors.
+    linear: how linear weights are stored. logit_scale: of the logits. attention: changes a layer's attention, given its
+    number. parts: further weights of each layer. ignored: patterns of further tensors.
     """
 
     modules: Mapping[str, str] = {}
@@ -67,6 +67,8 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     head_bias: bool = False
+    attention: Callable[[int, AttentionSpec], AttentionSpec] | None = None
+    parts: tuple[Part, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
@@ -82,11 +84,11 @@ def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) ->
         hidden_size=config.hidden_size,
         layers=tuple(
             LayerSpec(
-                _attention(model, dense, layer),
+                _attention(model, dense, index),
                 model.feed_forward(dense.gated) if mixture is None else mixture.feed_forward(index),
                 dense.residual,
             )
-            for index, layer in enumerate(config.layers)
+            for index in range(config.num_layers)
         ),
         norm=norm,
         weights=model.weights(names.top(norm), lambda index: names.layer(norm, index), dense.root, dense.layers),
@@ -100,11 +102,11 @@ def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) ->
     )
 
 
-def _attention(model: Model, dense: Dense, layer: LayerFacts) -> AttentionSpec:
-    attention = replace(model.attention(layer), query_key_norm=dense.query_key_norm)
-    if not dense.interleaved or attention.rope is None:
-        return attention
-    return replace(attention, rope=replace(attention.rope, interleaved=True))
+def _attention(model: Model, dense: Dense, index: int) -> AttentionSpec:
+    attention = replace(model.attention(model.config.layers[index]), query_key_norm=dense.query_key_norm)
+    if dense.interleaved and attention.rope is not None:
+        attention = replace(attention, rope=replace(attention.rope, interleaved=True))
+    return attention if dense.attention is None else dense.attention(index, attention)
 
 
 class _Modules(msgspec.Struct, frozen=True):
@@ -134,6 +136,7 @@ class _Modules(msgspec.Struct, frozen=True):
         if dense.query_key_norm is not None:
             for name in ("q_norm", "k_norm"):
                 yield from self._norm(name, dense.query_key_norm.norm, dense.stored_norms)
+        yield from dense.parts
         yield from self._feed_forward() if self.mixture is None else self.mixture.parts(index)
 
     def _feed_forward(self) -> Iterator[Part]:

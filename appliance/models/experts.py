@@ -4,19 +4,23 @@ A checkpoint has a tensor for each expert (`experts.<e>.up_proj.weight`), or sta
 GGUF files have them).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
-from appliance.layers.spec import ExpertsSpec, FeedForwardSpec
+from appliance.layers.spec import ExpertsSpec, FeedForwardSpec, Transform
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part
 
 
 class ExpertModules(msgspec.Struct, frozen=True):
-    """Module names below a layer. One module for gate and up has both, the gate's rows first.
+    """Module names below a layer. One module for gate and up has both, the gate's rows first, or in turn with those of
+    up if they alternate.
 
-    correction: the tensor itself, which is no module's weight. correction_is_row: it is [1, num_experts].
+    correction: the tensor itself, which is no module's weight. correction_is_row: it is [1, num_experts]. suffix: what
+    ends the name of a weight; without one, a stack is a parameter, and that of biases is named `<stack>_bias`.
+    transform: how the matrices of experts lie. dense: the module of layers without experts.
     """
 
     experts: str = "mlp.experts"
@@ -28,6 +32,10 @@ class ExpertModules(msgspec.Struct, frozen=True):
     correction_is_row: bool = False
     shared: str = "mlp.shared_experts"
     shared_gate: str = "mlp.shared_expert_gate"
+    dense: str = "mlp"
+    suffix: str = ".weight"
+    alternate: bool = False
+    transform: Transform = "none"
 
 
 MIXTRAL_MODULES = ExpertModules(
@@ -65,7 +73,7 @@ class Mixture(msgspec.Struct, frozen=True):
             raise ModelError(*problems)
         modules = modules or ExpertModules()
         every = (True,) * model.config.num_layers
-        is_stacked = model.has_tensor(f".{modules.experts}.{modules.down}.weight")
+        is_stacked = model.has_tensor(f".{modules.experts}.{modules.down}{modules.suffix}")
         return cls(spec, model.feed_forward(), is_sparse or every, modules, is_stacked)
 
     def feed_forward(self, layer: int) -> ExpertsSpec | FeedForwardSpec:
@@ -75,7 +83,7 @@ class Mixture(msgspec.Struct, frozen=True):
         """Returns the weights of a layer's feed-forward."""
         spec, names = self.spec, self.modules
         if not self.is_sparse[layer]:
-            yield from dense_parts("", "mlp", self.dense.bias)
+            yield from dense_parts("", names.dense, self.dense.bias)
             return
         yield Part("router", names.router, spec.routing.bias)
         if spec.routing.correction:
@@ -88,13 +96,30 @@ class Mixture(msgspec.Struct, frozen=True):
             yield Part("shared_gate", names.shared_gate)
 
     def _expert(self, expert: int) -> Iterator[Part]:
-        names = self.modules
-        width, is_joined = self.spec.width, names.gate == names.up
-        rows = {"gate": (0, width), "up": (width, 2 * width)} if is_joined else {}
-        for name, module in {"gate": names.gate, "up": names.up, "down": names.down}.items():
-            where = f"{names.experts}." + (module if self.is_stacked else f"{expert}.{module}")
-            index = expert if self.is_stacked else None
-            yield Part(f"experts.{expert}.{name}", where, self.spec.bias, rows=rows.get(name), index=index)
+        names, rows, bias = self.modules, self._rows(), self.spec.bias
+        of_gate = {"gate": names.gate} if self.spec.gated else {}
+        for name, module in {**of_gate, "up": names.up, "down": names.down}.items():
+            weight = Part(
+                name=f"experts.{expert}.{name}",
+                module=f"{names.experts}." + (module if self.is_stacked else f"{expert}.{module}"),
+                bias=bias and bool(names.suffix),
+                transform=names.transform,
+                rows=rows.get(name),
+                index=expert if self.is_stacked else None,
+                suffix=names.suffix,
+            )
+            yield weight
+            if bias and not names.suffix:
+                yield replace(weight, name=f"{weight.name}.bias", suffix="_bias", transform="none")
+
+    def _rows(self) -> Mapping[str, tuple[int, int] | tuple[int, int, int]]:
+        """Returns which rows of their one module gate and up are."""
+        width, names = self.spec.width, self.modules
+        if names.gate != names.up:
+            return {}
+        if names.alternate:
+            return {"gate": (0, 2 * width, 2), "up": (1, 2 * width, 2)}
+        return {"gate": (0, width), "up": (width, 2 * width)}
 
 
 def _problems(spec: ExpertsSpec) -> Iterator[Problem]:

@@ -111,6 +111,7 @@ class Model(msgspec.Struct, frozen=True):
             scale=config.attention_scale,
             rope=self.rope(layer),
             window=layer.window,
+            chunk=layer.chunk,
             soft_cap=config.attn_soft_cap,
             qkv_bias=config.attention_bias,
             out_bias=config.attention_out_bias,

@@ -183,3 +183,13 @@ def test_layers_that_draft_are_left_out() -> None:
 def test_every_dialect_is_of_a_family_that_is_tested() -> None:
     tested = {config(name)["model_type"] for name in [*FAMILIES, *VARIANTS]}
     assert set(DIALECTS) - tested == set()
+
+
+def test_the_text_part_of_llama_4_is_read_out_of_a_model_of_more_media() -> None:
+    values = config("llama4")
+    outer = {"model_type": "llama4", "text_config": {**values, "no_rope_layers": []}, "vision_config": {}}
+    inner, whole = decoder("llama4"), decoder("llama4", outer, tensor="language_model.model.norm.weight")
+    assert {name: f"language_model.{source.tensor}" for name, source in inner.weights.items()} == {
+        name: source.tensor for name, source in whole.weights.items()
+    }
+    assert [layer.mixer for layer in whole.layers] == [layer.mixer for layer in inner.layers]

@@ -59,6 +59,18 @@ _DEEPSEEK: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+_LLAMA4: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "attention_chunk_size": 10,
+    "no_rope_layer_interval": 2,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "intermediate_size_mlp": 128,
+    "floor_scale": 8,
+    "attn_scale": 0.5,
+}
+
 
 @dataclass(frozen=True)
 class Tiny:
@@ -126,6 +138,18 @@ FAMILIES: dict[str, Tiny] = {
     "minimax_m2": Tiny(
         "MiniMaxM2Config", {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "rotary_dim": 8}
     ),
+    "gpt-oss": Tiny(
+        "GptOssConfig",
+        {
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "sliding_window": 8,
+            "swiglu_limit": 1.5,
+            **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False),
+        },
+    ),
+    "llama4": Tiny("Llama4TextConfig", {**_LLAMA4, "use_qk_norm": True, "interleave_moe_layer_step": 2}),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
     "qwen3_moe": Tiny("Qwen3MoeConfig", {**_MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
@@ -136,6 +160,10 @@ FAMILIES: dict[str, Tiny] = {
     ),
 }
 VARIANTS: dict[str, Tiny] = {
+    "llama4-plain": Tiny(
+        "Llama4TextConfig",
+        {**_LLAMA4, "use_qk_norm": False, "attn_temperature_tuning": False, "num_experts_per_tok": 2},
+    ),
     "qwen2_moe-sparse": Tiny(
         "Qwen2MoeConfig",
         {
