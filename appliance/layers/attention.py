@@ -11,7 +11,7 @@ from appliance.program.slots import Slot, Span
 
 
 class _Projected(NamedTuple):
-    """The columns of the queries, and of what else a layer has."""
+    """The columns of a layer's projections; None for one that it lacks."""
 
     q: Span
     k: Span | None
