@@ -19,7 +19,7 @@ from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
-from appliance.program.states import ShortConv, StateShape
+from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
 from appliance.program.work import Forms, OperatorWork
 
 
@@ -126,14 +126,14 @@ class Activation(Record, frozen=True):
 
 
 class GatedActivation(Record, frozen=True):
-    """out [rows, I] = kind(gate) * up, both spans [rows, I]."""
+    """out [rows, I] = kind(gate) * up, both spans [rows, I]; without a kind it is their product."""
 
     doc = "activation of the gate times the other half"
 
     gate: Span
     up: Span
     out: Slot
-    kind: ActivationKind
+    kind: ActivationKind | None
 
 
 class Rope(Record, frozen=True):
@@ -247,7 +247,7 @@ class SoftCap(Record, frozen=True):
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
-    | ShortConv
+    | ShortConv | GatedDelta | StateSpace
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

@@ -12,7 +12,7 @@ import msgspec
 from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
 
-ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"]
 NormKind = Literal["rms", "layer"]
 
 

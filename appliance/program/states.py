@@ -26,8 +26,8 @@ class ShortConv(Record, frozen=True):
     """out[t] = kind(bias + sum over j < K of weight[:, j] * x[t - K + 1 + j]): each column's last K inputs, the latest
     weighted last; before a sequence's first token they are zero.
 
-    x, out: [T, C]. weight: f32 [C * K], one column after the other. bias: f32 [C]. State number `state` is [K - 1, C],
-    the latest inputs, the last of them last.
+    x, out: [T, C]; they may be the same span. weight: f32 [C * K], one column after the other. bias: f32 [C]. State
+    number `state` is [K - 1, C], the latest inputs, the last of them last.
     """
 
     doc = "short causal convolution of each column"
@@ -41,3 +41,94 @@ class ShortConv(Record, frozen=True):
     kernel_size: int
     bias: str | None = None
     kind: ActivationKind | None = None
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (self.kernel_size - 1, self.x.width)
+
+
+class GatedDelta(Record, frozen=True):
+    """The gated delta rule: a memory S [K, V] of each value head, whose values for the token's key are corrected.
+
+    For each token, with q, k, v, decay a and beta b of the head:
+        S = exp(g) * S                              g = -exp(a_log) * softplus(a + dt_bias)
+        S = S + k (v - S^T k)^T * beta_scale * sigmoid(b)
+        out = S^T q / sqrt(K)
+    q and k are first divided by sqrt(sum of squares + 1e-6), each head by its own. Value head h reads key head
+    h // (num_value_heads / num_key_heads). by_channel: each row of S decays by itself (Kimi Delta Attention); a_log is
+    one number a head all the same. decay_floor: g = decay_floor * sigmoid(exp(a_log) * (a + dt_bias)) instead.
+
+    q, k: [T, num_key_heads * K]. v, out: [T, num_value_heads * V]; they may be the same span. beta: [T,
+    num_value_heads]. decay and the vector dt_bias: num_value_heads wide, or num_value_heads * K by channel. a_log: f32
+    [num_value_heads]. State number `state` is [num_value_heads, K, V].
+
+    Sources: Gated Delta Networks (arXiv 2412.06464), Kimi Linear (arXiv 2510.26692); the formulas are those of
+    transformers' torch_recurrent_gated_delta_rule (qwen3_next, olmo_hybrid: beta_scale 2) and
+    recurrent_kimi_delta_attention (kimi_linear; bailing_hybrid: decay_floor).
+    """
+
+    doc = "gated delta rule over a state of each head"
+    vectors = ("a_log", "dt_bias")
+    touches_cache = True
+
+    q: Span
+    k: Span
+    v: Span
+    decay: Span
+    beta: Span
+    a_log: str
+    dt_bias: str
+    out: Span
+    state: int
+    num_key_heads: int
+    num_value_heads: int
+    by_channel: bool = False
+    beta_scale: float = 1.0
+    decay_floor: float | None = None
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (self.num_value_heads, self.k.width // self.num_key_heads, self.v.width // self.num_value_heads)
+
+
+class StateSpace(Record, frozen=True):
+    """The selective state space model: a state S [N, P] of each head, which decays and takes in b x^T.
+
+    For each token, with x [P], dt (a number) of the head and b, c [N] of its group:
+        dt = clamp(softplus(dt + dt_bias), dt_min, dt_max)
+        S = exp(-exp(a_log) * dt) * S + dt * b x^T
+        out = S^T c + d * x
+    Head h reads group h // (num_heads / num_groups). by_state: a_log is [num_heads * N], a decay of each row of S
+    (Mamba 1, whose heads are its channels, P = 1).
+
+    x, out: [T, num_heads * P]; they may be the same span. b, c: [T, num_groups * N]. dt: [T, num_heads]. a_log: f32
+    [num_heads] unless by_state; d, dt_bias: f32 [num_heads]. State number `state` is [num_heads, N, P].
+
+    Sources: Mamba (arXiv 2312.00752), Mamba 2 (arXiv 2405.21060); the formulas are those of transformers'
+    mamba_selective_scan (mamba, jamba, falcon_mamba) and mamba2_chunk_scan (mamba2, bamba, granitemoehybrid,
+    nemotron_h, falcon_h1, zamba2). Its single-token update (mamba2_selective_state_update) leaves the clamp out; here
+    every token has it, as in mamba_ssm's kernels, so that a token's result does not depend on how it was run.
+    """
+
+    doc = "selective state space model over a state of each head"
+    vectors = ("a_log", "d", "dt_bias")
+    touches_cache = True
+
+    x: Span
+    b: Span
+    c: Span
+    dt: Span
+    a_log: str
+    d: str
+    out: Span
+    state: int
+    num_heads: int
+    num_groups: int = 1
+    dt_bias: str | None = None
+    dt_min: float = 0.0
+    dt_max: float = math.inf
+    by_state: bool = False
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (self.num_heads, self.b.width // self.num_groups, self.x.width // self.num_heads)

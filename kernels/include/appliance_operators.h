@@ -23,7 +23,9 @@ typedef enum {
   APPL_OP_SCALE_BY_POSITION = 17, /* a factor that grows with the position */
   APPL_OP_HEAD_LINEAR = 18,       /* a matrix for each head */
   APPL_OP_SHORT_CONV = 19,        /* short causal convolution of each column */
-  APPL_OP_COUNT = 20,
+  APPL_OP_GATED_DELTA = 20,       /* gated delta rule over a state of each head */
+  APPL_OP_STATE_SPACE = 21,       /* selective state space model over a state of each head */
+  APPL_OP_COUNT = 22,
 } appl_operator_kind;
 
 #endif

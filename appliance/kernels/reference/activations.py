@@ -18,3 +18,5 @@ def activate(x: torch.Tensor, kind: ActivationKind) -> torch.Tensor:
             return functional.relu(x)
         case "relu2":
             return functional.relu(x).square()
+        case "sigmoid":
+            return torch.sigmoid(x)

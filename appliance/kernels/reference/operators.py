@@ -15,7 +15,7 @@ from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
-from appliance.program.states import ShortConv
+from appliance.program.states import GatedDelta, ShortConv, StateSpace
 
 
 class Step(Protocol):
@@ -99,7 +99,8 @@ def activation(op: ops.Activation, step: Step) -> None:
 
 
 def gated_activation(op: ops.GatedActivation, step: Step) -> None:
-    step.slot(op.out).copy_(activate(step.span(op.gate), op.kind) * step.span(op.up))
+    gate = step.span(op.gate)
+    step.slot(op.out).copy_((gate if op.kind is None else activate(gate, op.kind)) * step.span(op.up))
 
 
 def rope(op: ops.Rope, step: Step) -> None:
@@ -185,9 +186,18 @@ def head_linear(op: HeadLinear, step: Step) -> None:
 
 
 def short_conv(op: ShortConv, step: Step) -> None:
-    bias = None if op.bias is None else step.weights[op.bias]
-    x, out = step.span(op.x), step.span(op.out)
-    states.short_conv(op, x, out, step.weights[op.weight], bias, step.states[op.state], step.pieces)
+    y = states.short_conv(op, step.span(op.x), step.weights, step.states[op.state], step.pieces)
+    step.span(op.out).copy_(y)
+
+
+def gated_delta(op: GatedDelta, step: Step) -> None:
+    spans = {name: step.span(getattr(op, name)) for name in ("q", "k", "v", "decay", "beta")}
+    step.span(op.out).copy_(states.gated_delta(op, spans, step.weights, step.states[op.state], step.pieces))
+
+
+def state_space(op: StateSpace, step: Step) -> None:
+    spans = {name: step.span(getattr(op, name)) for name in ("x", "b", "c", "dt")}
+    step.span(op.out).copy_(states.state_space(op, spans, step.weights, step.states[op.state], step.pieces))
 
 
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
@@ -211,4 +221,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ScaleByPosition: scale_by_position,
     HeadLinear: head_linear,
     ShortConv: short_conv,
+    GatedDelta: gated_delta,
+    StateSpace: state_space,
 }

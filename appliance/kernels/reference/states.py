@@ -1,14 +1,16 @@
 """Recurrent states on torch tensors: how a step carries them on, and the operators that do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch.nn import functional
 
 from appliance.kernels.interface import StatePieces
 from appliance.kernels.reference.activations import activate
-from appliance.program.states import ShortConv, StateShape
+from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
 
 StateSlots = list[torch.Tensor]  # of each state: [slots, *shape]
+Weights = Mapping[str, torch.Tensor]
 
 
 def state_slots(states: Sequence[StateShape], num_slots: int) -> StateSlots:
@@ -25,18 +27,82 @@ def carry(slots: torch.Tensor, pieces: StatePieces, run: Callable[[slice, torch.
 
 
 def short_conv(
-    op: ShortConv, x: torch.Tensor, out: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
-    slots: torch.Tensor, pieces: StatePieces,
-) -> None:  # fmt: skip
-    """See ShortConv."""
-    taps = weight.reshape(-1, op.kernel_size)  # [C, K]
+    op: ShortConv, x: torch.Tensor, weights: Weights, slots: torch.Tensor, pieces: StatePieces
+) -> torch.Tensor:
+    """Returns the output of ShortConv for x [T, C]."""
+    taps = weights[op.weight].reshape(-1, op.kernel_size)  # [C, K]
+    out = torch.empty_like(x)
 
     def run(tokens: slice, before: torch.Tensor) -> torch.Tensor:
         inputs = torch.cat((before, x[tokens]))  # [K - 1 + T, C]
         if tokens.stop > tokens.start:
             y = (inputs.unfold(0, op.kernel_size, 1) * taps).sum(-1)
-            y = y if bias is None else y + bias.flatten()
+            y = y if op.bias is None else y + weights[op.bias].flatten()
             out[tokens] = y if op.kind is None else activate(y, op.kind)
         return inputs[len(inputs) - op.kernel_size + 1 :]
 
     carry(slots, pieces, run)
+    return out
+
+
+def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    return x.reshape(len(x), heads, x.shape[1] // heads)
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
+
+
+def gated_delta(
+    op: GatedDelta, spans: Mapping[str, torch.Tensor], weights: Weights, slots: torch.Tensor, pieces: StatePieces
+) -> torch.Tensor:
+    """Returns the output of GatedDelta; `spans` are its inputs by their fields."""
+    heads, key_dim, _ = op.state_shape
+    repeats = heads // op.num_key_heads
+    q, k = (_unit(_heads(spans[name], op.num_key_heads)).repeat_interleave(repeats, 1) for name in "qk")
+    q = q * key_dim**-0.5
+    v = _heads(spans["v"], heads)
+    gain = op.beta_scale * torch.sigmoid(spans["beta"])  # [T, H]
+    rate = weights[op.a_log].reshape(heads, 1).exp()
+    drive = _heads(spans["decay"] + weights[op.dt_bias].flatten(), heads)  # [T, H, 1 or K]
+    log_decay = (
+        -rate * functional.softplus(drive) if op.decay_floor is None else op.decay_floor * torch.sigmoid(rate * drive)
+    )
+    decay = log_decay.exp()[..., None]
+    out = torch.empty_like(v)
+
+    def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:  # [H, K, V]
+        for t in range(tokens.start, tokens.stop):
+            state = state * decay[t]
+            found = torch.einsum("hkv,hk->hv", state, k[t])
+            state = state + k[t][..., None] * ((v[t] - found) * gain[t][:, None])[:, None, :]
+            out[t] = torch.einsum("hkv,hk->hv", state, q[t])
+        return state
+
+    carry(slots, pieces, run)
+    return out.flatten(1)
+
+
+def state_space(
+    op: StateSpace, spans: Mapping[str, torch.Tensor], weights: Weights, slots: torch.Tensor, pieces: StatePieces
+) -> torch.Tensor:
+    """Returns the output of StateSpace; `spans` are its inputs by their fields."""
+    heads = op.num_heads
+    b, c = (
+        _heads(spans[name], op.num_groups).repeat_interleave(heads // op.num_groups, 1) for name in "bc"
+    )  # [T, H, N]
+    x = _heads(spans["x"], heads)
+    dt = spans["dt"] if op.dt_bias is None else spans["dt"] + weights[op.dt_bias].flatten()
+    dt = functional.softplus(dt).clamp(op.dt_min, op.dt_max)[..., None]  # [T, H, 1]
+    decay = (-weights[op.a_log].reshape(heads, -1).exp() * dt).exp()[..., None]  # [T, H, 1 or N, 1]
+    skip = weights[op.d].reshape(heads, 1)
+    out = torch.empty_like(x)
+
+    def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:  # [H, N, P]
+        for t in range(tokens.start, tokens.stop):
+            state = state * decay[t] + b[t][..., None] * (dt[t] * x[t])[:, None, :]
+            out[t] = torch.einsum("hnp,hn->hp", state, c[t]) + skip * x[t]
+        return state
+
+    carry(slots, pieces, run)
+    return out.flatten(1)
