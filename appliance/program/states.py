@@ -98,11 +98,12 @@ class StateSpace(Record, frozen=True):
         dt = clamp(softplus(dt + dt_bias), dt_min, dt_max)
         S = exp(-exp(a_log) * dt) * S + dt * b x^T
         out = S^T c + d * x
-    Head h reads group h // (num_heads / num_groups). by_state: a_log is [num_heads * N], a decay of each row of S
-    (Mamba 1, whose heads are its channels, P = 1).
+    Head h reads group h // (num_heads / num_groups). by_state: each row of S decays by itself, a_log is
+    [num_heads * N], one head after the other, and a head is one channel, P = 1 (Mamba 1).
 
     x, out: [T, num_heads * P]; they may be the same span. b, c: [T, num_groups * N]. dt: [T, num_heads]. a_log: f32
-    [num_heads] unless by_state; d, dt_bias: f32 [num_heads]. State number `state` is [num_heads, N, P].
+    [num_heads] unless by_state; d, dt_bias: f32 [num_heads]. State number `state` is [num_heads, N, P], or by_state
+    [N, num_heads], so that neighbours in memory are decayed together.
 
     Sources: Mamba (arXiv 2312.00752), Mamba 2 (arXiv 2405.21060); the formulas are those of transformers'
     mamba_selective_scan (mamba, jamba, falcon_mamba) and mamba2_chunk_scan (mamba2, bamba, granitemoehybrid,
@@ -131,4 +132,7 @@ class StateSpace(Record, frozen=True):
 
     @property
     def state_shape(self) -> tuple[int, ...]:
-        return (self.num_heads, self.b.width // self.num_groups, self.x.width // self.num_heads)
+        state_size = self.b.width // self.num_groups
+        if self.by_state:
+            return (state_size, self.num_heads)
+        return (self.num_heads, state_size, self.x.width // self.num_heads)

@@ -98,11 +98,12 @@ def state_space(
     skip = weights[op.d].reshape(heads, 1)
     out = torch.empty_like(x)
 
-    def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:  # [H, N, P]
+    def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:
+        state = state.T[..., None] if op.by_state else state  # [H, N, P]
         for t in range(tokens.start, tokens.stop):
             state = state * decay[t] + b[t][..., None] * (dt[t] * x[t])[:, None, :]
             out[t] = torch.einsum("hnp,hn->hp", state, c[t]) + skip * x[t]
-        return state
+        return state[..., 0].T if op.by_state else state
 
     carry(slots, pieces, run)
     return out.flatten(1)
