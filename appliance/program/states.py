@@ -32,7 +32,6 @@ class ShortConv(Record, frozen=True):
 
     doc = "short causal convolution of each column"
     vectors = ("weight", "bias")
-    touches_cache = True
 
     x: Span
     weight: str
@@ -69,7 +68,6 @@ class GatedDelta(Record, frozen=True):
 
     doc = "gated delta rule over a state of each head"
     vectors = ("a_log", "dt_bias")
-    touches_cache = True
 
     q: Span
     k: Span
@@ -113,7 +111,6 @@ class StateSpace(Record, frozen=True):
 
     doc = "selective state space model over a state of each head"
     vectors = ("a_log", "d", "dt_bias")
-    touches_cache = True
 
     x: Span
     b: Span

@@ -69,8 +69,10 @@ uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, in
 }
 
 int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
-                            int32_t num_caches, const appl_limits* limits, appl_program** program) {
-  return appl::guarded([&] { *program = new appl_program(*pool, operators, num_operators, caches, num_caches, *limits); });
+                            int32_t num_caches, const appl_state* states, int32_t num_states, const appl_limits* limits,
+                            appl_program** program) {
+  return appl::guarded(
+      [&] { *program = new appl_program(*pool, operators, num_operators, caches, num_caches, states, num_states, *limits); });
 }
 void appl_program_destroy(appl_program* program) { delete program; }
 uint64_t appl_program_workspace_bytes(const appl_program* program) { return program->workspace_bytes(); }

@@ -12,6 +12,20 @@ inline Floats gelu_tanh(Floats x) { return 0.5f * x * (1.0f + vtanh(0.7978845608
 inline Floats relu(Floats x) { return x > 0.0f ? x : Floats{}; }
 inline Floats relu2(Floats x) { return relu(x) * relu(x); }
 
+// log(1 + e^x) to a few ulp, also where it is small: log(1 + y) = 2 artanh(y / (2 + y)) for y = e^-|x|, as a series.
+inline Floats softplus(Floats x) {
+  const Floats y = vexp(-vabs(x)), z = y / (2.0f + y), square = z * z;
+  Floats p = splat(1.0f / 15.0f);
+  p = p * square + 1.0f / 13.0f;
+  p = p * square + 1.0f / 11.0f;
+  p = p * square + 1.0f / 9.0f;
+  p = p * square + 1.0f / 7.0f;
+  p = p * square + 1.0f / 5.0f;
+  p = p * square + 1.0f / 3.0f;
+  p = p * square + 1.0f;
+  return relu(x) + 2.0f * z * p;
+}
+
 // Calls body(f) with the function of `kind`, so that the loop in `body` is compiled for each.
 template <class Body>
 inline void with_activation(int32_t kind, Body&& body) {
@@ -21,6 +35,7 @@ inline void with_activation(int32_t kind, Body&& body) {
     case APPL_ACTIVATION_GELU_TANH: return body([](Floats x) { return gelu_tanh(x); });
     case APPL_ACTIVATION_RELU: return body([](Floats x) { return relu(x); });
     case APPL_ACTIVATION_RELU2: return body([](Floats x) { return relu2(x); });
+    case APPL_ACTIVATION_SIGMOID: return body([](Floats x) { return vsigmoid(x); });
     default: return body([](Floats x) { return x; });
   }
 }

@@ -9,6 +9,7 @@
 #include "attention.h"
 #include "elementwise.h"
 #include "screen.h"
+#include "states.h"
 #include "status.h"
 
 using appl::require;
@@ -30,19 +31,22 @@ const appl_limits& checked(const appl_limits& limits) {
 }  // namespace
 
 appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
-                           const appl_limits& limits)
+                           const appl_state* states, int num_states, const appl_limits& limits)
     : pool_(pool), limits_(checked(limits)), vocabulary_(INT_MAX) {
   for (int i = 0; i < num_caches; ++i) bind_cache(caches[i]);
+  bind_states(states, num_states);
   appl::ScratchShape largest;
   for (const appl::KvLayer& layer : layers_) largest = largest.joined(appl::ScratchShape::of(layer.geometry));
   operators_.reserve(size_t(num_operators));
   for (int i = 0; i < num_operators; ++i) bind(operators[i]);
+  for (const bool has_operator : has_operator_) require(has_operator, "a state has no operator");
   prepared_bytes_ = appl::round_up(prepared_bytes_, 4096);
   next_bytes_ = appl::round_up(next_bytes_, 4096);
   const bool attends = largest.value_width > 0;
   const size_t attention = attends ? appl::attention_workspace_bytes(pool.num_threads(), largest, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
-  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ + std::max({attention, linear, screen_bytes_, experts_bytes_}));  // one at a time
+  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ +
+                            std::max({attention, linear, screen_bytes_, experts_bytes_, states_bytes_}));  // one at a time
 }
 
 void appl_program::bind_cache(const appl_kv_cache& cache) {
@@ -64,6 +68,44 @@ void appl_program::bind_cache(const appl_kv_cache& cache) {
   while (int(groups_.size()) <= cache.group) groups_.push_back({appl::Cascade(limits_)});
 }
 
+void appl_program::bind_states(const appl_state* states, int count) {
+  require(count == 0 || limits_.num_states > 0, "the program has states, and there is no slot for them");
+  for (int i = 0; i < count; ++i) require(states[i].data != nullptr && states[i].size > 0, "a state has no memory");
+  states_.assign(states, states + count);
+  has_operator_.assign(size_t(count), false);
+}
+
+namespace {
+
+bool has_state(int32_t kind) { return kind == APPL_OP_SHORT_CONV || kind == APPL_OP_GATED_DELTA || kind == APPL_OP_STATE_SPACE; }
+
+int32_t state_of(const appl_operator& op) {
+  if (op.kind == APPL_OP_SHORT_CONV) return op.as.short_conv.state;
+  return op.kind == APPL_OP_GATED_DELTA ? op.as.gated_delta.state : op.as.state_space.state;
+}
+
+}  // namespace
+
+// Each operator copies its state alone, so a state has one operator.
+void appl_program::bind_state(Bound& bound) {
+  const auto& as = bound.op.as;
+  const size_t state = size_t(state_of(bound.op));
+  require(!has_operator_[state], "two operators have one state");
+  has_operator_[state] = true;
+  size_t bytes = 0;
+  if (bound.op.kind == APPL_OP_SHORT_CONV) {
+    bytes = appl::scratch_bytes(as.short_conv);
+    bound.constants = appl::taps_of(as.short_conv);
+  } else if (bound.op.kind == APPL_OP_GATED_DELTA) {
+    bytes = appl::scratch_bytes(as.gated_delta);
+  } else {
+    bytes = appl::scratch_bytes(as.state_space);
+    bound.constants = appl::rates_of(as.state_space);
+  }
+  states_bytes_ = std::max(states_bytes_, size_t(pool_.num_threads()) * bytes);
+  constant_bytes_ += bound.constants.size() * sizeof(float);
+}
+
 int appl_program::max_rows(const appl_span& span) const { return span.extent == APPL_TOKENS ? limits_.max_tokens : limits_.max_sampled; }
 
 bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
@@ -73,7 +115,7 @@ bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
 }
 
 void appl_program::bind(const appl_operator& op) {
-  appl::check_operator(op, layers_, limits_);
+  appl::check_operator(op, layers_, states_, limits_);
   Bound bound{op};
   if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
@@ -91,8 +133,9 @@ void appl_program::bind(const appl_operator& op) {
     bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
     experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
   }
+  if (has_state(op.kind)) bind_state(bound);
   forget_overwritten(op);
-  operators_.push_back(bound);
+  operators_.push_back(std::move(bound));
 }
 
 // Linears that read the same activations in the same form share one preparation.
@@ -180,6 +223,8 @@ void appl_program::check_step(const appl_step& step) const {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
   }
+  if (!states_.empty()) appl::check_pieces(step, limits_.num_states);
+  else require(step.piece_first == nullptr, "step: it has pieces, and the program has no states");
   for (int group = 0; group < step.num_groups; ++group) check_tables(appl::of_group(step, group));
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
@@ -215,6 +260,7 @@ void appl_program::run(const appl_step& step) {
 }
 
 void appl_program::start(const appl_step& step) {
+  require(states_.empty(), "a step that changes states cannot be cancelled, so it is not started");
   require(ahead_ == nullptr, "another step was started");
   check_step(step);
   ahead_seconds_.assign(operator_seconds_ == nullptr ? 0 : operators_.size(), 0.0);
@@ -253,7 +299,7 @@ void appl_program::run_ahead() noexcept {
 }
 
 void appl_program::run_operators(const appl_step& step, double* seconds) {
-  if (step.num_tokens == 0) return;
+  if (step.num_tokens == 0) return run_states(step);
   if (max_heads_ > 0) {
     for (size_t i = 0; i < groups_.size(); ++i) groups_[i].cascade.set(appl::of_group(step, int(i)), groups_[i].sees_all);
   }
@@ -261,6 +307,13 @@ void appl_program::run_operators(const appl_step& step, double* seconds) {
   for (const Bound& bound : operators_) {
     if (is_cancelled_.load(std::memory_order_relaxed)) return;
     execute(bound, step);
+  }
+}
+
+// Of a step without tokens: empty pieces copy.
+void appl_program::run_states(const appl_step& step) {
+  for (const Bound& bound : operators_) {
+    if (has_state(bound.op.kind)) execute(bound, step);
   }
 }
 
@@ -373,6 +426,14 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_SCALE_BY_POSITION: return appl::run_scale_by_position(pool_, as.position_scale, step);
     case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
+    case APPL_OP_SHORT_CONV:
+      return appl::run_short_conv(pool_, as.short_conv, states_[size_t(as.short_conv.state)], bound.constants.data(), step,
+                                  scratch<float>());
+    case APPL_OP_GATED_DELTA:
+      return appl::run_gated_delta(pool_, as.gated_delta, states_[size_t(as.gated_delta.state)], step, scratch<float>());
+    case APPL_OP_STATE_SPACE:
+      return appl::run_state_space(pool_, as.state_space, states_[size_t(as.state_space.state)], bound.constants.data(), step,
+                                   scratch<float>());
     default: return;
   }
 }

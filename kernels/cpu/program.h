@@ -20,7 +20,7 @@ struct appl_program {
  public:
   // Throws appl::Error if an operator's sizes do not fit together.
   appl_program(appl_pool& pool, const appl_operator* operators, int num_operators, const appl_kv_cache* caches, int num_caches,
-               const appl_limits& limits);
+               const appl_state* states, int num_states, const appl_limits& limits);
 
   ~appl_program() { cancel(); }
 
@@ -36,7 +36,7 @@ struct appl_program {
   void copy_blocks(const int32_t* pairs, int num_pairs);
   // The shared keys of the last step; see Cascade.
   uint64_t shared_keys() const;
-  size_t workspace_bytes() const { return workspace_.bytes(); }
+  size_t workspace_bytes() const { return workspace_.bytes() + constant_bytes_; }
 
  private:
   // An operator, and for a Linear the form of its input.
@@ -55,6 +55,7 @@ struct appl_program {
     appl::ExpertsShape experts{};   // the sizes of an operator of experts
     appl::HeadLinearShape heads{};  // the same of a matrix for each head
     appl::PreparedShape rounded{};  // the form in which its screen, if any, reads the input
+    std::vector<float> constants{};  // of an operator with a state: a vector in another order
   };
 
   void bind(const appl_operator& op);
@@ -64,9 +65,12 @@ struct appl_program {
   void bind_next(Bound& linear);
   void forget_overwritten(const appl_operator& op);
   void bind_cache(const appl_kv_cache& cache);
+  void bind_states(const appl_state* states, int count);
+  void bind_state(Bound& bound);
   void check_step(const appl_step& step) const;
   void check_tables(const appl_step& step) const;
   void run_operators(const appl_step& step, double* seconds);
+  void run_states(const appl_step& step);
   void run_timed(const appl_step& step, double* seconds);
   void run_ahead() noexcept;
   void settle();
@@ -90,12 +94,16 @@ struct appl_program {
   appl_pool& pool_;
   const appl_limits limits_;
   std::vector<appl::KvLayer> layers_;
+  std::vector<appl_state> states_;
+  std::vector<bool> has_operator_;  // by state
   std::vector<Bound> operators_;
   appl::Memory workspace_;
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;   // of a normed row
   size_t screen_bytes_ = 0;   // of the screen's scratch
   size_t experts_bytes_ = 0;  // of the scratch of experts, and of matrices for each head
+  size_t states_bytes_ = 0;   // of the scratch of operators with states
+  size_t constant_bytes_ = 0;
   appl::ScreenPauses pauses_;
   // Layers that share block tables, and which of these sequences read together in the current step.
   struct Group {
@@ -123,7 +131,8 @@ struct appl_program {
 namespace appl {
 
 // Throws Error if the operator cannot be run: spans, weights or vectors are null or do not fit.
-void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits);
+void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const std::vector<appl_state>& states,
+                    const appl_limits& limits);
 
 // The spans that an operator writes, `count` of them.
 struct Written {

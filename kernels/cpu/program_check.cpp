@@ -1,5 +1,8 @@
+#include <initializer_list>
+
 #include "program.h"
 #include "screen.h"
+#include "states.h"
 #include "status.h"
 
 namespace appl {
@@ -22,7 +25,7 @@ void check_same_shape(const appl_span& a, const appl_span& b) {
   require(a.width == b.width, "spans of one operator differ in width");
 }
 
-void check_activation(int32_t kind) { require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_RELU2, "unknown activation"); }
+void check_activation(int32_t kind) { require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_SIGMOID, "unknown activation"); }
 
 const KvLayer& cache_at(const std::vector<KvLayer>& caches, int32_t cache) {
   require(cache >= 0 && size_t(cache) < caches.size(), "an operator names a cache that is not there");
@@ -140,9 +143,61 @@ void check_head_linear(const appl_head_linear& op) {
   require(op.out.width == op.weight->rows + (has_tail ? op.tail.width : 0), "head_linear: the output has another width");
 }
 
+void check_token_rows(std::initializer_list<appl_span> spans) {
+  for (const appl_span& span : spans) {
+    check_span(span);
+    require(span.extent == APPL_TOKENS, "an operator with a state reads and writes one row a token");
+  }
+}
+
+void check_state(const std::vector<appl_state>& states, int32_t state, int64_t size) {
+  require(state >= 0 && size_t(state) < states.size(), "an operator names a state that is not there");
+  require(int64_t(states[size_t(state)].size) == size, "a state has another size than its operator");
+}
+
+void check_short_conv(const appl_short_conv& op, const std::vector<appl_state>& states) {
+  check_same_shape(op.x, op.out);
+  check_token_rows({op.x});
+  check_activation(op.activation);
+  require(op.weight != nullptr, "short_conv has no weight");
+  require(op.kernel_size >= 2 && op.kernel_size <= kMaxTaps, "short_conv: kernel_size must be 2 to 16");
+  check_state(states, op.state, int64_t{op.kernel_size - 1} * op.x.width);
+}
+
+// Some heads of equal width, of which each of several times as many reads one.
+void check_heads(int32_t shared, int32_t heads, const appl_span& of_shared, const appl_span& of_heads) {
+  require(shared > 0 && heads > 0 && heads % shared == 0, "a state's heads are no multiple of the heads that they share");
+  require(of_shared.width % shared == 0 && of_heads.width % heads == 0, "a span is no multiple of its heads");
+}
+
+void check_gated_delta(const appl_gated_delta& op, const std::vector<appl_state>& states) {
+  check_same_shape(op.q, op.k);
+  check_same_shape(op.v, op.out);
+  check_token_rows({op.q, op.v, op.decay, op.beta});
+  check_heads(op.num_key_heads, op.num_value_heads, op.k, op.v);
+  const int keys = op.k.width / op.num_key_heads, values = op.v.width / op.num_value_heads;
+  require(op.a_log != nullptr && op.dt_bias != nullptr, "gated_delta: a vector is missing");
+  require(op.beta.width == op.num_value_heads, "gated_delta: beta is one number a head");
+  require(op.decay.width == op.num_value_heads * (op.by_channel != 0 ? keys : 1), "gated_delta: decay has another width");
+  check_state(states, op.state, int64_t{op.num_value_heads} * keys * values);
+}
+
+void check_state_space(const appl_state_space& op, const std::vector<appl_state>& states) {
+  check_same_shape(op.x, op.out);
+  check_same_shape(op.b, op.c);
+  check_token_rows({op.x, op.b, op.dt});
+  check_heads(op.num_groups, op.num_heads, op.b, op.x);
+  require(op.a_log != nullptr && op.d != nullptr, "state_space: a vector is missing");
+  require(op.dt.width == op.num_heads, "state_space: dt is one number a head");
+  require(op.by_state == 0 || op.x.width == op.num_heads, "state_space: what decays by state has heads of one channel");
+  require(op.dt_min <= op.dt_max, "state_space: bad limits of dt");
+  check_state(states, op.state, int64_t{op.b.width / op.num_groups} * op.x.width);
+}
+
 }  // namespace
 
-void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const appl_limits& limits) {
+void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const std::vector<appl_state>& states,
+                    const appl_limits& limits) {
   switch (op.kind) {
     case APPL_OP_EMBED: return check_embed(op.as.embed, limits);
     case APPL_OP_RMS_NORM:
@@ -176,6 +231,9 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_SIGMOID_GATE: return check_gate(op.as.gate);
     case APPL_OP_SCALE_BY_POSITION: return check_position_scale(op.as.position_scale);
     case APPL_OP_HEAD_LINEAR: return check_head_linear(op.as.head_linear);
+    case APPL_OP_SHORT_CONV: return check_short_conv(op.as.short_conv, states);
+    case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
+    case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
@@ -201,6 +259,9 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_SCALE_BY_POSITION: return {{op.as.position_scale.x, {}}, 1};
     case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};
     case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
+    case APPL_OP_SHORT_CONV: return {{op.as.short_conv.out, {}}, 1};
+    case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
+    case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};
     default: return {{}, 0};
   }
 }

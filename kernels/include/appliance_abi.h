@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 12
+#define APPL_ABI_VERSION 13
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -46,6 +46,7 @@ typedef enum {
   APPL_ACTIVATION_GELU_TANH = 3,
   APPL_ACTIVATION_RELU = 4,
   APPL_ACTIVATION_RELU2 = 5,
+  APPL_ACTIVATION_SIGMOID = 6,
 } appl_activation;
 
 typedef enum { APPL_SCORING_SOFTMAX = 0, APPL_SCORING_SIGMOID = 1, APPL_SCORING_SOFTMAX_OF_CHOSEN = 2 } appl_scoring;
@@ -223,6 +224,31 @@ typedef struct { /* out of each head: its rows of the weight times its columns o
   int32_t reserved;
 } appl_head_linear;
 
+/* Operators with states; see appliance.program.states. `state` is the index of a state of the program that no other operator has. */
+typedef struct {
+  appl_span x, out;
+  const float* weight; /* kernel_size numbers of each column */
+  const float* bias;
+  int32_t state, kernel_size, activation;
+  int32_t reserved;
+} appl_short_conv;
+
+typedef struct {
+  appl_span q, k, v, decay, beta, out;
+  const float *a_log, *dt_bias;
+  int32_t state, num_key_heads, num_value_heads, by_channel;
+  float beta_scale;
+  float decay_floor; /* 0 for none */
+} appl_gated_delta;
+
+typedef struct {
+  appl_span x, b, c, dt, out;
+  const float *a_log, *d;
+  const float* dt_bias; /* NULL for none */
+  int32_t state, num_heads, num_groups, by_state;
+  float dt_min, dt_max;
+} appl_state_space;
+
 typedef struct {
   int32_t kind; /* appl_operator_kind */
   int32_t reserved;
@@ -244,6 +270,9 @@ typedef struct {
     appl_gate gate;
     appl_position_scale position_scale;
     appl_head_linear head_linear;
+    appl_short_conv short_conv;
+    appl_gated_delta gated_delta;
+    appl_state_space state_space;
   } as;
 } appl_operator;
 
@@ -258,22 +287,30 @@ typedef struct {
   int32_t group; /* from 0 on */
 } appl_kv_cache;
 
+/* One state of a program: num_states slots (appl_limits) of `size` floats each, aligned to 64. */
+typedef struct {
+  float* data;
+  uint64_t size;
+} appl_state;
+
 typedef struct {
   int32_t max_tokens, max_seqs, max_sampled, max_model_len;
   int32_t block_size, num_blocks;
   int32_t kv_layout; /* APPL_F32, APPL_F16 or APPL_BF16 */
   int32_t quantize_activations;
+  int32_t num_states; /* slots of each state */
 } appl_limits;
 
 /* One step; see appliance.kernels.interface.StepInputs. slot_mapping has num_tokens slots for each group of caches, one group behind the
  * other; block_tables has num_seqs rows of block_table_stride for each. */
 typedef struct {
   int32_t num_tokens, num_seqs, num_sampled, block_table_stride;
-  int32_t num_groups, reserved;
+  int32_t num_groups, num_pieces;
   const int32_t *token_ids, *positions, *slot_mapping, *query_start, *seq_lens, *block_tables, *sampled_rows;
   const int32_t* num_largest;     /* so many largest logits of each row are exact, 0 for all; others may be any smaller ones; NULL: all */
   int32_t past_rows, past_stride; /* of past_table */
-  const int32_t *past_table, *past_row, *num_past; /* tokens that do not count in num_largest; NULL: none */
+  const int32_t *past_table, *past_row, *num_past;                        /* tokens that do not count in num_largest; NULL: none */
+  const int32_t *piece_first, *piece_start, *piece_source, *piece_target; /* NULL exactly if the program has no states */
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL if no row requests log-probabilities. */
@@ -335,7 +372,8 @@ APPL_EXPORT int32_t appl_checksum(appl_pool* pool, const void* data, uint64_t by
 APPL_EXPORT uint64_t appl_kv_block_bytes(const appl_limits* limits, int32_t num_kv_heads, int32_t dim);
 
 APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int32_t num_operators, const appl_kv_cache* caches,
-                                        int32_t num_caches, const appl_limits* limits, appl_program** program);
+                                        int32_t num_caches, const appl_state* states, int32_t num_states, const appl_limits* limits,
+                                        appl_program** program);
 APPL_EXPORT void appl_program_destroy(appl_program* program);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);

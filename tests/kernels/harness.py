@@ -11,6 +11,7 @@ from appliance.kernels.layout import CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Operator, StepProgram
 from appliance.program.slots import Extent, Slot, SlotType, Span
+from appliance.program.states import StateShape
 
 FLOATS = {Layout.F32: np.float32, Layout.F16: np.float16}
 BITS = {Layout.INT8: 8, Layout.INT4: 4, Layout.INT5: 5, Layout.INT6: 6}
@@ -92,6 +93,7 @@ def execution_of(
     model_len: int = 1024,
     block_size: int = 16,
     num_blocks: int = 64,
+    num_states: int = 0,
     kv_dtype: str = "f32",
     num_threads: int = 2,
     quantize: bool = False,
@@ -104,6 +106,7 @@ def execution_of(
         max_model_len=model_len,
         block_size=block_size,
         num_blocks=num_blocks,
+        num_states=num_states,
     )
     return Execution(sizes, Numerics(kv_dtype, quantize), Placement(num_threads, screen_logits=screen_logits))
 
@@ -138,11 +141,11 @@ class Graph:
     def add(self, *operators: Operator) -> None:
         self.operators.extend(operators)
 
-    def program(self, result: Slot, caches: Sequence[KvShape] = ()) -> StepProgram:
+    def program(self, result: Slot, caches: Sequence[KvShape] = (), states: Sequence[StateShape] = ()) -> StepProgram:
         """Its logits are the token rows of `result` that a step samples."""
         logits = self.slot(result.width, Extent.SAMPLED)
         self.operators.append(GatherRows(result, logits))
-        return StepProgram(tuple(self.operators), tuple(self.slots), logits, tuple(caches))
+        return StepProgram(tuple(self.operators), tuple(self.slots), logits, tuple(caches), tuple(states))
 
 
 def int32(values: Sequence[int] | np.ndarray) -> np.ndarray:

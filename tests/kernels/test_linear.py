@@ -296,7 +296,7 @@ def test_groups_that_planes_cannot_hold_are_refused(
         run_once(native, build, plain_step(1), execution_of())
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"])
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_activations_and_accumulation(
     native: CpuKernelSet, reference: KernelSet, activation: str, accumulate: bool

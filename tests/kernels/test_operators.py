@@ -86,6 +86,12 @@ def gated(graph: Graph, width: int) -> Slot:
     return out
 
 
+def product(graph: Graph, width: int) -> Slot:
+    x, out = graph.given(values(2 * width)), graph.slot(width)
+    graph.add(ops.GatedActivation(Span(x, 0, width), Span(x, width, width), out, None))
+    return out
+
+
 def soft_cap(graph: Graph, width: int) -> Slot:
     x = graph.given(20 * values(width))
     graph.add(ops.SoftCap(x, 30.0))
@@ -103,6 +109,7 @@ BUILDERS = [
     head_norm_by_head,
     head_norm_without_weight,
     gated,
+    product,
     soft_cap,
 ]
 
@@ -116,7 +123,7 @@ def test_operator(native: CpuKernelSet, reference: KernelSet, build: Callable[[G
     np.testing.assert_allclose(got, want, atol=1e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"])
 def test_activation(native: CpuKernelSet, reference: KernelSet, kind: ActivationKind) -> None:
     x = np.linspace(-20, 20, 7 * 301, dtype=np.float32).reshape(7, 301)
     x[0, :4] = (-100, 100, 0, -0.0)

@@ -6,12 +6,12 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 EXTENTS = {"tokens": 0, "sampled": 1}
-ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5, "sigmoid": 6}
 SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_of_chosen": 2}
 
 
@@ -164,6 +164,32 @@ class HeadLinear(Structure):
     ]
 
 
+class ShortConv(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "out")),
+        *((name, c_void_p) for name in ("weight", "bias")),
+        *((name, c_int32) for name in ("state", "kernel_size", "activation", "reserved")),
+    ]
+
+
+class GatedDelta(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("q", "k", "v", "decay", "beta", "out")),
+        *((name, c_void_p) for name in ("a_log", "dt_bias")),
+        *((name, c_int32) for name in ("state", "num_key_heads", "num_value_heads", "by_channel")),
+        *((name, c_float) for name in ("beta_scale", "decay_floor")),
+    ]
+
+
+class StateSpace(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "b", "c", "dt", "out")),
+        *((name, c_void_p) for name in ("a_log", "d", "dt_bias")),
+        *((name, c_int32) for name in ("state", "num_heads", "num_groups", "by_state")),
+        *((name, c_float) for name in ("dt_min", "dt_max")),
+    ]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -183,6 +209,9 @@ class _Arguments(Union):
         ("gate", Gate),
         ("position_scale", PositionScale),
         ("head_linear", HeadLinear),
+        ("short_conv", ShortConv),
+        ("gated_delta", GatedDelta),
+        ("state_space", StateSpace),
     ]
 
 
@@ -198,6 +227,10 @@ class KvCache(Structure):
     ]
 
 
+class State(Structure):
+    _fields_ = [("data", c_void_p), ("size", c_uint64)]
+
+
 class Limits(Structure):
     _fields_ = [
         (name, c_int32)
@@ -210,6 +243,7 @@ class Limits(Structure):
             "num_blocks",
             "kv_layout",
             "quantize_activations",
+            "num_states",
         )
     ]
 
@@ -224,15 +258,18 @@ STEP_ARRAYS = (
     "sampled_rows",
 )
 
+PIECE_ARRAYS = ("first", "start", "source", "target")  # of StatePieces
+
 
 class Step(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("num_tokens", "num_seqs", "num_sampled", "block_table_stride")),
-        *((name, c_int32) for name in ("num_groups", "reserved")),
+        *((name, c_int32) for name in ("num_groups", "num_pieces")),
         *((name, c_void_p) for name in STEP_ARRAYS),
         ("num_largest", c_void_p),
         *((name, c_int32) for name in ("past_rows", "past_stride")),
         *((name, c_void_p) for name in ("past_table", "past_row", "num_past")),
+        *((f"piece_{name}", c_void_p) for name in PIECE_ARRAYS),
     ]
 
 
@@ -309,7 +346,10 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_kv_block_bytes": (c_uint64, (POINTER(Limits), c_int32, c_int32)),
     "appl_program_create": (
         c_int32,
-        (c_void_p, POINTER(Operator), c_int32, POINTER(KvCache), c_int32, POINTER(Limits), POINTER(c_void_p)),
+        (
+            *(c_void_p, POINTER(Operator), c_int32, POINTER(KvCache), c_int32, POINTER(State), c_int32),
+            *(POINTER(Limits), POINTER(c_void_p)),
+        ),
     ),
     "appl_program_destroy": (None, (c_void_p,)),
     "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),

@@ -14,6 +14,7 @@ from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.records import Addresses, encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
+from appliance.kernels.cpu.state_memory import StateMemory
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, ExecutableError
@@ -89,6 +90,7 @@ class CpuExecutable:
         self._screen = create_screen(library, self._pool, resources, program, self._weights) if screens else None
         native_limits = _native_limits(limits, numerics)
         self._kv_cache = KvMemory(library, native_limits, program)
+        self._states = StateMemory(limits.num_states, program.states)
         self._at = _place(program, limits, self._weights)
         self._program = self._create_program(native_limits, resources)
         shape = (limits.max_num_sampled, program.logits.width)
@@ -103,7 +105,8 @@ class CpuExecutable:
 
     @property
     def early_rows(self) -> int:
-        return EARLY_ROWS if self._num_threads > 1 else 0
+        # A step that was begun and is cancelled would have changed states.
+        return EARLY_ROWS if self._num_threads > 1 and not self._operators.states else 0
 
     @property
     def few_logits(self) -> FewLogits | None:
@@ -176,6 +179,7 @@ class CpuExecutable:
             "weights": self._weights.size_bytes,
             **screen,
             "kv_cache": self._kv_cache.size_bytes,
+            **({"states": self._states.size_bytes} if self._operators.states else {}),
             "activations": self._at.arena.size_bytes,
             "workspace": int(self._library.functions.appl_program_workspace_bytes(self._program)),
         }
@@ -197,9 +201,9 @@ class CpuExecutable:
         if self._screen is not None:
             records[-1].arguments.linear.screen = self._screen.handle
         handle = ctypes.c_void_p()
-        functions, caches = self._library.functions, self._kv_cache.caches
+        functions, caches, states = self._library.functions, self._kv_cache.caches, self._states.states
         status = functions.appl_program_create(
-            self._pool, records, len(records), caches, len(caches), limits, ctypes.byref(handle)
+            *(self._pool, records, len(records), caches, len(caches), states, len(states)), limits, ctypes.byref(handle)
         )
         self._library.check(status, "the program cannot be bound")
         resources.callback(functions.appl_program_destroy, handle)
@@ -232,6 +236,7 @@ def _native_limits(limits: ExecutionLimits, numerics: Numerics) -> abi.Limits:
         num_blocks=limits.num_blocks,
         kv_layout=abi.LAYOUTS[numerics.kv_dtype],
         quantize_activations=numerics.quantize_activations,
+        num_states=limits.num_states,
     )
 
 

@@ -13,6 +13,7 @@ from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
+from appliance.program.states import GatedDelta, ShortConv, StateSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,48 @@ def _head_linear(op: HeadLinear, at: Addresses) -> abi.HeadLinear:
     return abi.HeadLinear(**spans, weight=at.matrix(op.weight), num_heads=op.num_heads)
 
 
+def _short_conv(op: ShortConv, at: Addresses) -> abi.ShortConv:
+    return abi.ShortConv(
+        x=_span(op.x, at),
+        out=_span(op.out, at),
+        weight=at.vector(op.weight, op.x.width * op.kernel_size),
+        bias=at.vector(op.bias, op.x.width),
+        state=op.state,
+        kernel_size=op.kernel_size,
+        activation=abi.ACTIVATIONS[op.kind],
+    )
+
+
+def _gated_delta(op: GatedDelta, at: Addresses) -> abi.GatedDelta:
+    return abi.GatedDelta(
+        **{name: _span(getattr(op, name), at) for name in ("q", "k", "v", "decay", "beta", "out")},
+        a_log=at.vector(op.a_log, op.num_value_heads),
+        dt_bias=at.vector(op.dt_bias, op.decay.width),
+        state=op.state,
+        num_key_heads=op.num_key_heads,
+        num_value_heads=op.num_value_heads,
+        by_channel=op.by_channel,
+        beta_scale=op.beta_scale,
+        decay_floor=op.decay_floor or 0.0,
+    )
+
+
+def _state_space(op: StateSpace, at: Addresses) -> abi.StateSpace:
+    rates = op.num_heads * (op.b.width // op.num_groups if op.by_state else 1)
+    return abi.StateSpace(
+        **{name: _span(getattr(op, name), at) for name in ("x", "b", "c", "dt", "out")},
+        a_log=at.vector(op.a_log, rates),
+        d=at.vector(op.d, op.num_heads),
+        dt_bias=at.vector(op.dt_bias, op.num_heads),
+        state=op.state,
+        num_heads=op.num_heads,
+        num_groups=op.num_groups,
+        by_state=op.by_state,
+        dt_min=op.dt_min,
+        dt_max=op.dt_max,
+    )
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -222,6 +265,9 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     SigmoidGate: ("gate", _sigmoid_gate),
     ScaleByPosition: ("position_scale", _scale_by_position),
     HeadLinear: ("head_linear", _head_linear),
+    ShortConv: ("short_conv", _short_conv),
+    GatedDelta: ("gated_delta", _gated_delta),
+    StateSpace: ("state_space", _state_space),
 }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import has_gaps
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import PastTokens, StepInputs
+from appliance.kernels.interface import PastTokens, StatePieces, StepInputs
 
 
 class NativeStep:
@@ -38,6 +38,7 @@ class NativeStep:
             setattr(step, name, getattr(inputs, name).ctypes.data)
         step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
         self._put_past(inputs.past)
+        self._put_pieces(inputs.states)
 
     def _put_past(self, past: PastTokens | None) -> None:
         step = self._step
@@ -48,6 +49,11 @@ class NativeStep:
         step.past_table = past.table.ctypes.data
         step.past_row = past.row.ctypes.data
         step.num_past = past.count.ctypes.data
+
+    def _put_pieces(self, pieces: StatePieces | None) -> None:
+        self._step.num_pieces = 0 if pieces is None else pieces.source.shape[0]
+        for name in abi.PIECE_ARRAYS:
+            setattr(self._step, f"piece_{name}", None if pieces is None else getattr(pieces, name).ctypes.data)
 
 
 def _check(inputs: StepInputs) -> None:
@@ -72,6 +78,18 @@ def _check(inputs: StepInputs) -> None:
         _check_array("num_largest", inputs.num_largest)
     if inputs.past is not None:
         _check_past(inputs.past, inputs.sampled_rows.shape)
+
+    if inputs.states is not None:
+        _check_pieces(inputs.states, sequences)
+
+
+def _check_pieces(pieces: StatePieces, sequences: int) -> None:
+    count = pieces.source.shape[0]
+    shapes = [getattr(pieces, name).shape for name in abi.PIECE_ARRAYS]
+    if shapes != [(sequences + 1,), (count + 1,), (count,), (count,)]:
+        raise StepError("the arrays of a step's pieces differ in length")
+    for name in abi.PIECE_ARRAYS:
+        _check_array(f"states.{name}", getattr(pieces, name))
 
 
 def _check_past(past: PastTokens, shape: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.host import check_host
 from appliance.kernels.interface import StepInputs
@@ -57,7 +58,12 @@ class ReferenceExecutable:
 
     @torch.inference_mode()
     def run(self, inputs: StepInputs) -> HostLogits:
-        """Runs one step. If it `follows`, it uses its own sampled tokens, so that tests find a wrong `follows`."""
+        """Runs one step. If it `follows`, it uses its own sampled tokens, so that tests find a wrong `follows`.
+
+        Raises StepError if it has pieces and the program has no states, or the other way round.
+        """
+        if (inputs.states is not None) != bool(self._program.states):
+            raise StepError("a step has pieces exactly if the program has states")
         if inputs.follows:
             inputs = replace(inputs, token_ids=self._sampled)
         step = _TorchStep(
