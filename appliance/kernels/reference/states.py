@@ -74,9 +74,9 @@ def gated_delta(
     def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:  # [H, K, V]
         for t in range(tokens.start, tokens.stop):
             state = state * decay[t]
-            found = torch.einsum("hkv,hk->hv", state, k[t])
+            found = (state * k[t][..., None]).sum(1)
             state = state + k[t][..., None] * ((v[t] - found) * gain[t][:, None])[:, None, :]
-            out[t] = torch.einsum("hkv,hk->hv", state, q[t])
+            out[t] = (state * q[t][..., None]).sum(1)
         return state
 
     carry(slots, pieces, run)
@@ -102,7 +102,7 @@ def state_space(
         state = state.T[..., None] if op.by_state else state  # [H, N, P]
         for t in range(tokens.start, tokens.stop):
             state = state * decay[t] + b[t][..., None] * (dt[t] * x[t])[:, None, :]
-            out[t] = torch.einsum("hnp,hn->hp", state, c[t]) + skip * x[t]
+            out[t] = (state * c[t][..., None]).sum(1) + skip * x[t]
         return state[..., 0].T if op.by_state else state
 
     carry(slots, pieces, run)
