@@ -52,9 +52,9 @@ struct appl_program {
     int min_rows_for_next = INT_MAX;
     bool is_next = false;  // that next Linear: its input has separate memory and is prepared from min_rows_prepared rows on
     int min_rows_prepared = INT_MAX;
-    appl::ExpertsShape experts{};   // the sizes of an operator of experts
-    appl::HeadLinearShape heads{};  // the same of a matrix for each head
-    appl::PreparedShape rounded{};  // the form in which its screen, if any, reads the input
+    appl::ExpertsShape experts{};    // the sizes of an operator of experts
+    appl::HeadLinearShape heads{};   // the same of a matrix for each head
+    appl::PreparedShape rounded{};   // the form in which its screen, if any, reads the input
     std::vector<float> constants{};  // of an operator with a state: a vector in another order
   };
 
