@@ -19,6 +19,7 @@ def count_step(inputs: StepInputs, block_size: int, windows: Mapping[int | None,
         },
         visits={window: _visits(inputs.positions, window) for window in windows},
         few_logits=inputs.num_largest is not None,
+        sequences=len(inputs.seq_lens),
     )
 
 

@@ -111,7 +111,9 @@ def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload)
     """A step with a token of each stream, in the middle of the answers."""
     streams, length = workload.streams, workload.context
     seen = {window: streams * (length if window is None else min(length, window)) for window in windows_of(works)}
-    return StepCounts(streams, streams, keys=seen, visits=seen, few_logits=plan.kernels.screen_logits)
+    return StepCounts(
+        streams, streams, keys=seen, visits=seen, few_logits=plan.kernels.screen_logits, sequences=streams
+    )
 
 
 def _chunk(plan: EnginePlan, works: Counter[OperatorWork], size: int, end: int) -> StepCounts:
@@ -119,7 +121,7 @@ def _chunk(plan: EnginePlan, works: Counter[OperatorWork], size: int, end: int) 
     windows = windows_of(works)
     keys = {window: end if window is None else min(end, window + size - 1) for window in windows}
     visits = {window: _visits(size, end, end if window is None else window) for window in windows}
-    return StepCounts(size, 1, keys=keys, visits=visits, few_logits=plan.kernels.screen_logits)
+    return StepCounts(size, 1, keys=keys, visits=visits, few_logits=plan.kernels.screen_logits, sequences=1)
 
 
 def _visits(size: int, end: int, window: int) -> int:

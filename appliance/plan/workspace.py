@@ -1,5 +1,6 @@
 """What kernels keep beside activations while they run. Mirrors the native sources; sizes come from the program."""
 
+import math
 from typing import NamedTuple
 
 from appliance.catalog.formats import WeightForm
@@ -10,6 +11,7 @@ from appliance.program.attention import HeadLinear
 from appliance.program.operators import PagedAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent
+from appliance.program.states import GatedDelta, ShortConv, StateSpace
 
 ROW_BYTES = 1024  # kernels/cpu/prepared.h: a row of a prepared block
 ACTIVATION_GROUP = 256  # kernels/cpu/prepared.h: columns that share a scale at most
@@ -19,6 +21,8 @@ PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 LEAST_PAIRS = 256  # kernels/cpu/experts.h, head_linear.h: of a row and an expert or head, worked on at a time
 LATENT_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
+DELTA_TOKENS = 32  # kernels/cpu/gated_delta.cpp: tokens whose factors are made together
+DELTA_COLUMNS = 64  # of a tile of values, at most
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -34,8 +38,9 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     """Returns the bytes that kernels use beside the arena.
 
     On a CPU: the largest prepared input, what a gated Linear prepares for the next, and for attention each thread's
-    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears. On a
-    GPU: the partial results of attention split over a sequence.
+    scratch and what rows hand on (kernels/cpu/attention.cpp) or in its place each thread's sums of gated Linears or
+    factors of gated delta rules; and vectors of operators with states. On a GPU: the partial results of attention split
+    over a sequence.
     """
     kernels = program.kernels
     if kernels.name == "reference":
@@ -62,7 +67,25 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
         if isinstance(op, HeadLinear)
     )
     attending = step.num_threads * (scratch + partials) + carried
-    return inputs + max(attending, step.num_threads * GATED_SUMS_BYTES, *experts, *heads)
+    deltas = step.num_threads * _delta_bytes(program)
+    largest = max(attending, step.num_threads * GATED_SUMS_BYTES, deltas, *experts, *heads)
+    return inputs + _kept_bytes(program) + largest
+
+
+def _kept_bytes(program: PlannedProgram) -> int:
+    """Returns the bytes of vectors that operators with states keep in another order (kernels/cpu/states.h)."""
+    convolutions = (op for op in program.operators.get(ShortConv, ()) if isinstance(op, ShortConv))
+    spaces = (op for op in program.operators.get(StateSpace, ()) if isinstance(op, StateSpace))
+    taps = sum(op.kernel_size * op.x.width for op in convolutions)
+    return 4 * (taps + sum(math.prod(op.state_shape) for op in spaces if op.by_state))
+
+
+def _delta_bytes(program: PlannedProgram) -> int:
+    """Returns the bytes of a thread's factors of tokens and of its tile (kernels/cpu/gated_delta.cpp)."""
+    deltas = (op for op in program.operators.get(GatedDelta, ()) if isinstance(op, GatedDelta))
+    key_dim = max((op.state_shape[1] for op in deltas), default=0)
+    factors = DELTA_TOKENS * (4 * padded(key_dim, LINE_FLOATS) + 3)
+    return 4 * (factors + key_dim * DELTA_COLUMNS) if key_dim else 0
 
 
 def workspace_formula(program: PlannedProgram, step: StepSize) -> str:

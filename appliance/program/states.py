@@ -10,6 +10,7 @@ import msgspec
 
 from appliance.program.record import ActivationKind, Record
 from appliance.program.slots import Span
+from appliance.program.work import Forms, OperatorWork
 
 
 class StateShape(msgspec.Struct, frozen=True):
@@ -20,6 +21,11 @@ class StateShape(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         return 4 * math.prod(self.shape)
+
+
+def _work(label: str, shape: tuple[int, ...], row_operations: int) -> OperatorWork:
+    """Returns the work of an operator that reads and writes a state of each sequence."""
+    return OperatorWork(label, state_bytes=2 * StateShape(shape).size_bytes, row_operations=row_operations)
 
 
 class ShortConv(Record, frozen=True):
@@ -44,6 +50,9 @@ class ShortConv(Record, frozen=True):
     @property
     def state_shape(self) -> tuple[int, ...]:
         return (self.kernel_size - 1, self.x.width)
+
+    def work(self, forms: Forms) -> OperatorWork:
+        return _work(self.label(), self.state_shape, 2 * self.kernel_size * self.x.width)
 
 
 class GatedDelta(Record, frozen=True):
@@ -87,6 +96,10 @@ class GatedDelta(Record, frozen=True):
     @property
     def state_shape(self) -> tuple[int, ...]:
         return (self.num_value_heads, self.k.width // self.num_key_heads, self.v.width // self.num_value_heads)
+
+    def work(self, forms: Forms) -> OperatorWork:
+        """A token decays the state, reads it for its key and for its query, and adds to it."""
+        return _work(self.label(), self.state_shape, 7 * math.prod(self.state_shape))
 
 
 class StateSpace(Record, frozen=True):
@@ -133,3 +146,7 @@ class StateSpace(Record, frozen=True):
         if self.by_state:
             return (state_size, self.num_heads)
         return (self.num_heads, state_size, self.x.width // self.num_heads)
+
+    def work(self, forms: Forms) -> OperatorWork:
+        """A token decays the state, adds to it, and reads it."""
+        return _work(self.label(), self.state_shape, 5 * math.prod(self.state_shape))

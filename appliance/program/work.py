@@ -49,6 +49,7 @@ class OperatorWork(msgspec.Struct, frozen=True):
     weight_bytes: int = 0  # per step, or the share of them that the step's rows choose
     row_bytes: int = 0  # per token: the embedding's row
     key_bytes: int = 0  # per cached token that a sequence's queries see
+    state_bytes: int = 0  # per sequence: its state, read and written
     row_operations: int = 0  # per row of `extent`
     visit_operations: int = 0  # per pair of a query and a key that it sees
     extent: Extent = Extent.TOKENS
@@ -62,7 +63,8 @@ class StepCounts(msgspec.Struct, frozen=True):
     """The sizes of a step on which the work depends.
 
     keys: by window, the cached tokens that at least one query sees. visits: by window, the pairs of a query and a key
-    that it sees. few_logits: only the largest logits of each row are needed.
+    that it sees. few_logits: only the largest logits of each row are needed. sequences: those
+    that have tokens in the step.
     """
 
     tokens: int
@@ -70,6 +72,7 @@ class StepCounts(msgspec.Struct, frozen=True):
     keys: Mapping[int | None, int]
     visits: Mapping[int | None, int]
     few_logits: bool = False
+    sequences: int = 0
 
     def work_of(self, work: OperatorWork) -> OperatorWork:
         """Returns the operator's work in this step."""
@@ -87,7 +90,7 @@ class StepCounts(msgspec.Struct, frozen=True):
     def bytes_of(self, work: OperatorWork) -> int:
         keys = work.key_bytes * self.keys[work.window] if work.key_bytes else 0
         weights = round(work.weight_bytes * self._read_share(work))
-        return weights + work.row_bytes * self.tokens + keys
+        return weights + work.row_bytes * self.tokens + keys + work.state_bytes * self.sequences
 
     def _read_share(self, work: OperatorWork) -> float:
         """Returns the expected share of the weights that is read if rows choose at random; it is exact for one row."""

@@ -2,7 +2,8 @@
 
 from appliance.program.operators import Embed, Linear, PagedAttention
 from appliance.program.routing import Experts
-from appliance.program.slots import Extent, Slot, whole
+from appliance.program.slots import Extent, Slot, Span, whole
+from appliance.program.states import GatedDelta, ShortConv, StateSpace
 from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, windows_of
 
 COUNTS = StepCounts(tokens=5, sampled=2, keys={None: 36, 3: 9}, visits={None: 50, 3: 15})
@@ -78,3 +79,21 @@ def test_attention_reads_keys_and_values_of_its_cache() -> None:
 
 def test_an_embedding_reads_a_row_a_token() -> None:
     assert Embed("table", Slot(0, Extent.TOKENS, 64)).work(forms("f32")) == OperatorWork("embed", row_bytes=256)
+
+
+def test_states_are_read_and_written_for_each_sequence() -> None:
+    step = StepCounts(tokens=9, sampled=2, keys={}, visits={}, sequences=3)
+    slot = Slot(0, Extent.TOKENS, 64)
+    q, v, head = Span(slot, 0, 16), Span(slot, 16, 32), Span(slot, 48, 4)
+    delta = GatedDelta(q, q, v, head, head, "a", "b", v, 0, num_key_heads=2, num_value_heads=4)
+    assert delta.state_shape == (4, 8, 8)
+    assert step.bytes_of(delta.work(forms("f32"))) == 3 * 2 * 4 * (4 * 8 * 8)
+    assert step.operations_of(delta.work(forms("f32"))) == 9 * 7 * (4 * 8 * 8)
+    space = StateSpace(v, q, q, head, "a", "d", v, 0, num_heads=4, num_groups=2)
+    assert space.state_shape == (4, 8, 8)
+    assert step.operations_of(space.work(forms("f32"))) == 9 * 5 * (4 * 8 * 8)
+    channels = StateSpace(head, q, q, head, "a", "d", head, 0, num_heads=4, by_state=True)
+    assert channels.state_shape == (16, 4)
+    conv = ShortConv(v, "w", v, 0, kernel_size=4)
+    assert step.bytes_of(conv.work(forms("f32"))) == 3 * 2 * 4 * (3 * 32)
+    assert step.operations_of(conv.work(forms("f32"))) == 9 * 2 * 4 * 32
