@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.checkpoint.dialects import DIALECTS, MAX_COUNT, OTHER
+from appliance.checkpoint.dialects import DIALECTS, MAX_COUNT, OTHER, SAME_AS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
 from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number_of, positive_of
@@ -77,7 +77,7 @@ class ConfigFields:
         self._filled: Mapping[str, Any] = {}
         self.dialect = OTHER
         self.model_type = self.text("model_type", "")
-        self.dialect = DIALECTS.get(self.model_type, OTHER)
+        self.dialect = DIALECTS.get(SAME_AS.get(self.model_type, self.model_type), OTHER)
         self._stated = {key: value for key, value in config.items() if value is not None}
         # An explicit null is an answer where null means "none" and not "the default".
         nulls = {key for key in _NULL_IS_NONE if key in config and config[key] is None}

@@ -77,6 +77,11 @@ def _gptj(values: Json) -> Json:
     return {**_wide(values), **_rotary_dim(values)}
 
 
+def _latent(values: Json) -> Json:
+    """Only a part of each head of latent attention rotates: to rotary positions, that is the head."""
+    return {"head_dim": size} if (size := _size(values.get("qk_rope_head_dim"))) else {}
+
+
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
 _GELU_NEW: Final = {"hidden_act": "gelu_new"}
 _GLM: Final = Dialect(
@@ -104,6 +109,8 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         rotates="windows",
     ),
     "cwm": Dialect(defaults={"rms_norm_eps": 1e-5, "head_dim": 128, "sliding_window": 8192}, window_every=4),
+    "deepseek_v2": Dialect(defaults={"max_position_embeddings": 2048}, derived=_latent),
+    "deepseek_v3": Dialect(defaults={"attention_out_bias": False, "max_position_embeddings": 4096}, derived=_latent),
     "dots1": Dialect(
         defaults={"sliding_window": 4096, "max_window_layers": 62, "max_position_embeddings": 2048}, window_switch=True
     ),
@@ -164,6 +171,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     ),
     "glm": _GLM,
     "glm4": _GLM,
+    "glm4_moe_lite": Dialect(defaults={"rms_norm_eps": 1e-5}, derived=_latent),
     "glm4_moe": Dialect(defaults={"rms_norm_eps": 1e-5, "partial_rotary_factor": 0.5, "attention_out_bias": False}),
     "gpt2": Dialect(
         defaults={"n_positions": 1024, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, **_ALL_BIASES, **_GELU_NEW},
@@ -225,6 +233,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         has_chunks=True,
     ),
     "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
+    "minicpm3": Dialect(
+        defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 32_768}, derived=_latent
+    ),
     "minimax_m2": Dialect(derived=_rotary_dim, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
     "mixtral": Dialect(
         defaults={"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
@@ -310,4 +321,5 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         },
     ),
 }
+SAME_AS: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}  # model types whose configs are those of another
 OTHER: Final = Dialect()

@@ -11,7 +11,7 @@ from appliance.layers.rope import RopeSpec
 from appliance.program.caches import KvShape
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.record import ActivationKind
-from appliance.program.slots import Extent, Slot, SlotType, Span
+from appliance.program.slots import Extent, Slot, SlotType, Span, whole
 from appliance.program.states import StateShape
 
 
@@ -102,17 +102,18 @@ class ProgramBuilder:
         return name
 
     def project(
-        self, x: Slot, parts: Sequence[Projection], out: Slot, activation: ActivationKind | None = None
+        self, x: Slot | Span, parts: Sequence[Projection], out: Slot, activation: ActivationKind | None = None
     ) -> list[Span]:
         """Emits the projections of x, side by side into `out`; returns the columns of each."""
         starts = [sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
         spans = [Span(out, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
         placed = zip(parts, spans, strict=True)
+        given = whole(x) if isinstance(x, Slot) else x
         for _, group in groupby(placed, key=lambda item: (self.layouts.get(item[0].weight), item[0].bias)):
-            self._linear(x, list(group), activation)
+            self._linear(given, list(group), activation)
         return spans
 
-    def _linear(self, x: Slot, group: list[tuple[Projection, Span]], activation: ActivationKind | None) -> None:
+    def _linear(self, x: Span, group: list[tuple[Projection, Span]], activation: ActivationKind | None) -> None:
         parts, spans = [part for part, _ in group], [span for _, span in group]
         name = _joined_name([part.weight for part in parts])
         shapes = tuple((part.out_features, x.width) for part in parts)
@@ -123,7 +124,7 @@ class ProgramBuilder:
             vectors = tuple((part.out_features,) for part in parts)
             self.weights[bias] = WeightUse(tuple(f"{part.weight}.bias" for part in parts), vectors, "other")
         out = Span(spans[0].slot, spans[0].start, sum(span.width for span in spans))
-        self.emit(Linear(Span(x, 0, x.width), name, out, bias=bias, activation=activation))
+        self.emit(Linear(x, name, out, bias=bias, activation=activation))
 
     def finish(self, logits: Slot) -> CompiledDecoder:
         program = StepProgram(

@@ -15,17 +15,18 @@ from appliance.layers.rope import RopeSpec
 from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
-Transform = Literal["none", "transpose", "add_one", "unpermute_heads"]
+Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads"]
 
 
 class WeightSource(msgspec.Struct, frozen=True):
     """The source of one logical weight: a checkpoint tensor after `transform`, then a slice of its rows.
 
     index: the matrix of a stack [E, rows, columns], or the row of a stack of vectors [E, size], that is meant.
-    transpose: it is stored (in, out). add_one: the weight is 1 + w. unpermute_heads: the rows of each of num_heads
-    heads are stored in the order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are reordered. rows: (start,
-    stop) of a fused tensor, or (start, stop, step) of one in which the rows of several weights alternate; of each of
-    num_parts equal parts, such as heads, in which the tensor is stored. scale: a factor of every value of a vector.
+    transpose: it is stored (in, out). transpose_parts: the rows taken of each part become columns. add_one: the weight
+    is 1 + w. unpermute_heads: the rows of each of num_heads heads are stored in the order (0, d/2, 1, d/2 + 1, ...) for
+    interleaved rotation, and are reordered. rows: (start, stop) of a fused tensor, or (start, stop, step) of one in
+    which the rows of several weights alternate; of each of num_parts equal parts, such as heads, in which the tensor is
+    stored. scale: a factor of every value of a vector.
     """
 
     tensor: str
@@ -95,6 +96,30 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     kv_source: int | None = None
 
 
+class LatentAttentionSpec(msgspec.Struct, frozen=True):
+    """Multi-head latent attention (DeepSeek V2, arXiv:2405.04434), in its absorbed form.
+
+    A token keeps a latent of kv_rank numbers, from which each head's key (nope_dim) and value (value_dim) are linear
+    maps, and rope_dim rotated numbers that all heads add to their keys. Queries come from a latent of q_rank numbers,
+    or with None from the input. Its weights are `q_a`, `q_a_norm`, `q_nope` and `q_rope` (of each head), `kv_a`,
+    `kv_a_norm`, `k_up` (for each head [kv_rank, nope_dim]), `v_up` (for each head [value_dim, kv_rank]), `o`.
+
+    bias: of `q_a` and `kv_a`.
+    """
+
+    num_heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    kv_rank: int
+    q_rank: int | None
+    scale: float
+    rope: RopeSpec | None
+    norm_eps: float
+    bias: bool = False
+    out_bias: bool = False
+
+
 class FeedForwardSpec(msgspec.Struct, frozen=True):
     intermediate_size: int
     activation: ActivationKind
@@ -157,7 +182,7 @@ class ResidualSpec(msgspec.Struct, frozen=True):
             raise ValueError("blocks whose output is normed have no multiplier")
 
 
-Mixer = AttentionSpec
+Mixer = AttentionSpec | LatentAttentionSpec
 FeedForward = FeedForwardSpec | ExpertsSpec
 
 

@@ -15,7 +15,8 @@ from appliance.loading.inventory import InventoryItem, WeightError
 from appliance.loading.rope import rope_table
 from appliance.models.tensors import shape_of
 
-_REORDERING = ("transpose", "unpermute_heads")  # with these, rows of a weight are not rows of the file
+# With these, rows of a weight are not rows of the file.
+_REORDERING = ("transpose", "transpose_parts", "unpermute_heads")
 Progress = Callable[[int, int], None]  # (bytes read so far, total bytes)
 
 

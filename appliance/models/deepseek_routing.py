@@ -6,6 +6,12 @@ from appliance.models.experts import Mixture
 from appliance.models.family import Model
 
 
+def drafting_layers(model: Model, default: int) -> tuple[str, ...]:
+    """Returns the patterns of the tensors of layers after the last one, which draft tokens for speculation."""
+    first, count = model.config.num_layers, model.count("num_nextn_predict_layers", default)
+    return tuple(f"*layers.{first + index}.*" for index in range(count))
+
+
 def deepseek_mixture(model: Model, renormalize: bool, first_dense: int) -> Mixture:
     """renormalize and first_dense are the family's defaults of `norm_topk_prob` and `first_k_dense_replace`."""
     routing = RoutingSpec(

@@ -6,7 +6,16 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec, QueryKeyNorm, ResidualSpec, Transform
+from appliance.layers.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    LayerSpec,
+    Mixer,
+    NormSpec,
+    QueryKeyNorm,
+    ResidualSpec,
+    Transform,
+)
 from appliance.models.experts import Mixture
 from appliance.models.family import Model, Part
 
@@ -46,8 +55,9 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     norm: None for RMS with the config's epsilon. stored_norms: how norm weights lie in safetensors.
     qkv: how query, key and value rows are stored: apart; one after the other in the module `qkv`; or in that module by
     KV head, the query rows of its group first. gate_up: whether both lie in one module of that name.
-    linear: how linear weights are stored. logit_scale: of the logits. attention: changes a layer's attention, given its
-    number. parts: further weights of each layer. ignored: patterns of further tensors.
+    linear: how linear weights are stored. logit_scale: of the logits. mixer: what a layer has in place of the config's
+    attention, given its number and that. mixer_parts: its weights in place of queries, keys, values and output. parts:
+    further weights of each layer. ignored: patterns of further tensors.
     """
 
     modules: Mapping[str, str] = {}
@@ -67,7 +77,8 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     head_bias: bool = False
-    attention: Callable[[int, AttentionSpec], AttentionSpec] | None = None
+    mixer: Callable[[int, AttentionSpec], Mixer] | None = None
+    mixer_parts: tuple[Part, ...] = ()
     parts: tuple[Part, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -84,7 +95,7 @@ def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) ->
         hidden_size=config.hidden_size,
         layers=tuple(
             LayerSpec(
-                _attention(model, dense, index),
+                _mixer(model, dense, index),
                 model.feed_forward(dense.gated) if mixture is None else mixture.feed_forward(index),
                 dense.residual,
             )
@@ -102,11 +113,11 @@ def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) ->
     )
 
 
-def _attention(model: Model, dense: Dense, index: int) -> AttentionSpec:
+def _mixer(model: Model, dense: Dense, index: int) -> Mixer:
     attention = replace(model.attention(model.config.layers[index]), query_key_norm=dense.query_key_norm)
     if dense.interleaved and attention.rope is not None:
         attention = replace(attention, rope=replace(attention.rope, interleaved=True))
-    return attention if dense.attention is None else dense.attention(index, attention)
+    return attention if dense.mixer is None else dense.mixer(index, attention)
 
 
 class _Modules(msgspec.Struct, frozen=True):
@@ -131,8 +142,7 @@ class _Modules(msgspec.Struct, frozen=True):
         names = _NORMS[dense.residual.norms]
         for name in names[:1] if dense.residual.one_norm else names:
             yield from self._norm(name, norm, dense.stored_norms)
-        yield from self._qkv()
-        yield self._linear("o", config.attention_out_bias)
+        yield from dense.mixer_parts or (*self._qkv(), self._linear("o", config.attention_out_bias))
         if dense.query_key_norm is not None:
             for name in ("q_norm", "k_norm"):
                 yield from self._norm(name, dense.query_key_norm.norm, dense.stored_norms)

@@ -2,7 +2,7 @@
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec
-from appliance.models.deepseek_routing import deepseek_mixture
+from appliance.models.deepseek_routing import deepseek_mixture, drafting_layers
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 
@@ -11,9 +11,8 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     """Layers after the last one draft tokens for speculation, and are left out."""
     model = Model.of(facts, max_model_len)
     mixture = deepseek_mixture(model, renormalize=True, first_dense=1)
-    first = model.config.num_layers
     dense = Dense(
         query_key_norm=model.query_key_norm() if model.flag("use_qk_norm", default=False) else None,
-        ignored=tuple(f"*layers.{first + index}.*" for index in range(model.count("num_nextn_predict_layers", 1))),
+        ignored=drafting_layers(model, 1),
     )
     return dense_decoder(model, dense, mixture)

@@ -25,7 +25,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         up_offset=1.0,
     )
     dense = Dense(
-        attention=lambda _, attention: replace(attention, sinks=True),
+        mixer=lambda _, attention: replace(attention, sinks=True),
         parts=(Part("sinks", "self_attn.sinks", suffix=""),),
     )
     return dense_decoder(model, dense, Mixture.of(model, spec, _STACKS))

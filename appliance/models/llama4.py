@@ -37,7 +37,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         interleaved=True,
         root="language_model.model." if is_part else "model.",
         modules={"head": "language_model.lm_head"} if is_part else {},
-        attention=lambda _, attention: _attention(model, attention),
+        mixer=lambda _, attention: _attention(model, attention),
         ignored=_OTHER_MEDIA,
     )
     return dense_decoder(model, dense, _mixture(model))

@@ -35,7 +35,10 @@ def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
     """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector."""
     shape = tensor.shape if source.index is None else tensor.shape[1:]
     shape = shape[::-1] if source.transform == "transpose" else shape
-    return shape if source.rows is None else (source.num_parts * len(range(*source.rows)), *shape[1:])
+    shape = shape if source.rows is None else (source.num_parts * len(range(*source.rows)), *shape[1:])
+    if source.transform == "transpose_parts" and len(shape) > 1:
+        return source.num_parts * shape[1], shape[0] // source.num_parts
+    return shape
 
 
 def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator[Problem]:

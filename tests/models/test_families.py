@@ -185,6 +185,10 @@ def test_every_dialect_is_of_a_family_that_is_tested() -> None:
     assert set(DIALECTS) - tested == set()
 
 
+def test_kimi_k2_is_written_as_deepseek_v3() -> None:
+    assert decoder("deepseek3", {**config("deepseek3"), "model_type": "kimi_k2"}) == decoder("deepseek3")
+
+
 def test_the_text_part_of_llama_4_is_read_out_of_a_model_of_more_media() -> None:
     values = config("llama4")
     outer = {"model_type": "llama4", "text_config": {**values, "no_rope_layers": []}, "vision_config": {}}

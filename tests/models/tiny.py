@@ -59,6 +59,15 @@ _DEEPSEEK: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+_MLA: dict[str, Any] = {
+    "kv_lora_rank": 32,
+    "q_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "head_dim": 16,
+    "num_key_value_heads": 4,
+}
 _LLAMA4: dict[str, Any] = {
     "num_hidden_layers": 4,
     "head_dim": 16,
@@ -149,6 +158,24 @@ FAMILIES: dict[str, Tiny] = {
             **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, truncate=False),
         },
     ),
+    "deepseek2": Tiny(
+        "DeepseekV2Config",
+        {**_MLA, **_MOE, "q_lora_rank": None, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+        _EQUAL_HEADS,
+    ),
+    "deepseek3": Tiny(
+        "DeepseekV3Config",
+        {
+            **_DEEPSEEK,
+            **_MLA,
+            "num_hidden_layers": 3,
+            **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, mscale=0.7, mscale_all_dim=1.3),
+        },
+        _EQUAL_HEADS,
+    ),
+    "minicpm3": Tiny(
+        "MiniCPM3Config", {**_MLA, "scale_emb": 3, "scale_depth": 1.1, "dim_model_base": 32}, _EQUAL_HEADS
+    ),
     "llama4": Tiny("Llama4TextConfig", {**_LLAMA4, "use_qk_norm": True, "interleave_moe_layer_step": 2}),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
@@ -160,6 +187,25 @@ FAMILIES: dict[str, Tiny] = {
     ),
 }
 VARIANTS: dict[str, Tiny] = {
+    "deepseek2-groups": Tiny(
+        "DeepseekV2Config",
+        {
+            **_MLA,
+            **_MOE,
+            "attention_bias": True,
+            "n_routed_experts": 8,
+            "n_shared_experts": 1,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+        },
+        _EQUAL_HEADS,
+    ),
+    "deepseek3-halves": Tiny(
+        "DeepseekV3Config", {**_DEEPSEEK, **_MLA, "q_lora_rank": None, "rope_interleave": False}, _EQUAL_HEADS
+    ),
+    "glm4_moe_lite": Tiny("Glm4MoeLiteConfig", {**_DEEPSEEK, **_MLA}, _EQUAL_HEADS),
     "llama4-plain": Tiny(
         "Llama4TextConfig",
         {**_LLAMA4, "use_qk_norm": False, "attn_temperature_tuning": False, "num_experts_per_tok": 2},

@@ -65,7 +65,44 @@ def described_by_itself(model: ModelFacts, storage: str = "bf16") -> ModelFacts:
 
 
 def _tensors(config: dict[str, Any]) -> Iterator[Tensor]:
-    yield from _gpt2(config) if config["model_type"] == "gpt2" else _llama(config)
+    families = {"gpt2": _gpt2, "deepseek_v3": _deepseek}
+    yield from families.get(config["model_type"], _llama)(config)
+
+
+def _deepseek(config: dict[str, Any]) -> Iterator[Tensor]:
+    """Names and shapes of DeepSeek V3, without the layer that drafts tokens."""
+    hidden, heads, vocab = config["hidden_size"], config["num_attention_heads"], config["vocab_size"]
+    queries, latent, rope = config["q_lora_rank"], config["kv_lora_rank"], config["qk_rope_head_dim"]
+    nope, value = config["qk_nope_head_dim"], config["v_head_dim"]
+    yield from (("model.embed_tokens.weight", (vocab, hidden)), ("lm_head.weight", (vocab, hidden)))
+    yield "model.norm.weight", (hidden,)
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}"
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+        yield f"{prefix}.self_attn.q_a_proj.weight", (queries, hidden)
+        yield f"{prefix}.self_attn.q_a_layernorm.weight", (queries,)
+        yield f"{prefix}.self_attn.q_b_proj.weight", (heads * (nope + rope), queries)
+        yield f"{prefix}.self_attn.kv_a_proj_with_mqa.weight", (latent + rope, hidden)
+        yield f"{prefix}.self_attn.kv_a_layernorm.weight", (latent,)
+        yield f"{prefix}.self_attn.kv_b_proj.weight", (heads * (nope + value), latent)
+        yield f"{prefix}.self_attn.o_proj.weight", (hidden, heads * value)
+        yield from _deepseek_feed_forward(config, layer, f"{prefix}.mlp")
+
+
+def _deepseek_feed_forward(config: dict[str, Any], layer: int, prefix: str) -> Iterator[Tensor]:
+    hidden, experts = config["hidden_size"], config["n_routed_experts"]
+    if layer < config["first_k_dense_replace"]:
+        blocks = {prefix: config["intermediate_size"]}
+    else:
+        yield f"{prefix}.gate.weight", (experts, hidden)
+        yield f"{prefix}.gate.e_score_correction_bias", (experts,)
+        width = config["moe_intermediate_size"]
+        blocks = {f"{prefix}.experts.{expert}": width for expert in range(experts)}
+        blocks[f"{prefix}.shared_experts"] = width * config["n_shared_experts"]
+    for name, width in blocks.items():
+        yield from ((f"{name}.{part}_proj.weight", (width, hidden)) for part in ("gate", "up"))
+        yield f"{name}.down_proj.weight", (hidden, width)
 
 
 def _llama(config: dict[str, Any]) -> Iterator[Tensor]:

@@ -20,6 +20,7 @@ from appliance.loading.formats.gptq import GptqMatrix
 from appliance.loading.formats.groups import FormatError, Groups
 from appliance.loading.formats.matrices import MatrixReader, Read, Rows
 from appliance.loading.formats.rounding import quantize
+from appliance.loading.formats.transposed import TransposedParts
 
 VERSION = 4  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
 CHUNK_ELEMENTS = 1 << 18  # translated at a time, so that temporaries fit in the processor's caches
@@ -59,18 +60,26 @@ class StoredRows:
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
         self._matrix = _matrix_reader(tensor, source, read)
+        self._is_quantized = _is_quantized(tensor)
+        if source.transform == "transpose_parts":
+            self._matrix = TransposedParts(
+                StoredRows(tensor, replace(source, transform="none"), read), source.num_parts
+            )
+            self._is_quantized = False
         self._rows = _NO_ROWS if self._matrix is not None else _transformed_rows(tensor, source, read(tensor.name))
         self._scale = np.float32(source.scale)
         num_rows = len(self._rows) if self._matrix is None else tensor.shape[0]
         self._order = _order(num_rows, source)
         self._range = _range_of(num_rows, source) if self._order is None else range(len(self._order))
+        if isinstance(self._matrix, TransposedParts):
+            self._order, self._range = None, range(len(self._matrix))
 
     def __len__(self) -> int:
         return len(self._range)
 
     @property
     def is_quantized(self) -> bool:
-        return _is_quantized(self._tensor)
+        return self._is_quantized
 
     def stored(self, start: int, stop: int) -> Array:
         """Returns rows as stored: bytes of quantized types, else elements."""
@@ -93,7 +102,13 @@ class StoredRows:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
         unchanged = self._order is None and not self._adds_one and self._scale == 1 and self._range.step == 1
-        return self.storage == layout and unchanged and rows.flags.c_contiguous and rows.flags.aligned
+        return (
+            self.storage == layout
+            and self._matrix is None
+            and unchanged
+            and rows.flags.c_contiguous
+            and rows.flags.aligned
+        )
 
     def values(self, start: int, stop: int) -> Array:
         """Returns f32 rows. Quantized types are dequantized."""

@@ -116,3 +116,16 @@ def test_broken_data_of_gptq_is_refused(what: str, tmp_path: Path) -> None:
     matrix = read(Scheme(scheme.config, scheme.storage, pack), tmp_path)
     with pytest.raises(FormatError, match=message):
         translate_matrix([rows_of(matrix)], F32, COLUMNS)
+
+
+@pytest.mark.parametrize("rows", [None, (0, 20), (4, 24)])
+def test_columns_of_each_part_become_rows(matrix: Read, rows: tuple[int, int] | None) -> None:
+    """Whatever the matrix is stored as: such a matrix is dense from then on."""
+    turned = rows_of(matrix, WeightSource("m.weight", "transpose_parts", rows=rows, num_parts=4))
+    start, stop = rows or (0, 24)
+    expected = matrix[2].reshape(4, 24, COLUMNS)[:, start:stop].swapaxes(1, 2).reshape(4 * COLUMNS, stop - start)
+    assert not turned.is_quantized
+    np.testing.assert_array_equal(turned.values(0, len(turned)), expected)
+    np.testing.assert_array_equal(turned.values(COLUMNS - 3, COLUMNS + 5), expected[COLUMNS - 3 : COLUMNS + 5])
+    translated = translate_matrix([turned], F32, stop - start, 100, 1100)
+    np.testing.assert_array_equal(translated.data, expected[100:1100])
