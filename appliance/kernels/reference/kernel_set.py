@@ -15,6 +15,7 @@ from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
+from appliance.kernels.reference.caches import kv_caches
 from appliance.kernels.reference.operators import RUN, Step
 from appliance.kernels.reference.sampler import ReferenceSampler
 from appliance.kernels.reference.states import StateSlots, state_slots
@@ -26,7 +27,6 @@ from appliance.program.slots import Extent, Slot, Span
 from appliance.program.work import Forms, OperatorWork, WeightSize
 
 _SLOT_DTYPES = {"f32": torch.float32, "bf16": torch.float32, "f16": torch.float32, "int32": torch.int32}
-KV_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 class ReferenceExecutable:
@@ -53,7 +53,7 @@ class ReferenceExecutable:
             slot.index: torch.zeros(rows[slot.extent], slot.width, dtype=_SLOT_DTYPES[slot.dtype])
             for slot in program.slots
         }
-        self._lanes, self._caches, self._groups = _caches(program, execution)
+        self._lanes, self._caches, self._groups = kv_caches(program, execution)
         self._states = state_slots(program.states, limits.num_states)
 
     @torch.inference_mode()
@@ -146,37 +146,6 @@ class _TorchStep(Step):
 
     def span(self, span: Span) -> torch.Tensor:
         return self.slot(span.slot)[:, span.start : span.start + span.width]
-
-
-def _caches(program: StepProgram, execution: Execution) -> tuple[list[torch.Tensor], list[LayerCache], list[int]]:
-    """Returns the lanes of the blocks, first the keys [num_blocks, ...] of one and then its values; and for each cache
-    its part of them, and its group."""
-    limits, layout = execution.limits, program.kv_layout()
-    dtype = KV_DTYPES[execution.numerics.kv_dtype]
-    lanes: list[torch.Tensor] = []
-    caches: dict[int, LayerCache] = {}
-    for numbers in layout.lanes():
-        shapes = [program.caches[number] for number in numbers]
-        keys, values = (
-            torch.zeros(limits.num_blocks, limits.block_size * width, dtype=dtype)
-            for width in (
-                max(shape.num_kv_heads * shape.key_dim for shape in shapes),
-                max(shape.num_kv_heads * sum(shape.stored_dims[1:]) for shape in shapes),
-            )
-        )
-        lanes += [keys, values]
-        for number, shape in zip(numbers, shapes, strict=True):
-            size = (limits.block_size, shape.num_kv_heads)
-            own = _head(keys, *size, shape.key_dim)
-            of_values = own[..., : shape.value_dim] if shape.values_in_keys else _head(values, *size, shape.value_dim)
-            caches[number] = LayerCache(own, of_values)
-    groups = {cache: number for number, group in enumerate(layout.groups) for cache in group.caches}
-    return lanes, [caches[number] for number in sorted(caches)], [groups[number] for number in sorted(groups)]
-
-
-def _head(lane: torch.Tensor, block_size: int, num_heads: int, width: int) -> torch.Tensor:
-    """Returns the first numbers of each block of a lane as [num_blocks, block_size, G, d]."""
-    return lane[:, : block_size * num_heads * width].view(-1, block_size, num_heads, width)
 
 
 class ReferenceKernelSet:
