@@ -16,6 +16,9 @@ _AVX512_BF16_FLAGS = (*_AVX512_VNNI_FLAGS, "avx512_bf16")
 _AMX_FLAGS = (*_AVX512_VNNI_FLAGS, "amx_bf16", "amx_int8", "amx_tile")
 
 
+MODELLING = "transformers"  # the set that runs modelling code
+
+
 class MemoryMargin(msgspec.Struct, frozen=True):
     """Memory of a device that is kept free for something besides the engine's own items."""
 
@@ -28,6 +31,9 @@ MEMORY_MARGINS: dict[DeviceKind, MemoryMargin] = {
     "cuda": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
     "rocm": MemoryMargin(1 << 30, "driver context, libraries and fragmentation"),
 }
+
+
+MODELLING_BYTES = 1 << 29  # of torch and transformers in the engine's process
 
 
 class KernelSetFacts(msgspec.Struct, frozen=True):
@@ -49,6 +55,7 @@ class KernelSetFacts(msgspec.Struct, frozen=True):
     integer_activation_bytes: int = 2  # of one activation multiplied with integer weights; 1 with VNNI
     panel: int = 16  # rows of a weight and elements of a KV head are padded to this
     is_automatic: bool = True  # False: planned only if a profile or a spec names it
+    runs: Literal["programs", "models"] = "programs"  # models: modelling code that is not ours, in one float type
 
     @property
     def is_built(self) -> bool:
@@ -65,6 +72,11 @@ _TABLE = (
     KernelSetFacts(
         "reference", "cpu", "tested here", "appliance.kernels.reference.kernel_set", is_automatic=False, panel=1,
         can_screen_logits=False,
+    ),
+    KernelSetFacts(
+        MODELLING, "cpu", "tested here", "appliance.kernels.modelling.kernel_set", is_automatic=False, panel=1,
+        layouts=("f32", "f16", "bf16"), can_quantize_activations=False, can_screen_logits=False,
+        activation_dtypes=("f32", "bf16", "f16"), runs="models",
     ),
     KernelSetFacts("cpu-generic", "cpu", "tested here", _CPU_MODULE),
     KernelSetFacts("cpu-avx2", "cpu", "tested here", _CPU_MODULE, required_flags=_AVX2_FLAGS),

@@ -9,6 +9,8 @@ from appliance.layers.rope import RopeSpec
 from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
 from appliance.models.describe import Described
 
+_COMPUTED = ("*rotary_emb.inv_freq",)  # tensors that are stored, and not read
+
 
 def outline(facts: ModelFacts) -> Described:
     """Returns a gated decoder with the checkpoint's sizes and windows. It names no tensors, and serves estimates."""
@@ -36,6 +38,7 @@ def outline(facts: ModelFacts) -> Described:
         norm=NormSpec("rms", 1e-6),
         weights={},
         tie_embeddings=sizes.tie_embeddings,
+        ignored_tensors=_COMPUTED + (("lm_head.weight",) if sizes.tie_embeddings else ()),
     )
     return Described(spec, compile_decoder(spec, {}))
 

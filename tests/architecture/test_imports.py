@@ -17,7 +17,8 @@ import importlib, json, pkgutil, sys
 heavy = ("torch", "transformers", "safetensors", "pandas")
 found = {}
 for module in pkgutil.walk_packages([sys.argv[1]], "appliance."):
-    if module.name.startswith("appliance.kernels.reference") or module.name.endswith("__main__"):
+    on_torch = ("appliance.kernels.reference", "appliance.kernels.modelling")
+    if module.name.startswith(on_torch) or module.name.endswith("__main__"):
         continue
     importlib.import_module(module.name)
     for name in heavy:
