@@ -133,6 +133,7 @@ PLANNING: dict[str, str] = {
     "plan/fit": "The machine's memory holds weights, a step and one full sequence.",
     "plan/context": "The context is at most what the model was made for.",
     "plan/architecture": "The checkpoint's architecture is known.",
+    "plan/modelling": "Modelling code that is not ours can run the checkpoint over our cache, and may.",
     "plan/family": "The architecture's family can express what the config asks for.",
     "plan/weights": "The checkpoint holds the tensors that its architecture reads, in the shapes of its config.",
     "plan/storage": "Tensors are stored in types that can be read.",

@@ -13,13 +13,14 @@ Generated from the catalogue of architectures: `appliance schema --write`. Do no
 
 A checkpoint runs if its `architectures[0]` in config.json, or the `general.architecture` of a GGUF file, is below. What
 its config asks for and this version lacks is refused by name; `appliance plan` says so before a weight is read. How to
-add one: [add a model](../extending/add-a-model.md).
+add one: [add a model](../extending/add-a-model.md). Other causal language models run on
+[transformers' modelling code](../guides/other-models.md), where that takes its attention from outside.
 
 | architecture | GGUF architecture | built by |
 |---|---|---|
 """
 _KNOWN = """
-These are known and not in this version: {names}.
+These are known and have no decoder of ours in this version: {names}.
 """
 
 

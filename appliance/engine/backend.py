@@ -7,15 +7,17 @@ from pathlib import Path
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
+from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.state_slots import num_slots
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
-from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import Executable
 from appliance.kernels.reports import WeightsReport
-from appliance.loading.model import load_model
+from appliance.loading.model import LoadedModel, load_model
+from appliance.loading.modelled import load_modelled
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
 
@@ -42,8 +44,6 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     """
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
-    progress("kernels", 0, 1)
-    kernel_set = load_kernel_set(plan.kernels.kernel_set)
     progress("headers", 0, 1)
     facts = read_model_facts(Path(plan.model.path), cache_dir())
     if facts.header_sha256 != plan.model.header_sha256:
@@ -51,16 +51,20 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"
         )
     facts = with_config_overrides(facts, plan.model.config_overrides)
-    progress("weights", 0, facts.size_bytes)
-    loaded = load_model(
-        plan,
-        facts,
-        kernel_set,
-        execution_of(plan, config),
-        lambda done, total: progress("weights", done, total),
-        cache_dir() / PACKED_FOLDER,
-    )
+    loaded = _load(plan, facts, execution_of(plan, config), progress)
     return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights)
+
+
+def _load(plan: EnginePlan, facts: ModelFacts, execution: Execution, progress: Progress) -> LoadedModel:
+    progress("kernels", 0, 1)
+    if plan.model.modelling is not None:
+        model_set = load_model_set()
+        progress("weights", 0, facts.size_bytes)
+        return load_modelled(plan, plan.model.modelling, facts, model_set, execution)
+    kernel_set = load_kernel_set(plan.kernels.kernel_set)
+    progress("weights", 0, facts.size_bytes)
+    folder = cache_dir() / PACKED_FOLDER
+    return load_model(plan, facts, kernel_set, execution, lambda done, total: progress("weights", done, total), folder)
 
 
 def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:

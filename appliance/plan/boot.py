@@ -62,11 +62,18 @@ def compare_boot(plan: EnginePlan, report: BootReport) -> list[Comparison]:
     planned = {item.name: item.size_bytes for item in plan.memory[0].items}
     rows = [
         Comparison(name, planned.get(name, 0), report.memory_bytes.get(name, 0))
-        for name in MEASURED_ITEMS
+        for name in _measured_items(plan)
         if name in planned or name in report.memory_bytes
     ]
     total = Comparison("total", sum(row.planned_bytes for row in rows), sum(row.measured_bytes for row in rows))
     return [*rows, total]
+
+
+def _measured_items(plan: EnginePlan) -> tuple[str, ...]:
+    """Torch allocates activations while it runs modelling code, so these have no measured size."""
+    if plan.model.modelling is None:
+        return MEASURED_ITEMS
+    return tuple(name for name in MEASURED_ITEMS if name not in ("activations", "workspace"))
 
 
 def read_boot_report(place: Path) -> BootReport:

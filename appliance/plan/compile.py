@@ -26,6 +26,7 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.loading import plan_loading
 from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
+from appliance.plan.modelling import plan_modelling
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
 from appliance.plan.precision import plan_precision
@@ -69,9 +70,10 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     refuse_unbuilt(inputs, ledger)
     inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
     context = request_context(inputs, ledger)
-    described = describe_model(inputs.model, context.limit, inputs.programs, ledger)
+    modelled = plan_modelling(inputs, ledger)
+    described = describe_model(inputs, context.limit, modelled, ledger)
     parallel = plan_parallel(inputs, ledger)
-    selection = select_kernel_set(inputs, ledger)
+    selection = select_kernel_set(inputs, modelled, ledger)
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler = plan_scheduler(inputs, context, ledger)
@@ -88,7 +90,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
     model = msgspec.structs.replace(
-        plan_model(inputs, context, ledger),
+        plan_model(inputs, context, modelled, ledger),
         max_model_len=planned.max_model_len,
         experts=plan_experts(program, ledger),
     )

@@ -2,21 +2,22 @@
 
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.facts import ModelFacts
 from appliance.models.describe import Described
 from appliance.models.errors import ModelError, Problem
+from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
-from appliance.plan.programs import Programs
+from appliance.plan.modelling import Modelled
 
 RULE = "plan/family"
 _OTHER_MODEL = "choose another checkpoint"
 
 
-def describe_model(model: ModelFacts, max_model_len: int, programs: Programs, ledger: Ledger) -> Described:
+def describe_model(inputs: PlanInputs, max_model_len: int, modelled: Modelled, ledger: Ledger) -> Described:
     """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
-    then stands for it, as for an architecture that is not in this version."""
+    then stands for it, as for an architecture that is not in this version, or that modelling code runs."""
+    model, programs = inputs.model, inputs.programs
     known = ARCHITECTURES.get(model.architecture)
-    if known is None or known.family is None:
+    if modelled.plan is not None or known is None or known.family is None:
         return programs.outline(model)
     try:
         described, problems = programs.describe(model, max_model_len)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.modelling import Modelling
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.plan.programs import Programs
@@ -21,6 +22,7 @@ class ResolvedFiles:
     chat_template: str | None = None
     generation_config: Mapping[str, Any] | None = None
     packed_dir: str | None = None
+    modelling: Modelling | None = None  # code that could run the model, where our own decoder does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

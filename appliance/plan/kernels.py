@@ -5,12 +5,13 @@ from collections.abc import Mapping
 import msgspec
 
 from appliance.base.native import build_hint
-from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
+from appliance.catalog.kernel_sets import KERNEL_SETS, MODELLING, KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.modelling import Modelled
 from appliance.plan.program import PlannedProgram
 from appliance.plan.types import KernelChoice, KernelPlan, PrecisionPlan
-from appliance.program.operators import OPERATORS, Operator
+from appliance.program.operators import OPERATORS, Operator, PagedAttention
 
 NOT_BUILT = "not in this version"
 
@@ -20,9 +21,11 @@ class Selection(msgspec.Struct, frozen=True):
     refused: Mapping[str, str]  # every other set of this kind of device -> reason
 
 
-def select_kernel_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
+def select_kernel_set(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Selection:
     """The named set, else the first of the profile's that runs here. Without one that is built: the first it names."""
-    reasons = {entry.name: _obstacle(entry, inputs) for entry in KERNEL_SETS.values()}
+    if modelled.plan is not None:
+        return _modelling_set(inputs, ledger)
+    reasons = {entry.name: _obstacle(entry, inputs) for entry in KERNEL_SETS.values() if entry.runs == "programs"}
     named = _named(inputs, reasons, ledger)
     order = [name for name in inputs.profile.kernel_sets if name in KERNEL_SETS]
     able = [
@@ -41,8 +44,18 @@ def select_kernel_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
         ledger.take("kernels.kernel_set", "hardware.kernels.kernel_set", name)
     else:
         ledger.decide("kernels.kernel_set", name, "profile", f"the first of profile {inputs.profile.name} that can run")
-    others = [entry for entry in KERNEL_SETS.values() if entry.name != name and entry.device == chosen.device]
+    others = [KERNEL_SETS[other] for other in reasons if other != name and KERNEL_SETS[other].device == chosen.device]
     return Selection(chosen, {entry.name: reasons[entry.name] or _lesser(entry, name, order) for entry in others})
+
+
+def _modelling_set(inputs: PlanInputs, ledger: Ledger) -> Selection:
+    """The set that runs modelling code: a choice of no other is left."""
+    named, path = inputs.spec.hardware.kernels.kernel_set, "hardware.kernels.kernel_set"
+    if named not in (AUTO, MODELLING):
+        message = f"kernel set {named} runs our own decoders, and modelling code runs this model"
+        ledger.refuse(path, "plan/kernel-set", message, allowed=f"auto, {MODELLING}", hint="write auto")
+    ledger.decide("kernels.kernel_set", MODELLING, "computed", "modelling code that is not ours runs the model")
+    return Selection(KERNEL_SETS[MODELLING], {})
 
 
 def _obstacle(entry: KernelSetFacts, inputs: PlanInputs) -> str:
@@ -95,8 +108,8 @@ def plan_kernels(
     inputs: PlanInputs, selection: Selection, program: PlannedProgram, precision: PrecisionPlan, ledger: Ledger
 ) -> KernelPlan:
     """One choice an operator of the program; those over weights and the cache once for each type that they meet."""
-    used = {record: _variants(record, program, precision) for record in OPERATORS}
     chosen = selection.chosen
+    used = {record: _variants(record, program, precision) for record in OPERATORS if _is_ours(record, chosen)}
     support = chosen.support if chosen.is_built else "untested"
     return KernelPlan(
         kernel_set=chosen.name,
@@ -104,6 +117,11 @@ def plan_kernels(
         choices=tuple(_choice(record, variant, selection) for record, found in used.items() for variant in found),
         num_threads=_num_threads(inputs, ledger),
     )
+
+
+def _is_ours(record: type[Operator], kernels: KernelSetFacts) -> bool:
+    """Returns whether we run the operator: of modelling code attention alone."""
+    return kernels.runs == "programs" or record is PagedAttention
 
 
 def _variants(record: type[Operator], program: PlannedProgram, precision: PrecisionPlan) -> list[str]:

@@ -3,7 +3,7 @@
 import msgspec
 
 from appliance.base.units import format_size
-from appliance.catalog.kernel_sets import MEMORY_MARGINS
+from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -108,7 +108,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     return _Device(
         total=total,
         budget=int(total * share),
-        items=(_weights(needs), *_screen(needs.screen), *_step_items(needs), _margin(inputs)),
+        items=(_weights(needs), *_screen(needs.screen), *_step_items(needs), _margin(inputs, kernels)),
         groups=tuple(_share(group, ranks) for group in sizes.groups),
         block_bytes=kv_block_bytes(-(-sizes.lanes_per_token // ranks), needs.block_size, kernels),
         windows=needs.program.program.kv_layout().windows,
@@ -146,7 +146,8 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     tensors = sum(plan.num_tensors for plan in needs.precision.weights)
     planned = sum(plan.planned_bytes for plan in needs.precision.weights)
     ranks = needs.parallel.tensor * needs.parallel.pipeline
-    tables = rope_tables_bytes(needs.program.described.compiled.ropes.values(), needs.context.limit)
+    ropes = needs.program.described.compiled.ropes.values() if needs.program.kernels.runs == "programs" else ()
+    tables = rope_tables_bytes(ropes, needs.context.limit)
     parts = [f"{tensors} tensors {format_size(planned)}"]
     parts += [f"over {ranks} ranks"] if ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
@@ -175,7 +176,7 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     activations = MemoryItem(
         name="activations",
         size_bytes=activation_bytes(program.liveness, step, element),
-        formula=activation_formula(program.liveness, program.program.logits, step, element),
+        formula=_about(program.kernels) + activation_formula(program.liveness, program.program.logits, step, element),
     )
     workspace = MemoryItem(
         name="workspace",
@@ -187,9 +188,16 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     return activations, workspace
 
 
-def _margin(inputs: PlanInputs) -> MemoryItem:
+def _about(kernels: KernelSetFacts) -> str:
+    return "" if kernels.runs == "programs" else "about, as torch allocates them while it runs: "
+
+
+def _margin(inputs: PlanInputs, kernels: KernelSetFacts) -> MemoryItem:
     margin = MEMORY_MARGINS[inputs.profile.device]
-    return MemoryItem(name="margin", size_bytes=margin.size_bytes, formula=margin.purpose)
+    size, purpose = margin.size_bytes, margin.purpose
+    if kernels.runs == "models":
+        size, purpose = size + MODELLING_BYTES, f"{purpose}, torch and transformers"
+    return MemoryItem(name="margin", size_bytes=size, formula=purpose)
 
 
 def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[int, int]:

@@ -6,13 +6,14 @@ from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
+from appliance.plan.modelling import Modelled
 from appliance.plan.types import ModelPlan
 
 
-def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> ModelPlan:
+def plan_model(inputs: PlanInputs, context: ContextRequest, modelled: Modelled, ledger: Ledger) -> ModelPlan:
     """max_model_len is the request; the memory pass may make it less."""
     spec, model, files = inputs.spec.model, inputs.model, inputs.files
-    _check_architecture(inputs, ledger)
+    _check_architecture(inputs, modelled, ledger)
     template = _chat_template(inputs, ledger)
     say_ends(inputs, ledger)
     return ModelPlan(
@@ -34,19 +35,24 @@ def plan_model(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> M
         logits_processor_pattern=inputs.spec.decoding.logits_processor_pattern,
         config_overrides=config_overrides(inputs.spec, model),
         show_load_progress=inputs.spec.loading.use_tqdm_on_load,
+        modelling=modelled.plan,
     )
 
 
-def _check_architecture(inputs: PlanInputs, ledger: Ledger) -> None:
-    """One that is known and not built is planned but not run; an unknown one is refused."""
+def _check_architecture(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> None:
+    """One that is known and not built is planned but not run; an unknown one is refused, unless other code runs it."""
+    if modelled.plan is not None or inputs.spec.model.model_impl == "transformers":
+        return
     name = inputs.model.architecture
     known = ARCHITECTURES.get(name)
     built = ", ".join(entry.name for entry in ARCHITECTURES.values() if entry.family)
+    others = "".join(f"; {each.message}" for each in modelled.obstacles)
     if known is None:
-        message = f"the checkpoint's architecture {name!r} is not in this version"
-        ledger.refuse("model.source", "plan/architecture", message, allowed=built, hint="choose another checkpoint")
+        message = f"the checkpoint's architecture {name!r} is not in this version{others}"
+        hint = modelled.obstacles[0].hint if modelled.obstacles else "choose another checkpoint"
+        ledger.refuse("model.source", "plan/architecture", message, allowed=built, hint=hint)
     elif known.family is None:
-        ledger.cannot_run.append(f"the architecture {name} is not in this version (built: {built})")
+        ledger.cannot_run.append(f"the architecture {name} is not in this version (built: {built}){others}")
 
 
 def _served_names(inputs: PlanInputs, ledger: Ledger) -> tuple[str, ...]:

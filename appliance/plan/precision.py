@@ -48,7 +48,7 @@ def plan_precision(inputs: PlanInputs, described: Described, kernels: KernelSetF
     dtype = _dense_type(inputs, stored, ledger)
     _check_quantization(inputs, ledger)
     _check_storages(inputs, ledger)
-    forms = _forms(inputs, stored, dtype, ledger)
+    forms = _forms(inputs, stored, dtype, kernels, ledger)
     program = inputs.programs.stored(
         described, inputs.model, {group: form for group, (form, _) in forms.items()}, kernels
     )
@@ -116,12 +116,15 @@ def _check_storages(inputs: PlanInputs, ledger: Ledger) -> None:
 
 
 def _forms(
-    inputs: PlanInputs, stored: Mapping[str, Weight], dtype: DenseType, ledger: Ledger
+    inputs: PlanInputs, stored: Mapping[str, Weight], dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger
 ) -> dict[Group, tuple[WeightForm, str]]:
     """The form of each stored type in each role, and its stated error."""
     found = {}
     for group in sorted({group for weight in stored.values() for group in weight.groups()}):
-        form, error = weight_form(*group, dtype, inputs.spec.model.quantization)
+        if kernels.runs == "models":
+            form, error = DENSE[dtype], dense_error(group[0], dtype)
+        else:
+            form, error = weight_form(*group, dtype, inputs.spec.model.quantization)
         found[group] = form, error
         _check_groups(form, group, stored, ledger)
         if error != "exact":

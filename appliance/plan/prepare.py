@@ -1,7 +1,7 @@
 """From a spec file to a plan: finds the machine, the profile and the checkpoint, then compiles. The I/O of planning."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +10,15 @@ import msgspec
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text, without_mark
+from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.templates import SHIPPED, shipped_template
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
 from appliance.checkpoint.read import read_model_facts
-from appliance.checkpoint.sources.options import FetchOptions, Progress
+from appliance.checkpoint.sources.address import HubAddress, parse_address
+from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.select import select_profile
@@ -73,6 +76,7 @@ def prepare(
     machine = find_machine(loaded.spec, hardware)
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
+    files = replace(files, modelling=find_code(loaded, base, model, allow_fetch, progress))
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
     if to_run and plan.cannot_run:
         raise CannotRunError("; ".join(plan.cannot_run), hint="`appliance plan` shows what it would be")
@@ -120,6 +124,37 @@ def find_model(
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
     return read_model_facts(path, cache_dir())
+
+
+def find_code(
+    loaded: LoadedSpec, base: Path, model: ModelFacts, allow_fetch: bool = True, progress: Progress | None = None
+) -> Modelling | None:
+    """The modelling code that could run the checkpoint; None where our own decoder does. The checkpoint's own code is
+    fetched only if the spec trusts it. Raises CheckpointError."""
+    spec, known = loaded.spec.model, ARCHITECTURES.get(model.architecture)
+    is_ours = spec.model_impl == "appliance" or (spec.model_impl == AUTO and known is not None and known.family)
+    if is_ours:
+        return None
+    folder = Path(model.root)
+    if spec.trust_remote_code and own_class(model.config) is not None:
+        folder = _code_folder(loaded, base, folder, allow_fetch and not is_offline(loaded.spec), progress)
+    return find_modelling(model.architecture, model.config, folder)
+
+
+def _code_folder(loaded: LoadedSpec, base: Path, folder: Path, may_fetch: bool, progress: Progress | None) -> Path:
+    """The checkpoint's folder, or that of its code at `code_revision`."""
+    spec = loaded.spec.model
+    if not isinstance(parse_address(spec.source, base), HubAddress):
+        return folder
+
+    def obtain(offline: bool) -> Path:
+        options = fetch_options(loaded.spec, base, spec.code_revision or spec.revision, offline)
+        path = resolve_source(spec.source, (), None, replace(options, code="only"), progress)
+        if offline and not any(path.glob("*.py")):
+            raise CheckpointError(spec.source, "its Python code is not on this machine", OFFLINE_HINT)
+        return path
+
+    return _offline_first(obtain, may_fetch)
 
 
 def is_offline(spec: DeploymentSpec) -> bool:

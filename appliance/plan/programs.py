@@ -76,9 +76,9 @@ def _layouts(described: Described, model: ModelFacts, forms: Forms) -> dict[str,
 
 
 def program_of(plan: EnginePlan, model: ModelFacts, programs: Programs) -> PlannedProgram | None:
-    """The program that a plan runs; None where this version cannot build it."""
+    """The program that a plan runs; None where other code runs it, or nothing in this version."""
     known = ARCHITECTURES.get(model.architecture)
-    if known is None or known.family is None:
+    if plan.model.modelling is not None or known is None or known.family is None:
         return None
     model = with_config_overrides(model, plan.model.config_overrides)
     described, _ = programs.describe(model, plan.model.max_model_len)

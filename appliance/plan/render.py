@@ -7,7 +7,7 @@ import msgspec
 from appliance.base.units import format_size
 from appliance.plan.boot import Comparison
 from appliance.plan.serving_types import AuthPlan, ServingPlan
-from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan
+from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan, ModellingPlan
 
 LABEL = 11  # columns of the labels on the left
 
@@ -37,6 +37,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
     yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}")
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
+    if (code := model.modelling) is not None:
+        yield _row("code", _code(code))
     if (experts := model.experts) is not None:
         chosen = f"{experts.num_chosen} of {experts.num_experts} a token in {experts.num_layers} layers"
         read = f"a token reads {format_size(experts.bytes_per_token)} of {format_size(experts.size_bytes)}"
@@ -52,6 +54,13 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
     yield _row("cache", f"{blocks}{ahead}, {caching}")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
+
+
+def _code(code: ModellingPlan) -> str:
+    library = f"that of transformers {code.transformers_version}"
+    whose = "the checkpoint's own" if code.origin == "checkpoint" else library
+    files = ", ".join(f"{file.name} {file.sha256[:12]}" for file in code.files)
+    return f"{whose}, not ours: {code.model_class} ({files})"
 
 
 def _address(serving: ServingPlan) -> str:

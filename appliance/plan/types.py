@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.catalog.degradations import DegradationKind
+from appliance.checkpoint.modelling import CodeFile
 from appliance.plan.serving_types import ServingPlan
 
 PLAN_VERSION = 1
@@ -38,6 +39,18 @@ class ExpertsPlan(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_token: int
 
 
+class ModellingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Modelling code that is not ours and runs the model, over our cache, scheduler and sampler."""
+
+    origin: Literal["transformers", "checkpoint"]
+    transformers_version: str
+    model_class: str  # of transformers, or `module.Class` of a file
+    config_class: str | None
+    code_path: str | None  # the folder of the checkpoint's own code
+    code_revision: str | None
+    files: tuple[CodeFile, ...]  # that run; other content is refused at the start
+
+
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # local folder or .gguf
     format: str
@@ -58,6 +71,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     config_overrides: dict[str, Any] = {}  # merged over the checkpoint's config before the decoder is built
     show_load_progress: bool = True
     experts: ExpertsPlan | None = None
+    modelling: ModellingPlan | None = None  # None: our own decoder runs the model
 
 
 class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):

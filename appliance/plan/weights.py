@@ -98,6 +98,9 @@ def _shape(form: WeightPlan | WeightForm) -> tuple[str, int | None, int | None]:
 
 def weight_bytes(weight: Weight, forms: Forms, kernels: KernelSetFacts) -> int:
     """Bytes of a weight as the kernel set keeps it: vectors in f32, matrices packed in the form of their parts."""
+    if kernels.runs == "models":  # every tensor has the planned float type
+        num_elements = weight.copies * weight.rows * (weight.columns or 1)
+        return num_elements * forms[next(weight.groups())].element_bits // 8
     if weight.columns is None:
         return 4 * weight.rows
     form = F32 if weight.role == "other" else forms[next(weight.groups())]

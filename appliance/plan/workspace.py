@@ -23,6 +23,7 @@ LEAST_PAIRS = 256  # kernels/cpu/experts.h, head_linear.h: of a row and an exper
 LATENT_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
 DELTA_TOKENS = 32  # kernels/cpu/gated_delta.cpp: tokens whose factors are made together
 DELTA_COLUMNS = 64  # of a tile of values, at most
+MODELLING_SCORES_BYTES = 1 << 26  # kernels/modelling/attention.py: f32 scores, before and after the softmax
 GPU_SPLITS = 8  # parts of a long sequence that attend at the same time
 
 
@@ -45,6 +46,8 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     kernels = program.kernels
     if kernels.name == "reference":
         return 0
+    if kernels.runs == "models":
+        return MODELLING_SCORES_BYTES
     attention = [op for op in program.operators.get(PagedAttention, ()) if isinstance(op, PagedAttention)]
     num_heads = max((op.num_heads for op in attention), default=0)
     value_dim = max((op.value_width for op in attention), default=0)
@@ -90,6 +93,8 @@ def _delta_bytes(program: PlannedProgram) -> int:
 
 def workspace_formula(program: PlannedProgram, step: StepSize) -> str:
     kernels = program.kernels
+    if kernels.runs == "models":
+        return "scores of the queries that attend at a time"
     if kernels.device != "cpu":
         return f"attention of {step.num_sampled:,} sequences in {GPU_SPLITS} parts"
     scratch = f"scratch of {step.num_threads} threads and {step.num_sampled:,} sequences"

@@ -25,10 +25,18 @@ from appliance.base.hashing import sha256_json
 from appliance.base.settings import read_settings
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.sources.address import HubAddress
-from appliance.checkpoint.sources.options import COPY_HINT, OFFLINE_HINT, Fetch, Progress, UnreachableError
+from appliance.checkpoint.sources.options import (
+    COPY_HINT,
+    OFFLINE_HINT,
+    Fetch,
+    FetchOptions,
+    Progress,
+    UnreachableError,
+)
 
 # The files of a model folder that are needed: weights, configs, tokenizers and templates, but no pickles.
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+CODE_FILES: Final = ("*.py", "config.json")
 # Its telemetry sends requests to the hub, even offline, that no user wants.
 constants.HF_HUB_DISABLE_TELEMETRY = True
 # The errors of the HTTP client library that this huggingface-hub uses are the bases of the hub's own errors.
@@ -38,12 +46,14 @@ _NETWORK_ERRORS: Final[tuple[type[Exception], ...]] = (*HfHubHTTPError.__bases__
 def fetch(address: HubAddress, job: Fetch) -> Path:
     """Fetches the file, or the snapshot folder. Raises UnreachableError or CheckpointError."""
     revision = address.revision or job.options.revision
+    if job.options.code == "only":  # of code it may be another one than the checkpoint's
+        revision = job.options.revision or address.revision
     listing = None if job.options.offline else _listing(address, revision, job)
     if listing is None:
         return _from_cache(address, revision, job)
     files, commit = listing
     _remember(address.repo, revision, commit, job)
-    wanted = _wanted(address, files, job.options.ignore_patterns)
+    wanted = _wanted(address, files, job.options)
     try:
         if isinstance(wanted, str):
             return _download(address.repo, wanted, commit, job)
@@ -86,9 +96,11 @@ def _listing(address: HubAddress, revision: str | None, job: Fetch) -> tuple[lis
     return [sibling.rfilename for sibling in info.siblings or []], info.sha or revision or "main"
 
 
-def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -> str | list[str]:
+def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) -> str | list[str]:
     """Returns the one file, or the files of the folder. Raises CheckpointError if several files would fit."""
     where = f"hf://{address.repo}"
+    if options.code == "only":
+        return _like(files, CODE_FILES)
     if address.file is not None:
         if address.file not in files:
             near = [name for name in files if name.endswith(PurePosixPath(address.file).suffix)]
@@ -98,10 +110,15 @@ def _wanted(address: HubAddress, files: Sequence[str], ignored: Sequence[str]) -
         return _with_shards(address.file, files)
     if address.quant is not None:
         return _quantized(where, address.quant, files)
-    kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in ignored)]
+    kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in options.ignore_patterns)]
     if not any(name.endswith(".safetensors") for name in kept):
         return _only_gguf(where, kept)
-    return [name for name in kept if any(fnmatch(name, pattern) for pattern in FOLDER_FILES) and "/" not in name]
+    return _like(kept, FOLDER_FILES)
+
+
+def _like(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Returns the files of the top folder that fit a pattern."""
+    return [name for name in files if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:
@@ -193,8 +210,10 @@ def _from_cache(address: HubAddress, revision: str | None, job: Fetch) -> Path:
         problem = f"{state}, and the local cache does not hold it"
         hint = OFFLINE_HINT if job.options.offline else COPY_HINT
         raise UnreachableError(f"hf://{address.repo}", problem, hint) from error
+    if job.options.code == "only":
+        return folder
     files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-    wanted = _wanted(address, files, job.options.ignore_patterns)
+    wanted = _wanted(address, files, job.options)
     return folder / (wanted if isinstance(wanted, str) else wanted[0]) if _is_gguf(wanted) else folder
 
 

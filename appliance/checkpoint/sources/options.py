@@ -26,6 +26,7 @@ class FetchOptions:
     base_dir: Path = field(default_factory=Path.cwd)  # base of relative paths
     revision: str | None = None
     token: str | None = field(default=None, repr=False)
+    code: Literal["none", "only"] = "none"  # only: the checkpoint's Python code, and no weights
     ignore_patterns: Sequence[str] = ("original/**/*",)
     offline: bool = False
     timeout_s: float = 10.0

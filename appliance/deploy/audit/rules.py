@@ -76,7 +76,9 @@ def templates_of_requests(subject: AuditSubject) -> Iterator[AuditFinding]:
 def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
     spec = subject.prepared.loaded.spec
     if spec.model.trust_remote_code:
-        message = "Python code that comes with the checkpoint is run"
+        code = subject.prepared.plan.model.modelling
+        files = ", ".join(file.name for file in code.files) if code is not None and code.origin == "checkpoint" else ""
+        message = f"Python code that comes with the checkpoint {f'is run: {files}' if files else 'may be run'}"
         yield AuditFinding(
             "audit/remote-code", Gravity.HIGH, "model.trust_remote_code", message, "pin model.code_revision"
         )

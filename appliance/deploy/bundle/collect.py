@@ -135,6 +135,7 @@ def _record(files: ResolvedFiles, loaded: LoadedSpec) -> FilesRecord:
         chat_template=None if "model.chat_template" in loaded.secrets else files.chat_template,
         generation_config=None if generation is None else dict(generation),
         packed_dir=None if "loading.packed_dir" in loaded.secrets else files.packed_dir,
+        modelling=files.modelling,
     )
 
 

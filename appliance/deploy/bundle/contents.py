@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance.checkpoint.modelling import Modelling
+
 BUNDLE_VERSION: Final = 1
 
 MANIFEST: Final = "bundle.json"
@@ -24,6 +26,7 @@ class FilesRecord(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: str | None = None
     generation_config: dict[str, Any] | None = None
     packed_dir: str | None = None
+    modelling: Modelling | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ class ModelSection(Section):
         vllm="served_model_name",
     )
     revision: Text | None = field(None, "Branch, tag or commit of the checkpoint.")
-    code_revision: Text | None = field(None, "Branch, tag or commit of the checkpoint's own code.", built=False)
+    code_revision: Text | None = field(None, "Branch, tag or commit of the checkpoint's own code.")
     task: Task = field(
         "auto",
         "What the model is for.",
@@ -109,11 +109,14 @@ class ModelSection(Section):
     )
     model_impl: Literal["auto", "appliance", "transformers"] = field(
         "auto",
-        "Whose modelling code runs the model.",
-        auto="our own decoder when it knows the architecture",
-        built_values=("auto", "appliance"),
+        "Whose modelling code runs the model: our own decoder, or transformers' code over our cache, which is slower.",
+        auto="our own decoder when it knows the architecture, else transformers' code where that can",
     )
-    trust_remote_code: bool = field(False, "Run Python code that comes with the checkpoint.", built=False)
+    trust_remote_code: bool = field(
+        False,
+        "Run Python code that comes with the checkpoint, as the user of the engine and without a sandbox, where no "
+        "other code knows the model. The plan lists its files by digest.",
+    )
     dtype: DType = field(
         "auto",
         "Data type of activations and of unquantized weights. float is float32, half is float16.",
