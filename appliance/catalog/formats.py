@@ -8,7 +8,9 @@ from typing import Literal
 
 import msgspec
 
-CanonicalLayout = Literal["f32", "f16", "bf16", "int8", "int4", "int5", "int6"]
+CanonicalLayout = Literal[
+    "f32", "f16", "bf16", "int8", "int4", "int5", "int6", "f8", "e2m1", "nf4", "fp4", "iq4_nl",
+]  # fmt: skip
 TensorRole = Literal["linear", "embedding", "other"]
 
 EXACT = "exact"
@@ -30,7 +32,7 @@ class WeightForm(msgspec.Struct, frozen=True):
     layout: CanonicalLayout
     group_size: int | None = None
     has_offset: bool = False
-    scale_bytes: Literal[2, 4] = 2  # f16 or f32
+    scale_bytes: Literal[1, 2, 4] = 2  # e8m0, f16 or f32
     sub_group_size: int | None = None
 
     @property
@@ -39,13 +41,21 @@ class WeightForm(msgspec.Struct, frozen=True):
 
     @property
     def is_quantized(self) -> bool:
+        return self.layout in INTEGER_LAYOUTS or self.layout in CODED_LAYOUTS
+
+    @property
+    def has_integers(self) -> bool:
+        """Integer codes are multiplied with rounded activations where a plan rounds them; other codes never are."""
         return self.layout in INTEGER_LAYOUTS
 
 
 INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
+BOOK_LAYOUTS = ("e2m1", "nf4", "fp4", "iq4_nl")
+CODED_LAYOUTS = ("f8", *BOOK_LAYOUTS)  # codes that stand for floats
 CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero in weights without offsets
 _ELEMENT_BITS: dict[CanonicalLayout, int] = {
     "f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4, "int5": 5, "int6": 6,
+    "f8": 8, "e2m1": 4, "nf4": 4, "fp4": 4, "iq4_nl": 4,
 }  # fmt: skip
 
 F32 = WeightForm("f32")
@@ -53,6 +63,7 @@ F16 = WeightForm("f16")
 BF16 = WeightForm("bf16")
 INT8_G32 = WeightForm("int8", 32)
 INT4_G32 = WeightForm("int4", 32, has_offset=True)
+INT4_G256 = WeightForm("int4", 256, has_offset=True)
 INT5_G32 = WeightForm("int5", 32, has_offset=True)
 INT4_S16 = WeightForm("int4", 256, has_offset=True, sub_group_size=16)
 INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
@@ -106,6 +117,11 @@ def _codes(bits: int, group_size: int | None, *, zero_point: bool) -> StoredForm
     return StoredFormat(form, EXACT if is_wide else SCALE_ERROR, is_quantized=True, is_symmetric=not zero_point)
 
 
+def _coded(layout: CanonicalLayout, group_size: int | None, scale_bytes: Literal[1, 2, 4] = 4) -> StoredFormat:
+    """Returns the format of codes that stand for floats."""
+    return StoredFormat(WeightForm(layout, group_size, scale_bytes=scale_bytes), EXACT, is_quantized=True)
+
+
 STORAGES: dict[str, StoredFormat] = {
     "f64": StoredFormat(F32, "rounded to f32: at most 2^-25 of a weight"),
     "f32": StoredFormat(F32),
@@ -127,6 +143,17 @@ STORAGES: dict[str, StoredFormat] = {
         for group, size in CODE_GROUPS.items()
         for suffix in ("", "_zp")
     },
+    "f8_channel": _coded("f8", None),
+    "f8_g32": _coded("f8", 32),
+    "f8_g64": _coded("f8", 64),
+    "f8_g128": _coded("f8", 128),
+    "mxfp4": _coded("e2m1", 32, 1),
+    "nvfp4": _coded("e2m1", 16),
+    **{f"{book}_g{size}": _coded(book, size) for book in ("nf4", "fp4") for size in (64, 128, 256)},
+    "iq4_nl": _coded("iq4_nl", 32, 2),
+    "iq4_xs": _coded("iq4_nl", 32),
+    "tq1_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
+    "tq2_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     **{f"int{bits}_order": StoredFormat(F16, ORDER_ERROR, is_quantized=True) for bits in _CODE_BITS},
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
@@ -148,7 +175,7 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
 }
 
 # The methods of quantization in which a checkpoint may be stored, as its config spells them.
-STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq")
+STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {

@@ -4,10 +4,12 @@ from typing import Literal
 
 import msgspec
 
+from appliance.catalog.formats import CODED_LAYOUTS, INTEGER_LAYOUTS
+
 SupportClass = Literal["tested here", "compiled here", "untested"]
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 
-_CPU_LAYOUTS = ("f32", "f16", "bf16", "int8", "int4", "int5", "int6")
+_CPU_LAYOUTS = ("f32", "f16", "bf16", *INTEGER_LAYOUTS, *CODED_LAYOUTS)
 _CPU_MODULE = "appliance.kernels.cpu.kernel_set"
 _AVX2_FLAGS = ("avx2", "f16c", "fma")
 _AVX512_FLAGS = (*_AVX2_FLAGS, "avx512bw", "avx512dq", "avx512f", "avx512vl")

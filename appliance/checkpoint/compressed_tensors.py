@@ -1,9 +1,10 @@
 """Reads checkpoints of the compressed-tensors library: the tensors that form one matrix become one TensorFacts.
 
 A quantized matrix is stored as `weight` (int8) or `weight_packed` (int32 words of 4- or 8-bit codes, lowest bits first,
-with `weight_shape`), with `weight_scale` and, if it is not symmetric, `weight_zero_point`. Bits and groups follow from
-the shapes; the config is read only for options that change the arithmetic and that shapes do not show. Formats and
-names are those of compressed_tensors.compressors (pack_quantized, naive_quantized), version 0.20.
+with `weight_shape`), with `weight_scale` and, if it is not symmetric, `weight_zero_point`. Floats are `weight` (e4m3),
+or bytes of two codes of e2m1 in `weight_packed`; see float8 and float4. Bits and groups follow from the shapes; the
+config is read only for options that change the arithmetic and that shapes do not show. Formats and names are those of
+compressed_tensors.compressors (pack_quantized, naive_quantized, nvfp4, mxfp4), version 0.20.
 """
 
 import math
@@ -13,12 +14,17 @@ from typing import Any, Final, cast
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
-from appliance.checkpoint.parts import CONFIG, SECTION, expect
+from appliance.checkpoint.float4 import micro_scaled, nv_scaled
+from appliance.checkpoint.float8 import block_of, scaled_e4m3
+from appliance.checkpoint.parts import CONFIG, SECTION, bytes_of, expect
 
 METHOD: Final = "compressed-tensors"
 GROUP_SIZES: Final = (32, 64, 128)
 
-_FORMATS: Final = ("int-quantized", "pack-quantized", "naive-quantized", "mixed-precision", "dense")
+_FORMATS: Final = ("int-quantized", "pack-quantized", "naive-quantized", "mixed-precision", "dense", "float-quantized",
+                   "nvfp4-pack-quantized", "mxfp4-pack-quantized")  # fmt: skip
+_GLOBAL: Final = "weight_global_scale"  # divides the scales of NVFP4
+_UNREAD: Final = ("input_scale", "input_global_scale")  # activations keep the type of the plan, which is wider
 _SCALE, _ZERO_POINT, _SHAPE, _PACKED = "weight_scale", "weight_zero_point", "weight_shape", "weight_packed"
 _SCALE_TYPES: Final = ("f32", "bf16", "f16")
 _CODE_BITS: Final = (4, 8)
@@ -31,15 +37,17 @@ def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[Tens
     Raises CheckpointError naming a field or tensor that this version does not support, or tensors that do not match.
     """
     _check_config(config)
+    block = _block_of(config)
+    tensors = [tensor for tensor in tensors if tensor.name.rpartition(".")[2] not in _UNREAD]
     stored = {tensor.name: tensor for tensor in tensors}
     joined: list[TensorFacts] = []
     taken: set[str] = set()
     for name, scale in stored.items():
         module, _, last = name.rpartition(".")
         if last == _SCALE:
-            matrix = _join(root, module, scale, stored)
+            matrix = _join_floats(module, scale, stored, block) or _join(root, module, scale, stored)
             joined.append(matrix)
-            taken.update(f"{module}.{part}" for part in (_SCALE, _ZERO_POINT, _SHAPE, _PACKED, "weight"))
+            taken.update(f"{module}.{part}" for part in (_SCALE, _ZERO_POINT, _SHAPE, _PACKED, _GLOBAL, "weight"))
     alone = [tensor for tensor in tensors if tensor.name not in taken]
     for tensor in alone:
         if tensor.name.endswith(f".{_PACKED}"):
@@ -78,16 +86,25 @@ def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, Tens
     )
 
 
+def _join_floats(
+    module: str, scale: TensorFacts, stored: Mapping[str, TensorFacts], block: tuple[int, int] | None
+) -> TensorFacts | None:
+    """Returns a matrix of e4m3, NVFP4 or MXFP4; None if the codes are integers."""
+    plain, packed, whole = (stored.get(f"{module}.{part}") for part in ("weight", _PACKED, _GLOBAL))
+    if plain is not None and plain.storage == "f8_e4m3":
+        return scaled_e4m3(module, plain, scale, block)
+    if packed is None or packed.storage != "u8":
+        return None
+    if whole is not None:
+        return nv_scaled(module, packed, scale, whole, "nvfp4_inverse")
+    return micro_scaled(module, packed, scale)
+
+
 def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) -> tuple[int, int]:
     """Returns the two numbers of `weight_shape`, the only tensor whose data is read here."""
     if shape is None or shape.shape != (2,) or shape.storage not in ("i32", "i64"):
         raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of two integers")
-    try:
-        with (root / shape.file).open("rb") as file:
-            file.seek(shape.offset_bytes)
-            raw = file.read(shape.size_bytes)
-    except OSError as error:
-        raise CheckpointError(shape.file, f"cannot be read: {error.strerror}") from error
+    raw = bytes_of(root, shape)
     half = len(raw) // 2
     return int.from_bytes(raw[:half], "little", signed=True), int.from_bytes(raw[half:], "little", signed=True)
 
@@ -149,14 +166,28 @@ def _check_config(config: Mapping[str, Any]) -> None:
         _check_scheme(group, f"{where}.config_groups.{name}")
 
 
+def _block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Returns the rows and columns that share a scale of e4m3, if a scheme says so. Raises CheckpointError for two."""
+    structures = {
+        block_of(group["weights"]["block_structure"], f"{SECTION}.config_groups.{name}.weights.block_structure")
+        for name, group in config["config_groups"].items()
+        if group["weights"].get("block_structure")
+    }
+    if len(structures) > 1:
+        raise CheckpointError(CONFIG, f"{SECTION}.config_groups have blocks of several sizes", "read: one size")
+    return structures.pop() if structures else None
+
+
 def _check_scheme(group: Any, where: str) -> None:
     if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
         raise CheckpointError(CONFIG, f"{where} must be an object with weights")
     expect(group.get("format"), f"{where}.format", (None, *_FORMATS))
     weights = group["weights"]
-    expect(weights.get("type", "int"), f"{where}.weights.type", ("int",))
+    expect(weights.get("type", "int"), f"{where}.weights.type", ("int", "float"))
     expect(weights.get("num_bits"), f"{where}.weights.num_bits", _CODE_BITS)
-    expect(weights.get("strategy"), f"{where}.weights.strategy", (None, "tensor", "channel", "group"))
+    is_float = weights.get("type") == "float"
+    floats = ("block", "tensor_group") if is_float else ()
+    expect(weights.get("strategy"), f"{where}.weights.strategy", (None, "tensor", "channel", "group", *floats))
     expect(weights.get("actorder"), f"{where}.weights.actorder", (None, False, "weight", "static"))
     expect(group.get("output_activations"), f"{where}.output_activations", (None,))
     inputs = group.get("input_activations")
@@ -164,6 +195,7 @@ def _check_scheme(group: Any, where: str) -> None:
         return
     if not isinstance(inputs, dict):
         raise CheckpointError(CONFIG, f"{where}.input_activations must be an object or null")
-    expect(inputs.get("type", "int"), f"{where}.input_activations.type", ("int",))
-    expect(inputs.get("num_bits"), f"{where}.input_activations.num_bits", (8,))
-    expect(inputs.get("dynamic"), f"{where}.input_activations.dynamic", (True,))
+    expect(inputs.get("type", "int"), f"{where}.input_activations.type", ("float",) if is_float else ("int",))
+    if not is_float:
+        expect(inputs.get("num_bits"), f"{where}.input_activations.num_bits", (8,))
+        expect(inputs.get("dynamic"), f"{where}.input_activations.dynamic", (True,))

@@ -12,6 +12,7 @@ CheckpointFormat = Literal["safetensors", "gguf"]
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+    "iq4_nl", "iq4_xs", "tq1_0", "tq2_0",
     "int8_channel", "int8_g16", "int8_g32", "int8_g64", "int8_g128", "int8_g256",
     "int8_channel_zp", "int8_g16_zp", "int8_g32_zp", "int8_g64_zp", "int8_g128_zp", "int8_g256_zp",
     "int4_channel", "int4_g16", "int4_g32", "int4_g64", "int4_g128", "int4_g256",
@@ -21,10 +22,12 @@ Storage = Literal[
     "int2_channel", "int2_g16", "int2_g32", "int2_g64", "int2_g128", "int2_g256",
     "int2_channel_zp", "int2_g16_zp", "int2_g32_zp", "int2_g64_zp", "int2_g128_zp", "int2_g256_zp",
     "int8_order", "int4_order", "int3_order", "int2_order",
+    "f8_channel", "f8_g32", "f8_g64", "f8_g128",
+    "mxfp4", "nvfp4", "nf4_g64", "nf4_g128", "nf4_g256", "fp4_g64", "fp4_g128", "fp4_g256",
 ]  # fmt: skip
 
 # How the codes of a tensor lie in its file: in rows of the matrix, or as the named method packs them.
-Packing = Literal["rows", "gptq", "gptq_v2", "awq"]
+Packing = Literal["rows", "gptq", "gptq_v2", "awq", "e4m3", "mxfp4", "nvfp4", "nvfp4_inverse"]
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,11 +42,15 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     scale: "TensorFacts | None" = None
     zero_point: "TensorFacts | None" = None
     order: "TensorFacts | None" = None  # the group of each column
+    more: "tuple[TensorFacts, ...]" = ()  # what else the values need, in an order of the packing
+    block_rows: int | None = None  # rows that share a scale, if they do
+    is_transposed: bool = False  # the shape is that of the module's parameter; the file has it transposed
 
     @property
     def parts(self) -> "tuple[TensorFacts, ...]":
         """This tensor, and those that its values need besides it."""
-        return tuple(tensor for tensor in (self, self.scale, self.zero_point, self.order) if tensor is not None)
+        others = (self.scale, self.zero_point, self.order, *self.more)
+        return (self, *(tensor for tensor in others if tensor is not None))
 
     @property
     def is_packed(self) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
-from appliance.checkpoint import awq, compressed_tensors, gptq
+from appliance.checkpoint import awq, compressed_tensors, float4, float8, gptq, modelopt
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -24,6 +24,10 @@ _JOINS: Final[dict[str, _Join]] = {
     compressed_tensors.METHOD: compressed_tensors.join_quantized,
     gptq.METHOD: gptq.join_gptq,
     awq.METHOD: awq.join_awq,
+    float8.FP8: float8.join_fp8,
+    float8.FBGEMM: float8.join_fp8,
+    float4.MXFP4: float4.join_mxfp4,
+    modelopt.METHOD: modelopt.join_modelopt,
 }
 
 
@@ -43,7 +47,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
     architecture = _architecture(config)
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
-    method, quantization = _quantization(config)
+    method, quantization = _quantization(config) or _modelopt_settings(root, digest)
     if method in _JOINS:
         tensors = _JOINS[method](root, quantization, tensors)
     geometry = derive_geometry(normalized)
@@ -108,15 +112,22 @@ def _with_gpt2_prefix(tensor: TensorFacts) -> TensorFacts:
     )
 
 
-def _quantization(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Returns the checkpoint's quantization method, and the config of it."""
+def _quantization(config: dict[str, Any]) -> tuple[str | None, dict[str, Any]] | None:
+    """Returns the checkpoint's quantization method, and the config of it; None if config.json says nothing of it."""
     section = config.get("quantization_config") or text_config(config).get("quantization_config")
     if section is None:
-        return None, {}
+        return None
     method = section.get("quant_method") if isinstance(section, dict) else None
     if not isinstance(method, str):
         raise CheckpointError("config.json", "quantization_config does not say its quant_method")
     return method, section
+
+
+def _modelopt_settings(root: Path, digest: "hashlib._Hash") -> tuple[str | None, dict[str, Any]]:
+    """Returns the method and settings of a folder that modelopt wrote without a word in config.json, if it is one."""
+    settings = _json(root, modelopt.SETTINGS_NAME, digest)
+    section = (settings or {}).get("quantization")
+    return (modelopt.METHOD, section) if isinstance(section, dict) else (None, {})
 
 
 def _tokenizer(

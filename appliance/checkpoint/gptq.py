@@ -15,6 +15,7 @@ from appliance.checkpoint.parts import (
     CONFIG,
     SECTION,
     Parts,
+    bytes_of,
     expect,
     group_name,
     has_shape,
@@ -110,16 +111,7 @@ class _Gptq:
             return None
         size = num_columns // num_groups
         plain = b"".join((column // size).to_bytes(4, "little") for column in range(num_columns))
-        return None if _bytes_of(self._root, order) == plain else order
-
-
-def _bytes_of(root: Path, tensor: TensorFacts) -> bytes:
-    try:
-        with (root / tensor.file).open("rb") as file:
-            file.seek(tensor.offset_bytes)
-            return file.read(tensor.size_bytes)
-    except OSError as error:
-        raise CheckpointError(tensor.file, f"cannot be read: {error.strerror}") from error
+        return None if bytes_of(self._root, order) == plain else order
 
 
 def _stored_form(config: Mapping[str, Any]) -> Any:

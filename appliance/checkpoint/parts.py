@@ -1,6 +1,7 @@
 """Joins the tensors of one quantized matrix, which methods store under a module's name with suffixes of their own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +61,16 @@ def has_shape(tensor: TensorFacts, shape: tuple[int, ...], matrix: str) -> None:
         raise CheckpointError(tensor.file, problem)
 
 
+def bytes_of(root: Path, tensor: TensorFacts) -> bytes:
+    """Returns the data of a small tensor without which headers do not say what a matrix is. Raises CheckpointError."""
+    try:
+        with (root / tensor.file).open("rb") as file:
+            file.seek(tensor.offset_bytes)
+            return file.read(tensor.size_bytes)
+    except OSError as error:
+        raise CheckpointError(tensor.file, f"cannot be read: {error.strerror}") from error
+
+
 def group_name(tensor: TensorFacts, num_columns: int, num_groups: int) -> str:
     """Returns how many columns share a scale, as in names of storages. `tensor`: the scales, for the error.
 
@@ -79,7 +90,7 @@ def group_name(tensor: TensorFacts, num_columns: int, num_groups: int) -> str:
 def expect(value: Any, where: str, allowed: Sequence[Any]) -> None:
     """Raises CheckpointError if a value of the config is none of `allowed`; 1 is not true. `where`: its path."""
     if not any(value is each or (type(value) is type(each) and value == each) for each in allowed):
-        shown = ", ".join("null" if each is None else str(each).lower() for each in allowed)
+        shown = ", ".join(each if isinstance(each, str) else msgspec.json.encode(each).decode() for each in allowed)
         raise CheckpointError(CONFIG, f"{where} is {_shown(value)}, which is not in this version", f"read: {shown}")
 
 

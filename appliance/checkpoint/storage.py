@@ -29,6 +29,11 @@ BLOCKS: dict[Storage, tuple[int, int]] = {
     "q4_k": (256, 144),
     "q5_k": (256, 176),
     "q6_k": (256, 210),
+    "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136),
+    "tq1_0": (256, 54),
+    "tq2_0": (256, 66),
+    "mxfp4": (32, 17),
 }
 
 GGML_TYPES: dict[int, Storage] = {
@@ -44,12 +49,17 @@ GGML_TYPES: dict[int, Storage] = {
     12: "q4_k",
     13: "q5_k",
     14: "q6_k",
+    20: "iq4_nl",
+    23: "iq4_xs",
     24: "i8",
     25: "i16",
     26: "i32",
     27: "i64",
     28: "f64",
     30: "bf16",
+    34: "tq1_0",
+    35: "tq2_0",
+    39: "mxfp4",
 }
 
 # Types of ggml that are not read here; their names are for the error.
@@ -62,14 +72,9 @@ UNREAD_GGML_TYPES: dict[int, str] = {
     17: "IQ2_XS",
     18: "IQ3_XXS",
     19: "IQ1_S",
-    20: "IQ4_NL",
     21: "IQ3_S",
     22: "IQ2_S",
-    23: "IQ4_XS",
     29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
 }
 
 SAFETENSORS_TYPES: dict[str, Storage] = {

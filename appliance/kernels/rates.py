@@ -14,7 +14,7 @@ from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import BOOK_LAYOUTS, PAIRED_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Linear, PagedAttention, StepProgram
 from appliance.program.slots import Extent, Slot, Span
@@ -28,6 +28,7 @@ _WIDTH = 768
 _BLOCK = 16
 _HEADS, _HEAD_DIM = 8, 64
 _GROUPS = {Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16}  # those of the common GGUF types
+_CODED_GROUPS = {Layout.F8: 128, **dict.fromkeys(BOOK_LAYOUTS, 32)}
 _TYPES = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
 
 
@@ -81,11 +82,11 @@ def _table() -> CanonicalWeight:
 
 def _weight(layout: Layout) -> CanonicalWeight:
     """Makes a weight of codes that every layout can hold. Their values do not change the time, except subnormals."""
-    columns = _WIDTH // 2 if layout is Layout.INT4 else _WIDTH
+    columns = _WIDTH // 2 if layout in PAIRED_LAYOUTS else _WIDTH
     codes = np.random.default_rng(1).integers(0, 16, (_WIDTH, columns)).astype(_TYPES.get(layout, np.uint8))
     if layout is Layout.BF16:
         codes += 0x3F80  # the bits of 1 to 1.12
-    group = _GROUPS.get(layout)
+    group = (_GROUPS | _CODED_GROUPS).get(layout)
     if group is None:
         return CanonicalWeight(layout, _WIDTH, _WIDTH, codes)
     scale = np.full((_WIDTH, _WIDTH // group), 0.01, np.float16)

@@ -17,6 +17,7 @@ from appliance.models.tensors import shape_of
 
 # With these, rows of a weight are not rows of the file.
 _REORDERING = ("transpose", "transpose_parts", "unpermute_heads")
+_ROW_PACKINGS = ("rows", "e4m3", "nvfp4", "nvfp4_inverse")  # with these they are, each in one piece
 Progress = Callable[[int, int], None]  # (bytes read so far, total bytes)
 
 
@@ -149,7 +150,7 @@ def _has_rows_of_file(item: InventoryItem) -> bool:
     source = item.source
     takes_turns = source.rows is not None and len(source.rows) > 2
     in_order = source.transform not in _REORDERING and source.num_parts == 1 and not takes_turns
-    return in_order and item.tensor.packing == "rows"
+    return in_order and item.tensor.packing in _ROW_PACKINGS
 
 
 def _part_bytes(item: InventoryItem) -> int:

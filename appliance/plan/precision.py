@@ -181,11 +181,11 @@ def _quantize_activations(
         if not ledger.may_degrade("activations", message):
             ledger.refuse(spec_path, "plan/activations", message, allowed="auto, false", hint="write auto")
     if not has_integers or not kernels.can_quantize_activations:
-        reason = "no weights of 8 bits or less" if not has_integers else f"{kernels.name} computes in floats"
+        reason = "no weights are integer codes" if not has_integers else f"{kernels.name} computes in floats"
         return ledger.decide(path, False, "computed", reason)
     if wanted != AUTO:
         return ledger.take(path, spec_path, bool(wanted))
-    reason = "products with weights of 8 bits or less take 8-bit activations, scaled a token and group"
+    reason = "products with weights of integer codes take 8-bit activations, scaled a token and group"
     return ledger.decide(path, True, "hardware", reason)
 
 

@@ -150,7 +150,7 @@ def _inputs_bytes(program: PlannedProgram, step: StepSize, *, quantize_activatio
 
 def _input_form(form: WeightForm, columns: int, kernels: KernelSetFacts, quantize_activations: bool) -> InputForm:
     """Inputs of integer weights are rounded in the weight's groups, or in parts of a longer one."""
-    if not form.is_quantized or not quantize_activations:
+    if not form.has_integers or not quantize_activations:
         return InputForm(4)
     group_size = min(form.group_size or columns, ACTIVATION_GROUP)
     return InputForm(kernels.integer_activation_bytes, group_size, form.sub_group_size)

@@ -5,11 +5,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from appliance.catalog.formats import CODED_LAYOUTS
 from appliance.program.slots import Extent
 
 Unit = Literal["f32", "bf16", "int8"]  # the arithmetic that an operator is bound by
 
-_DENSE_UNITS: Mapping[str, Unit] = {"f32": "f32", "f16": "bf16", "bf16": "bf16"}
+# The layouts that are multiplied with floats always.
+_FLOAT_UNITS: Mapping[str, Unit] = {"f32": "f32", "f16": "bf16", "bf16": "bf16", **dict.fromkeys(CODED_LAYOUTS, "f32")}
 
 
 class WeightSize(NamedTuple):
@@ -28,12 +30,12 @@ class Forms(msgspec.Struct, frozen=True):
 
     def unit(self, layout: str) -> Unit:
         """Returns the arithmetic of products with weights of a layout."""
-        return _DENSE_UNITS.get(layout, "int8" if self.int8_inputs else "f32")
+        return _FLOAT_UNITS.get(layout, "int8" if self.int8_inputs else "f32")
 
     def kernel(self, layout: str) -> str:
         """Returns the name of the measured rate (hardware.facts, kernel_rates) of such products; "" if there is none,
         as weights of 8 bits and less are measured only with int8 inputs."""
-        return layout if layout in _DENSE_UNITS or self.int8_inputs else ""
+        return layout if layout in _FLOAT_UNITS or self.int8_inputs else ""
 
 
 class OperatorWork(msgspec.Struct, frozen=True):

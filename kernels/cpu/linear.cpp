@@ -28,6 +28,11 @@ const TileTable& tiles_for(const appl_weight& weight, Form form) {
     case APPL_INT8: return floats ? kInt8FloatTiles : kInt8Tiles;
     case APPL_INT4: return floats ? kInt4FloatTiles : kInt4Tiles;
     case APPL_INT5: return floats ? kInt5FloatTiles : kInt5Tiles;
+    case APPL_F8: return kF8FloatTiles;
+    case APPL_E2M1: return kE2m1FloatTiles;
+    case APPL_NF4: return kNf4FloatTiles;
+    case APPL_FP4: return kFp4FloatTiles;
+    case APPL_IQ4_NL: return kIq4FloatTiles;
     default: return floats ? kInt6FloatTiles : kInt6Tiles;
   }
 }
@@ -36,11 +41,13 @@ const TileTable& tiles_for(const appl_weight& weight, Form form) {
 size_t column_panel_bytes(appl_layout layout) {
   switch (layout) {
     case APPL_F32: return 64;
-    case APPL_INT8: return 16;
-    case APPL_INT4: return 8;
+    case APPL_F16:
+    case APPL_BF16: return 32;
+    case APPL_INT8:
+    case APPL_F8: return 16;
     case APPL_INT5: return 10;
     case APPL_INT6: return 12;
-    default: return 32;
+    default: return 8;
   }
 }
 
@@ -385,7 +392,7 @@ class Run {
     t.header_stride = per_channel_ ? 0 : w_.block_bytes;
     t.header = panel + first_group * t.header_stride;
     t.b = panel + w_.header_bytes + first_group * t.group_stride;
-    t.scales_are_f32 = w_.scales_are_f32;
+    t.scale_type = w_.scale_type;
     t.has_offset = w_.has_offset;
     t.zero_point = float(w_.zero_point);
     t.sub_group_size = w_.sub_group_size;
@@ -425,7 +432,7 @@ class Run {
 PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
   const bool is_matrix = has_matrix_form(w, quantize_activations);
   if (w.layout == APPL_BF16) return {is_matrix ? Form::kBf16 : kBf16Form, w.columns, 0};
-  if (!w.is_quantized() || !quantize_activations) return {Form::kF32, w.columns, 0};
+  if (!w.has_integers() || !quantize_activations) return {Form::kF32, w.columns, 0};
   const Form form = is_matrix ? Form::kInt8 : w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
   return {form, w.columns, std::min(w.group_size, kMaxActivationGroup), w.sub_group_size};
 }

@@ -123,8 +123,8 @@ void scale_products(const TileArgs& t, const int32_t (&products)[kMaxMatrixRows]
   constexpr int kVectors = kPanels * kPanelVectors;
   const auto header = [&](int v) { return t.header + size_t(v / kPanelVectors) * t.panel_bytes; };
   for (int v = 0; v < kVectors; ++v) {
-    const Floats weight_scale = load_scales(header(v), t.scales_are_f32, v % kPanelVectors);
-    const Floats offset = t.has_offset ? load_offsets(header(v), t.scales_are_f32, v % kPanelVectors) : Floats{};
+    const Floats weight_scale = load_scales(header(v), t.scale_type, v % kPanelVectors);
+    const Floats offset = t.has_offset ? load_offsets(header(v), t.scale_type, v % kPanelVectors) : Floats{};
     for (int m = 0; m < rows; ++m) {
       float* c = t.c + size_t(m) * t.ldc + v * kWidth;
       const Ints sum = load<Ints>(products[m] + v * kWidth) + splat_int(int32_t(t.sum[m] * -t.zero_point));

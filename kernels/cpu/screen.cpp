@@ -64,8 +64,8 @@ class GroupColumns {
     if (w.layout != APPL_INT8) return;
     const uint8_t* const block = panel + size_t(begin / w.group_size) * w.block_bytes;
     codes_ = block + w.header_bytes + size_t(begin % w.group_size) * kPanel + size_t(first) * 4;
-    scale_ = load_scales(block, w.scales_are_f32, first / kWidth);
-    if (w.has_offset) offset_ = load_offsets(block, w.scales_are_f32, first / kWidth);
+    scale_ = load_scales(block, w.scale_type, first / kWidth);
+    if (w.has_offset) offset_ = load_offsets(block, w.scale_type, first / kWidth);
   }
 
   // Columns k to k + 3 of them; past the end they are zero.
@@ -105,7 +105,8 @@ class RowRounding {
  public:
   RowRounding(const appl_weight& weight, const appl_weight& copy, int panel, int first)
       : w_(weight), copy_(copy), from_(weight.panel(panel)), to_(copy.data + size_t(panel) * copy.panel_bytes), first_(first),
-        most_(splat(copy.layout == APPL_INT8 ? 127.0f : 31.0f)), most_weight_(copy.scales_are_f32 ? kMostWeight : kMostHalf * most_[0]) {}
+        most_(splat(copy.layout == APPL_INT8 ? 127.0f : 31.0f)),
+        most_weight_(copy.scale_type == APPL_SCALE_F32 ? kMostWeight : kMostHalf * most_[0]) {}
 
   void run() {
     uint8_t* to = to_;
@@ -142,7 +143,7 @@ class RowRounding {
     const Ints bits = largest_bits(columns), is_finite = bits < bit_cast<int32_t>(kMostWeight);
     const Ints has_scale = (bits < bit_cast<int32_t>(most_weight_)) & (bits > bit_cast<int32_t>(kLeastWeight));
     const Floats wanted = has_scale ? bit_cast<Floats>(bits) / most_ : none;
-    const Floats scale = store_scale(wanted, copy_.scales_are_f32, to, first_), inverse = scale > none ? 1.0f / scale : none;
+    const Floats scale = store_scale(wanted, copy_.scale_type == APPL_SCALE_F32, to, first_), inverse = scale > none ? 1.0f / scale : none;
     is_usable_ &= is_finite;
     Floats values[4];
     for (int k = 0; k < copy_.group_size; k += 4) {
@@ -345,7 +346,7 @@ appl_packed_form copy_form(const appl_weight& weight) {
   } else {
     form.layout = APPL_INT8;
     form.group_size = weight.columns;
-    form.scales_are_f32 = 1;
+    form.scale_type = APPL_SCALE_F32;
     form.zero_point = 128;
   }
   return form;

@@ -230,8 +230,8 @@ void unpack_codes(appl_layout layout, const uint8_t* data, const TileArgs& t, in
 void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBlock& block) {
   for (int v = 0; v < kVectors; ++v) {
     const uint8_t* at = header + v / kPanelVectors * t.panel_bytes;
-    store(block.scale[group] + v * kWidth, load_scales(at, t.scales_are_f32, v % kPanelVectors));
-    if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(at, t.scales_are_f32, v % kPanelVectors));
+    store(block.scale[group] + v * kWidth, load_scales(at, t.scale_type, v % kPanelVectors));
+    if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(at, t.scale_type, v % kPanelVectors));
   }
 }
 

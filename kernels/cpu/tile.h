@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "code_book.h"
 #include "prepared.h"
 #include "simd.h"
 
@@ -58,7 +59,7 @@ struct TileArgs {
   size_t group_stride;    // from a group's data to the next group's
   const uint8_t* header;  // of panel 0 and the first group
   size_t header_stride;   // 0 for per-channel weights
-  bool scales_are_f32;
+  appl_scale scale_type;
   bool has_offset;
   float zero_point;
   const float *scale, *sum, *scaled_sum;  // for row 0 and the first group, as in Prepared; a whole vector of sums can be read
@@ -133,7 +134,8 @@ constexpr TileTable make_tiles() {
 }
 
 extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4FloatTiles;  // on Form::kF32
-extern const TileTable kInt5FloatTiles, kInt6FloatTiles;
+extern const TileTable kInt5FloatTiles, kInt6FloatTiles, kF8FloatTiles;
+extern const TileTable kE2m1FloatTiles, kNf4FloatTiles, kFp4FloatTiles, kIq4FloatTiles;
 extern const TileTable kBf16DotTiles;                                               // on Form::kBf16
 extern const TileTable kInt8Tiles;                                                  // on kInt8Form
 extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                          // on kInt4Form
@@ -364,14 +366,15 @@ class AskedStretch {
 };
 
 // Loads the scales of a header, vector `v` of the panel's sixteen.
-inline Floats load_scales(const uint8_t* at, bool are_f32, int v) {
-  if (are_f32) return load(at + v * kWidth * 4);
+inline Floats load_scales(const uint8_t* at, appl_scale type, int v) {
+  if (type == APPL_SCALE_F32) return load(at + v * kWidth * 4);
+  if (type == APPL_SCALE_E8M0) return e8m0_to_floats(load<Octets>(at + v * kWidth));
   return f16_to_floats(load<Halves>(at + v * kWidth * 2));
 }
 
 // Loads the offsets in the same way; `header` is the start of the header.
-inline Floats load_offsets(const uint8_t* header, bool are_f32, int v) {
-  return load_scales(header + size_t{kPanel} * (are_f32 ? 4 : 2), are_f32, v);
+inline Floats load_offsets(const uint8_t* header, appl_scale type, int v) {
+  return load_scales(header + size_t{kPanel} * scale_bytes(type), type, v);
 }
 
 // Multiplies 16-bit words, and adds the products in pairs.

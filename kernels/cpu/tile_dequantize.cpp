@@ -11,8 +11,9 @@ namespace {
 // If kUnpacked is a layout, a group is first unpacked to int8's form.
 struct Int8Reader {
   static constexpr int kStep = 4;
+  static constexpr bool kIsCoded = false;  // codes stand for floats, without zero points and offsets
   static constexpr appl_layout kUnpacked = APPL_INT8;
-  static Ints get(Words raw, int column) { return Ints((raw >> (8 * column)) & 255u); }
+  static Floats get(Words raw, int column) { return to_floats(Ints((raw >> (8 * column)) & 255u)); }
 };
 
 template <appl_layout Layout>
@@ -22,8 +23,21 @@ struct PlaneReader : Int8Reader {
 
 struct Int4Reader {
   static constexpr int kStep = 8;
+  static constexpr bool kIsCoded = false;
   static constexpr appl_layout kUnpacked = APPL_INT8;
-  static Ints get(Words raw, int column) { return Ints((raw >> (8 * (column % 4) + 4 * (column / 4))) & 15u); }
+  static int shift(int column) { return 8 * (column % 4) + 4 * (column / 4); }
+  static Floats get(Words raw, int column) { return to_floats(Ints((raw >> shift(column)) & 15u)); }
+};
+
+struct F8Reader : Int8Reader {
+  static constexpr bool kIsCoded = true;
+  static Floats get(Words raw, int column) { return e4m3_to_floats(raw << (24 - 8 * column)); }
+};
+
+template <appl_layout Layout>
+struct BookReader : Int4Reader {
+  static constexpr bool kIsCoded = true;
+  static Floats get(Words raw, int column) { return look_up<Layout>(raw >> shift(column)); }
 };
 
 // The scales and offsets (which include zero points) of vector v of a panel, for the sub-group that begins at a column of its group.
@@ -31,11 +45,11 @@ struct Scales {
   Floats scale, offset;
 
   Scales(const TileArgs& t, const uint8_t* header, int v, int column) {
-    scale = load_scales(header, t.scales_are_f32, v);
+    scale = load_scales(header, t.scale_type, v);
     if (t.sub_group_size != 0) scale *= factors(t, header + t.sub_scale_at, v, column);
     offset = -t.zero_point * scale;
     if (!t.has_offset) return;
-    const Floats stored = load_offsets(header, t.scales_are_f32, v);
+    const Floats stored = load_offsets(header, t.scale_type, v);
     offset += t.sub_group_size == 0 ? stored : stored * factors(t, header + t.sub_offset_at, v, column);
   }
 
@@ -57,7 +71,8 @@ template <class Reader, int Rows, int Vectors>
 #pragma GCC unroll 16
     for (int v = 0; v < Vectors; ++v) {
       const Words raw = load<Words>(b + size_t(v / kPanelVectors) * panel_bytes + (v % kPanelVectors) * kWidth * 4);
-      w[v] = to_floats(Reader::get(raw, s)) * scale[v] + offset[v];
+      w[v] = Reader::get(raw, s) * scale[v];
+      if constexpr (!Reader::kIsCoded) w[v] += offset[v];
     }
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
@@ -124,6 +139,17 @@ template <int Rows, int Panels>
 struct Int6FloatKernel {
   static void run(const TileArgs& t) { run_dequantized<PlaneReader<APPL_INT6>, Rows, Panels>(t); }
 };
+template <int Rows, int Panels>
+struct F8FloatKernel {
+  static void run(const TileArgs& t) { run_dequantized<F8Reader, Rows, Panels>(t); }
+};
+template <appl_layout Layout>
+struct OfBook {
+  template <int Rows, int Panels>
+  struct FloatKernel {
+    static void run(const TileArgs& t) { run_dequantized<BookReader<Layout>, Rows, Panels>(t); }
+  };
+};
 
 }  // namespace
 
@@ -131,5 +157,10 @@ const TileTable kInt8FloatTiles = make_tiles<Int8FloatKernel>();
 const TileTable kInt4FloatTiles = make_tiles<Int4FloatKernel>();
 const TileTable kInt5FloatTiles = make_tiles<Int5FloatKernel>();
 const TileTable kInt6FloatTiles = make_tiles<Int6FloatKernel>();
+const TileTable kF8FloatTiles = make_tiles<F8FloatKernel>();
+const TileTable kE2m1FloatTiles = make_tiles<OfBook<APPL_E2M1>::FloatKernel>();
+const TileTable kNf4FloatTiles = make_tiles<OfBook<APPL_NF4>::FloatKernel>();
+const TileTable kFp4FloatTiles = make_tiles<OfBook<APPL_FP4>::FloatKernel>();
+const TileTable kIq4FloatTiles = make_tiles<OfBook<APPL_IQ4_NL>::FloatKernel>();
 
 }  // namespace appl

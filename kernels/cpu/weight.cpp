@@ -12,18 +12,34 @@
 namespace appl {
 namespace {
 
-float half_or_float(const void* values, bool are_f32, size_t index) {
-  return are_f32 ? static_cast<const float*>(values)[index] : f16_to_float(static_cast<const uint16_t*>(values)[index]);
+float scale_at(const void* values, appl_scale type, size_t index) {
+  switch (type) {
+    case APPL_SCALE_F32: return static_cast<const float*>(values)[index];
+    case APPL_SCALE_E8M0: return e8m0_to_float(static_cast<const uint8_t*>(values)[index]);
+    default: return f16_to_float(static_cast<const uint16_t*>(values)[index]);
+  }
 }
 
-int element_bits(int layout) { return layout == APPL_INT8 ? 8 : layout == APPL_INT4 ? 4 : layout == APPL_INT5 ? 5 : 6; }
+// Codes that stand for floats have neither offsets nor sub-groups.
+bool is_coded(int layout) { return layout >= APPL_F8; }
+
+int element_bits(int layout) {
+  switch (layout) {
+    case APPL_INT8:
+    case APPL_F8: return 8;
+    case APPL_INT5: return 5;
+    case APPL_INT6: return 6;
+    default: return 4;
+  }
+}
 
 // The zero point of symmetric weights: it replaces an offset that is always minus this times the scale.
 int centre(int layout) { return 1 << (element_bits(layout) - 1); }
 
 void check_groups(int layout, int columns, int group_size, int sub_group_size) {
   if (sub_group_size != 0) {
-    require(layout != APPL_INT8 && group_size == 256 && columns % 256 == 0, "sub-groups are of int4, int5 and int6 in groups of 256");
+    require(layout != APPL_INT8 && !is_coded(layout) && group_size == 256 && columns % 256 == 0,
+            "sub-groups are of int4, int5 and int6 in groups of 256");
     require(sub_group_size == 32 || (sub_group_size == 16 && layout != APPL_INT5), "sub-groups have 32 columns, or of int4 and int6 16");
     return;
   }
@@ -36,16 +52,23 @@ void check_groups(int layout, int columns, int group_size, int sub_group_size) {
   require(group_size == columns || (group_size >= kMinActivationGroup && kMaxActivationGroup % group_size == 0),
           "group_size must divide 256 and be 8 or more, or be the number of columns");
   require(columns % group_size == 0, "group_size does not divide the number of columns");
-  require(layout == APPL_INT8 || columns % 2 == 0, "an int4 weight has an odd number of columns");
+  require(element_bits(layout) == 8 || columns % 2 == 0, "a weight of four bits has an odd number of columns");
+}
+
+void check_scales(int layout, int scale_type, bool has_offset) {
+  require(scale_type >= APPL_SCALE_F16 && scale_type <= APPL_SCALE_E8M0, "a weight has scales of an unknown type");
+  require(is_coded(layout) || scale_type != APPL_SCALE_E8M0, "integers have no scales of e8m0");
+  require(!is_coded(layout) || !has_offset, "codes that stand for floats have no offsets");
 }
 
 void check(const appl_matrix& m) {
-  require(m.layout >= APPL_F32 && m.layout <= APPL_INT6, "a weight has an unknown layout");
+  require(m.layout >= APPL_F32 && m.layout <= APPL_IQ4_NL, "a weight has an unknown layout");
   require(m.rows > 0 && m.columns > 0, "a weight has no elements");
   require(m.data != nullptr, "a weight has no data");
   if (m.layout < APPL_INT8) return;
   require(m.scale != nullptr, "a quantized weight has no scale");
   check_groups(m.layout, m.columns, m.group_size, m.sub_group_size);
+  check_scales(m.layout, m.scale_type, m.offset != nullptr);
   if (m.sub_group_size == 0) return;
   require(m.sub_scale != nullptr && (m.offset == nullptr || m.sub_offset != nullptr), "sub-groups lack their factors");
 }
@@ -54,6 +77,7 @@ void check(const appl_matrix& m) {
 // replaces it for free.
 bool is_symmetric(const appl_matrix& m) {
   if (m.layout < APPL_INT4 || m.offset == nullptr) return false;
+  const appl_scale type = appl_scale(m.scale_type);
   if (m.sub_group_size != 0) {
     const size_t factors = size_t(m.rows) * size_t(m.columns / m.sub_group_size);
     if (std::memcmp(m.sub_offset, m.sub_scale, factors) != 0) return false;
@@ -61,14 +85,14 @@ bool is_symmetric(const appl_matrix& m) {
   const float middle = float(-centre(m.layout));
   const size_t count = size_t(m.rows) * size_t(m.columns / m.group_size);
   for (size_t i = 0; i < count; ++i) {
-    if (half_or_float(m.offset, m.scales_are_f32, i) != middle * half_or_float(m.scale, m.scales_are_f32, i)) return false;
+    if (scale_at(m.offset, type, i) != middle * scale_at(m.scale, type, i)) return false;
   }
   return true;
 }
 
 // The sizes that follow from a form. Every value of a form, which may come from a file, is checked here.
 appl_weight describe(const appl_packed_form& form) {
-  require(form.layout >= APPL_F32 && form.layout <= APPL_INT6, "a weight has an unknown layout");
+  require(form.layout >= APPL_F32 && form.layout <= APPL_IQ4_NL, "a weight has an unknown layout");
   require(form.rows > 0 && form.columns > 0, "a weight has no elements");
   appl_weight w{};
   w.layout = appl_layout(form.layout);
@@ -81,13 +105,14 @@ appl_weight describe(const appl_packed_form& form) {
     return w;
   }
   check_groups(form.layout, form.columns, form.group_size, form.sub_group_size);
-  require(form.zero_point == centre(form.layout) || (form.layout != APPL_INT8 && form.zero_point == 0),
+  check_scales(form.layout, form.scale_type, form.has_offset != 0);
+  require((form.zero_point == centre(form.layout) && !is_coded(form.layout)) || (form.layout != APPL_INT8 && form.zero_point == 0),
           "a weight has an unknown zero point");
   w.padded_columns = int(round_up(size_t(form.columns), 8));
   w.group_size = form.group_size == form.columns ? w.padded_columns : form.group_size;
   w.num_groups = w.padded_columns / w.group_size;
   w.zero_point = form.zero_point;
-  w.scales_are_f32 = form.scales_are_f32 != 0;
+  w.scale_type = appl_scale(form.scale_type);
   w.has_offset = form.has_offset != 0;
   w.sub_group_size = form.sub_group_size;
   w.header_bytes = w.sub_offset_at() + (w.has_offset ? size_t{kPanel} * size_t(w.num_sub_groups()) : 0);
@@ -123,7 +148,7 @@ void pack_factors(const int8_t* factors, int count, int lane, uint8_t* to) {
 }
 
 void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index, int lane, uint8_t* header) {
-  const size_t size = w.scales_are_f32 ? 4 : 2;
+  const size_t size = scale_bytes(w.scale_type);
   const size_t at = size_t(lane) * size;
   const int count = w.num_sub_groups();
   std::memcpy(header + at, static_cast<const uint8_t*>(m.scale) + group_index * size, size);
@@ -133,12 +158,12 @@ void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index,
   if (count != 0) pack_factors(m.sub_offset + group_index * size_t(count), count, lane, header + w.sub_offset_at());
 }
 
-// Four columns of int8 make a word of q + 128. Padding columns hold 128, which is zero.
-void pack_int8(const int8_t* q, int live, int padded, int lane, uint8_t* data) {
+// Four columns of a byte make a word: of q + 128 for int8, with `flip` 0x80808080. Padding columns hold zero.
+void pack_bytes(const uint8_t* q, uint32_t flip, int live, int padded, int lane, uint8_t* data) {
   for (int k = 0; k < padded; k += 4) {
     uint32_t word = 0;
     std::memcpy(&word, q + k, size_t(std::clamp(live - k, 0, 4)));
-    word ^= 0x80808080u;
+    word ^= flip;
     std::memcpy(data + size_t(k) * kPanel + size_t(lane) * 4, &word, 4);
   }
 }
@@ -170,8 +195,9 @@ void pack_group(const appl_matrix& m, const appl_weight& w, size_t row, int lane
   const int first = group * w.group_size, live = std::min(w.group_size, m.columns - first);
   const size_t element = row * size_t(m.columns) + size_t(first);
   uint8_t* data = block + w.header_bytes;
-  if (m.layout == APPL_INT8) return pack_int8(static_cast<const int8_t*>(m.data) + element, live, w.group_size, lane, data);
   const uint8_t* codes = static_cast<const uint8_t*>(m.data);
+  if (m.layout == APPL_INT8) return pack_bytes(codes + element, 0x80808080u, live, w.group_size, lane, data);
+  if (m.layout == APPL_F8) return pack_bytes(codes + element, 0, live, w.group_size, lane, data);
   if (m.layout == APPL_INT5) return pack_planes<5>(codes + element, live, lane, data);
   if (m.layout == APPL_INT6) return pack_planes<6>(codes + element, live, lane, data);
   pack_int4(codes + element / 2, live, lane, data);
@@ -202,7 +228,7 @@ appl_packed_form form_of(const appl_matrix& m, int num_rows) {
   form.rows = num_rows;
   form.columns = m.columns;
   form.group_size = is_quantized ? m.group_size : 0;
-  form.scales_are_f32 = is_quantized && m.scales_are_f32 != 0;
+  form.scale_type = is_quantized ? m.scale_type : 0;
   form.has_offset = is_quantized && m.offset != nullptr && !symmetric;
   form.zero_point = m.layout == APPL_INT8 || symmetric ? centre(m.layout) : 0;
   form.sub_group_size = is_quantized ? m.sub_group_size : 0;
@@ -217,7 +243,7 @@ appl_packed_form form_of(const appl_weight& w) {
   form.columns = w.columns;
   form.group_size = w.group_size == w.padded_columns ? w.columns : w.group_size;
   if (!w.is_quantized()) form.group_size = 0;
-  form.scales_are_f32 = w.scales_are_f32;
+  form.scale_type = w.scale_type;
   form.has_offset = w.has_offset;
   form.zero_point = w.zero_point;
   form.sub_group_size = w.sub_group_size;
@@ -266,8 +292,8 @@ namespace {
 
 int code_at(appl_layout layout, const uint8_t* data, int lane, int k) {
   data += lane * 4;
-  if (layout == APPL_INT8) return data[(k / 4) * kPanel * 4 + k % 4];
-  if (layout == APPL_INT4) return data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4) & 15;
+  if (element_bits(layout) == 8) return data[(k / 4) * kPanel * 4 + k % 4];
+  if (element_bits(layout) == 4) return data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4) & 15;
   using Five = Planes<5>;
   using Six = Planes<6>;
   if (layout == APPL_INT5) return Five::code(data + k / Five::kColumns * Five::kUnitBytes, k % Five::kColumns);
@@ -283,15 +309,16 @@ void gather_quantized(const appl_weight& w, const uint8_t* panel, int lane, floa
   for (int first = 0; first < w.columns; first += size) {
     const uint8_t* block = panel + size_t(first / w.group_size) * w.block_bytes;
     const int begin = first % w.group_size, live = std::min(size, w.columns - first);
-    float s = scale * half_or_float(block, w.scales_are_f32, size_t(lane));
-    float offset = w.has_offset ? scale * half_or_float(block, w.scales_are_f32, size_t(kPanel + lane)) : 0.0f;
+    float s = scale * scale_at(block, w.scale_type, size_t(lane));
+    float offset = w.has_offset ? scale * scale_at(block, w.scale_type, size_t(kPanel + lane)) : 0.0f;
     if (w.sub_group_size != 0) {
       s *= sub_group_factor(block + w.sub_scale_at(), begin / size, lane);
       if (w.has_offset) offset *= sub_group_factor(block + w.sub_offset_at(), begin / size, lane);
     }
     for (int k = 0; k < live; ++k) {
       const int q = code_at(w.layout, block + w.header_bytes, lane, begin + k);
-      out[first + k] = float(q - w.zero_point) * s + offset;
+      const float value = is_coded(w.layout) ? value_of(w.layout, q) : float(q - w.zero_point);
+      out[first + k] = value * s + offset;
     }
   }
 }

@@ -7,6 +7,8 @@
 //   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
 //   int5       [K / G]( header, [G / 32][5][16][4] )   a line of fifth bits, then nibbles as in int4; see planes.h
 //   int6       [K / G]( header, [G / 16][3][16][4] )   a line of fifth and sixth bits, then nibbles
+//   f8         as int8, but bytes are the codes
+//   e2m1, nf4, fp4, iq4_nl   as int4; a nibble is the place of a value in the layout's book
 // A header has the sixteen scales of the group, then the sixteen offsets if they are stored; if a group has sub-groups, their
 // int8 factors follow, [sub-groups / 2][16][2], and those of the offsets. K is padded with zeros
 // to a multiple of 2 (bf16) or 8 (per-channel int8, int4), N to a multiple of 16.
@@ -15,6 +17,7 @@
 #include <cstdint>
 
 #include "appliance_abi.h"
+#include "code_book.h"
 #include "pool.h"
 #include "simd.h"
 
@@ -32,7 +35,7 @@ struct appl_weight {
   int sub_group_size = 0;
   int num_groups = 0;
   int zero_point = 0;
-  bool scales_are_f32 = false;
+  appl_scale scale_type = APPL_SCALE_F16;
   bool has_offset = false;
   size_t header_bytes = 0;
   size_t block_bytes = 0;  // of header and data of a group
@@ -41,8 +44,9 @@ struct appl_weight {
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout >= APPL_INT8; }
-  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }                    // of a group
-  size_t sub_scale_at() const { return size_t{appl::kPanel} * (scales_are_f32 ? 4 : 2) * (has_offset ? 2 : 1); }  // in a header
+  bool has_integers() const { return layout >= APPL_INT8 && layout <= APPL_INT6; }
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }                         // of a group
+  size_t sub_scale_at() const { return size_t{appl::kPanel} * appl::scale_bytes(scale_type) * (has_offset ? 2 : 1); }  // in a header
   size_t sub_offset_at() const { return sub_scale_at() + size_t{appl::kPanel} * size_t(num_sub_groups()); }
   const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }
 };

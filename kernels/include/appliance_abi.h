@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 13
+#define APPL_ABI_VERSION 14
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -36,7 +36,13 @@ typedef enum {
   APPL_INT4 = 4,
   APPL_INT5 = 5,
   APPL_INT6 = 6,
+  APPL_F8 = 7,   /* e4m3 (fn: no infinities) */
+  APPL_E2M1 = 8, /* and so on: codes of four bits, each the place of its value in the layout's book (kernels/cpu/code_book.h) */
+  APPL_NF4 = 9,
+  APPL_FP4 = 10,
+  APPL_IQ4_NL = 11,
 } appl_layout;
+typedef enum { APPL_SCALE_F16 = 0, APPL_SCALE_F32 = 1, APPL_SCALE_E8M0 = 2 } appl_scale; /* e8m0: a power of two, of code layouts */
 typedef enum { APPL_TOKENS = 0, APPL_SAMPLED = 1 } appl_extent;
 
 typedef enum {
@@ -61,8 +67,8 @@ typedef struct {
   int32_t layout; /* appl_layout */
   int32_t rows;
   int32_t columns;
-  int32_t group_size;     /* divides 256, or equals columns (int8, int4); a multiple of 32 (int5) or 16 (int6); 0 for dense */
-  int32_t scales_are_f32; /* scale and offset are f16 otherwise */
+  int32_t group_size;     /* divides 256, or equals columns (but int5 and int6); a multiple of 32 (int5) or 16 (int6); 0 for dense */
+  int32_t scale_type;     /* appl_scale, of scale and offset */
   int32_t sub_group_size; /* 32, or 16 (int4, int6), in groups of 256; 0 for none */
   const void* data;
   const void* scale;
@@ -75,7 +81,7 @@ typedef struct {
 typedef struct {
   int32_t layout, rows, columns;
   int32_t group_size; /* as in appl_matrix */
-  int32_t scales_are_f32;
+  int32_t scale_type;
   int32_t has_offset; /* offsets are stored; an offset of -8 (int4), -16 (int5) or -32 (int6) times the scale is not */
   int32_t zero_point;
   int32_t sub_group_size; /* as in appl_matrix */

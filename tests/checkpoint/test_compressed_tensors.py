@@ -77,7 +77,7 @@ def test_matrices_are_one_tensor_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("format", "float-quantized", 'quantization_config.format is "float-quantized", which is not in this version'),
+        ("format", "marlin-24", 'quantization_config.format is "marlin-24", which is not in this version'),
         ("kv_cache_scheme", {"num_bits": 8}, "quantization_config.kv_cache_scheme is not in this version"),
         ("transform_config", {"config_groups": {}}, "quantization_config.transform_config is not in this version"),
         ("sparsity_config", {"format": "sparse-24-bitmask"}, "sparsity_config.format"),
@@ -86,8 +86,8 @@ def test_matrices_are_one_tensor_each(tmp_path: Path) -> None:
         ("config_groups", ["Linear"], "config_groups must be an object of schemes"),
         ("config_groups.group_0", None, "group_0 must be an object with weights"),
         ("config_groups.group_0.weights", None, "group_0 must be an object with weights"),
-        ("config_groups.group_0.format", "nvfp4-pack-quantized", "group_0.format"),
-        ("config_groups.group_0.weights.type", "float", 'weights.type is "float"'),
+        ("config_groups.group_0.format", "mxfp8-quantized", "group_0.format"),
+        ("config_groups.group_0.weights.type", "mxfp6", 'weights.type is "mxfp6"'),
         ("config_groups.group_0.weights.num_bits", 3, "weights.num_bits is 3"),
         ("config_groups.group_0.weights.num_bits", True, "weights.num_bits is true"),
         ("config_groups.group_0.weights.num_bits", "9" * 1000, "weights.num_bits is \"999"),

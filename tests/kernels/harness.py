@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from appliance.kernels.codes import CODE_VALUES
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import CODED_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Operator, StepProgram
 from appliance.program.slots import Extent, Slot, SlotType, Span
@@ -73,9 +74,27 @@ def random_sub_groups(
     )
 
 
+def random_coded(
+    rng: np.random.Generator, layout: Layout, n: int, k: int, group_size: int, scale_type: type = np.float32
+) -> CanonicalWeight:
+    """Codes that stand for floats, NaN left out; uint8 scales are e8m0."""
+    if layout is Layout.F8:
+        data = rng.integers(0, 128, (n, k), dtype=np.uint8) % 127 | rng.integers(0, 2, (n, k), dtype=np.uint8) << 7
+    else:
+        data = rng.integers(0, 256, (n, k // 2), dtype=np.uint8)
+    most = np.nanmax(CODE_VALUES[layout])
+    if scale_type is np.uint8:
+        scale = rng.integers(118, 124, (n, k // group_size), dtype=np.uint8)
+    else:
+        scale = (rng.uniform(0.5, 1.5, (n, k // group_size)) * 2 / most / k**0.5).astype(scale_type)
+    return CanonicalWeight(layout, n, k, data, scale, None, group_size)
+
+
 def random_weight(
     rng: np.random.Generator, layout: Layout, n: int, k: int, group_size: int = 32, offset: str = "none"
 ) -> CanonicalWeight:
+    if layout in CODED_LAYOUTS:
+        return random_coded(rng, layout, n, k, group_size)
     if layout in BITS:
         return random_quantized(rng, layout, n, k, group_size, offset)
     return dense(rng.standard_normal((n, k)) / k**0.5, layout)

@@ -9,9 +9,9 @@ from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.packing import packed_bytes
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import CODED_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.operators import Linear
-from tests.kernels.harness import GROUP_UNITS, Graph, execution_of, random_sub_groups, whole
+from tests.kernels.harness import GROUP_UNITS, Graph, execution_of, random_coded, random_sub_groups, whole
 
 ROWS = (1, 15, 16, 17, 33, 96)
 DENSE_COLUMNS = (1, 2, 7, 64, 97)
@@ -53,6 +53,19 @@ def test_quantized_matrices(native: CpuKernelSet, layout: str, scale_type: type,
         weight = CanonicalWeight(Layout(layout), rows, columns, data, scale, offset, group)
         planned = packed_bytes(form, rows, columns, 16)
         assert planned == packed_here(native, weight), (form, rows, columns)
+
+
+@pytest.mark.parametrize("scale_type", [np.uint8, np.float16, np.float32])
+@pytest.mark.parametrize("layout", CODED_LAYOUTS)
+def test_codes_that_stand_for_floats(native: CpuKernelSet, layout: Layout, scale_type: type) -> None:
+    if layout is Layout.F8 and scale_type is np.uint8:
+        scale_type = np.float32  # it has no e8m0
+    rng = np.random.default_rng(0)
+    widths = [(group, groups * group) for group in (16, 32, 128) for groups in (1, 3)] + [(36, 36), (62, 62)]
+    for rows, (group, columns) in itertools.product((1, 17, 96), widths):
+        weight = random_coded(rng, layout, rows, columns, group, scale_type)
+        form = WeightForm(layout.value, group, scale_bytes=np.dtype(scale_type).itemsize)
+        assert packed_bytes(form, rows, columns, 16) == packed_here(native, weight), (rows, columns)
 
 
 @pytest.mark.parametrize("offset", ["none", "symmetric", "free"])

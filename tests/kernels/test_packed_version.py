@@ -37,6 +37,11 @@ DIGESTS = {  # by layout, and whether there are offsets
     ("int5", True): "4a5083d7775ba920",
     ("int6", False): "bd396fbba456561f",
     ("int6", True): "1acd050777ddf61c",
+    ("f8", False): "f117c874088cd2be",
+    ("e2m1", False): "66fd5376f4195122",
+    ("nf4", False): "eeab85da218716dc",
+    ("fp4", False): "dab75218af633a16",
+    ("iq4_nl", False): "f682b1d0e5bd0b89",
 }
 
 
@@ -63,10 +68,11 @@ def sample(layout: Layout, has_offset: bool, k: int = 96, group: int = 32) -> Ca
             return CanonicalWeight(layout, n, k, integers((n, k), 65521).astype(np.uint16))
         case Layout.INT8:
             data = (integers((n, k), 251) - 125).astype(np.int8)
-        case Layout.INT4:
+        case Layout.INT4 | Layout.E2M1 | Layout.NF4 | Layout.FP4 | Layout.IQ4_NL:
             data = integers((n, k // 2), 251).astype(np.uint8)
-        case Layout.INT5 | Layout.INT6:
-            data = integers((n, k), 32 if layout is Layout.INT5 else 64).astype(np.uint8)
+        case Layout.INT5 | Layout.INT6 | Layout.F8:
+            most = {Layout.INT5: 32, Layout.INT6: 64, Layout.F8: 127}[layout]
+            data = integers((n, k), most).astype(np.uint8)
     scale = (integers((n, k // group), 61) + 1).astype(np.float16)
     offset = integers((n, k // group), 59).astype(np.float16) if has_offset else None
     return CanonicalWeight(layout, n, k, data, scale, offset, group)

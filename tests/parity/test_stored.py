@@ -9,6 +9,7 @@ import torch
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
+from tests.models.stored.floats import e4m3, nvfp4
 from tests.models.stored.integers import awq, gptq
 from tests.models.stored.scheme import write_stored
 from tests.models.tiny import VOCAB_SIZE
@@ -22,6 +23,8 @@ SCHEMES = {
     "gptq 8": gptq(8, -1),
     "gptq act-order": gptq(4, 32, ordered=True),
     "awq": awq(32),
+    "fp8": e4m3("row"),
+    "nvfp4": nvfp4(),
 }
 Written = tuple[ModelFacts, np.ndarray]
 

@@ -6,9 +6,13 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 13
+ABI_VERSION = 14
 
-LAYOUTS = {"f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6}
+LAYOUTS = {
+    "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
+    "f8": 7, "e2m1": 8, "nf4": 9, "fp4": 10, "iq4_nl": 11,
+}  # fmt: skip
+SCALE_TYPES = {2: 0, 4: 1, 1: 2}  # by bytes: f16, f32, e8m0
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 EXTENTS = {"tokens": 0, "sampled": 1}
 ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5, "sigmoid": 6}
@@ -17,7 +21,7 @@ SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_of_chosen": 2}
 
 class Matrix(Structure):
     _fields_ = [
-        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scales_are_f32", "sub_group_size")),
+        *((name, c_int32) for name in ("layout", "rows", "columns", "group_size", "scale_type", "sub_group_size")),
         *((name, c_void_p) for name in ("data", "scale", "offset", "sub_scale", "sub_offset")),
     ]
     arrays: object  # what the addresses point into
@@ -26,7 +30,7 @@ class Matrix(Structure):
 class PackedForm(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("layout", "rows", "columns", "group_size")),
-        *((name, c_int32) for name in ("scales_are_f32", "has_offset", "zero_point", "sub_group_size")),
+        *((name, c_int32) for name in ("scale_type", "has_offset", "zero_point", "sub_group_size")),
         ("bytes", c_uint64),
     ]
 

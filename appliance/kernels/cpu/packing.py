@@ -11,7 +11,15 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.errors import BindError
-from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight, Layout, WeightPieces
+from appliance.kernels.layout import (
+    BOOK_LAYOUTS,
+    CODED_LAYOUTS,
+    INTEGER_LAYOUTS,
+    PAIRED_LAYOUTS,
+    CanonicalWeight,
+    Layout,
+    WeightPieces,
+)
 
 PIECE_ELEMENTS = 1 << 20  # translated and packed by one thread at a time
 PANEL = 16  # rows that are packed together
@@ -25,6 +33,7 @@ _DATA_TYPES = {
     Layout.INT4: np.dtype(np.uint8),
     Layout.INT5: np.dtype(np.uint8),
     Layout.INT6: np.dtype(np.uint8),
+    **dict.fromkeys(CODED_LAYOUTS, np.dtype(np.uint8)),
 }
 
 
@@ -169,7 +178,7 @@ def _matrix(name: str, weight: CanonicalWeight) -> abi.Matrix:
         rows=weight.out_features,
         columns=weight.in_features,
         group_size=weight.group_size or 0,
-        scales_are_f32=kind == np.float32,
+        scale_type=0 if kind is None else abi.SCALE_TYPES[kind.itemsize],
         sub_group_size=weight.sub_group_size or 0,
         **{
             name: None if array is None else array.ctypes.data
@@ -185,17 +194,18 @@ def _check(name: str, weight: CanonicalWeight) -> None:
     n, k = weight.out_features, weight.in_features
     if weight.data.dtype != _DATA_TYPES[weight.layout]:
         raise BindError(f"weight {name!r} is {weight.layout} but its data is {weight.data.dtype}")
-    elements = n * k // 2 if weight.layout is Layout.INT4 else n * k
+    elements = n * k // 2 if weight.layout in PAIRED_LAYOUTS else n * k
     if weight.data.size != elements:
         raise BindError(f"weight {name!r} is [{n}, {k}] but has {weight.data.size} elements, not {elements}")
-    if weight.layout not in INTEGER_LAYOUTS:
+    if weight.layout not in INTEGER_LAYOUTS + CODED_LAYOUTS:
         return
     if weight.scale is None or not weight.group_size or k % weight.group_size:
         raise BindError(f"weight {name!r} is {weight.layout} without scales of whole groups")
     for array in (weight.scale, weight.offset):
         if array is None:
             continue
-        if array.size != n * (k // weight.group_size) or array.dtype not in (np.float16, np.float32):
+        kinds = (np.float16, np.float32, np.uint8) if weight.layout in BOOK_LAYOUTS else (np.float16, np.float32)
+        if array.size != n * (k // weight.group_size) or array.dtype not in kinds:
             raise BindError(f"weight {name!r} has scales or offsets of the wrong size or type")
     for array in (weight.sub_scale, weight.sub_offset):
         if array is None:

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.codes import CODE_VALUES, e8m0_to_f32
+from appliance.kernels.layout import CODED_LAYOUTS, PAIRED_LAYOUTS, CanonicalWeight, Layout
 
 MAX_ACTIVATION_GROUP = 256
 
@@ -19,7 +20,9 @@ def dequantize(weight: CanonicalWeight) -> torch.Tensor:
 
 
 def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
-    values = unpack_int4(weight.data) if weight.layout is Layout.INT4 else weight.data
+    values = unpack_int4(weight.data) if weight.layout in PAIRED_LAYOUTS else weight.data
+    if weight.layout in CODED_LAYOUTS:
+        values = CODE_VALUES[weight.layout][values]
     if weight.scale is None or not weight.group_size:
         raise ValueError(f"a weight of layout {weight.layout} needs scale and group_size")
     grouped = values.astype(np.float32).reshape(weight.out_features, -1, weight.sub_group_size or weight.group_size)
@@ -31,7 +34,8 @@ def _dequantize_groups(weight: CanonicalWeight) -> np.ndarray:
 
 def _scales(weight: CanonicalWeight, scale: np.ndarray, factors: np.ndarray | None) -> np.ndarray:
     """Returns f32 [N, groups, 1], or one for each sub-group if there are `factors`."""
-    scales = scale.astype(np.float32).reshape(weight.out_features, -1, 1)
+    floats = e8m0_to_f32(scale) if scale.dtype == np.uint8 else scale.astype(np.float32)
+    scales = floats.reshape(weight.out_features, -1, 1)
     if factors is None:
         return scales
     whole: np.ndarray = scales * factors.astype(np.float32).reshape(weight.out_features, scales.shape[1], -1)

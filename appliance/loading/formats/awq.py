@@ -17,24 +17,22 @@ _SHIFTS = np.argsort([0, 2, 4, 6, 1, 3, 5, 7]).astype(np.uint32) * np.uint32(4) 
 class AwqMatrix:
     """The rows of one matrix: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read) -> None:
+    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
+        assert index is None, "checkpoint.awq joins matrices only"
         scale, zeros = tensor.scale, tensor.zero_point
         assert scale is not None, "AWQ has scales"
         assert zeros is not None, "AWQ has zero points"
-        self._num_rows, self._num_columns = tensor.shape
+        self.num_rows, self._num_columns = tensor.shape
         self._words = read(tensor.name).view("<u4").reshape(self._num_columns, -1)
         self._zeros = read(zeros.name).view("<u4").reshape(scale.shape[0], -1)
         self._scales = stored_scales(scale, read, scale.shape)
         self._scale_type = scale.storage
 
     def groups(self, rows: Rows) -> Groups:
-        places = np.arange(self._num_rows)[rows]
+        places = np.arange(self.num_rows)[rows]
         scale = finite_scales(self._scales[:, rows].T, self._scale_type)
         zeros = _codes(self._zeros, places).astype(np.float32)
         return integer_groups(_codes(self._words, places), 4, zeros, scale, self._num_columns)
-
-    def values(self, rows: Rows) -> Array:
-        return self.groups(rows).dequantize()
 
 
 def _codes(words: Array, places: Array) -> Array:

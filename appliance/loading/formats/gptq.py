@@ -4,43 +4,60 @@ An element is (code - zero point) * scale, with the zero point and scale of its 
 zero points minus one, modulo the number of codes: AutoGPTQ adds one and masks (qlinear_cuda.py), and so does this.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts
+from appliance.kernels.layout import CanonicalWeight
 from appliance.loading.formats.bits import Array
-from appliance.loading.formats.groups import FormatError, Groups
-from appliance.loading.formats.matrices import Read, Rows, finite_scales, integer_groups, stored_scales
+from appliance.loading.formats.groups import FormatError
+from appliance.loading.formats.matrices import Quantized, Read, Rows, finite_scales, integer_groups, stored_scales
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Codes [N, K] whose columns are in groups `order` [K], with zero points and scales f32 [N, groups]."""
+
+    codes: Array
+    zeros: Array
+    scale: Array
+    order: Array
+
+    def dequantize(self) -> Array:
+        values: Array = (self.codes - self.zeros[:, self.order]) * self.scale[:, self.order]
+        return values
+
+    def to_form(self, form: WeightForm) -> CanonicalWeight:
+        raise FormatError(f"columns in groups of any order do not become {form.layout}")
 
 
 class GptqMatrix:
     """The rows of one matrix: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read) -> None:
+    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
+        assert index is None, "checkpoint.gptq joins matrices only"
         scale, zeros = tensor.scale, tensor.zero_point
         assert scale is not None, "GPTQ has scales"
         assert zeros is not None, "GPTQ has zero points"
-        num_rows, self._num_columns = tensor.shape
+        self.num_rows, self._num_columns = tensor.shape
         self._bits = int(tensor.storage[len("int")])
         self._num_groups = scale.shape[0]
-        self._words = read(tensor.name).view("<u4").reshape(-1, num_rows)
+        self._words = read(tensor.name).view("<u4").reshape(-1, self.num_rows)
         self._scales = stored_scales(scale, read, scale.shape)
         self._scale_type = scale.storage
         self._zeros = self._zero_points(read(zeros.name).view("<u4").reshape(self._num_groups, -1), tensor)
         order = None if tensor.order is None else read(tensor.order.name).view("<i4")
         self._order = self._checked_order(order, has_order=tensor.storage.endswith("_order"))
 
-    def groups(self, rows: Rows) -> Groups:
+    def groups(self, rows: Rows) -> Quantized:
         scale = finite_scales(self._scales[:, rows].T, self._scale_type)
         zeros = None if self._zeros is None else self._zeros[:, rows].T.astype(np.float32)
-        return integer_groups(self._codes(rows), self._bits, zeros, scale, self._num_columns)
-
-    def values(self, rows: Rows) -> Array:
         if self._order is None:
-            return self.groups(rows).dequantize()
-        assert self._zeros is not None, "matrices with an order keep their zero points"
-        scale = finite_scales(self._scales[:, rows].T, self._scale_type)
-        zeros = self._zeros[:, rows].T.astype(np.float32)
-        return (self._codes(rows) - zeros[:, self._order]) * scale[:, self._order]
+            return integer_groups(self._codes(rows), self._bits, zeros, scale, self._num_columns)
+        assert zeros is not None, "matrices with an order keep their zero points"
+        return Ordered(self._codes(rows), zeros, scale, self._order)
 
     def _codes(self, rows: Rows) -> Array:
         """Returns uint8 [n, K]."""

@@ -66,7 +66,7 @@ class Groups:
         if self.offset is None and zero:
             zero, codes = CENTRES[form.layout], codes + np.uint8(CENTRES[form.layout] - zero)
         shift = np.zeros_like(self.scale) if self.offset is None else self.offset
-        data = _pairs(codes) if form.layout == "int4" else codes
+        data = pairs_of(codes) if form.layout == "int4" else codes
         return self._weight(form, data, shift - np.float32(zero) * self.scale)
 
     def _weight(self, form: WeightForm, data: Array, offset: Array | None) -> CanonicalWeight:
@@ -97,7 +97,7 @@ def _sizes(group_size: int | None, sub_group_size: int | None) -> str:
     return f"{group_size}" if sub_group_size is None else f"{group_size} with sub-groups of {sub_group_size}"
 
 
-def _pairs(codes: Array) -> Array:
+def pairs_of(codes: Array) -> Array:
     """Packs two 4-bit codes into each byte, the first one low."""
     words = np.ascontiguousarray(codes).view(np.uint16)  # little-endian: the first of two codes is the low byte
     return (words | (words >> 4)).astype(np.uint8)

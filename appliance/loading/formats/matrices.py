@@ -5,7 +5,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts
+from appliance.kernels.layout import CanonicalWeight
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.dense import ELEMENT_TYPES, widen
 from appliance.loading.formats.groups import FormatError, Groups
@@ -14,14 +16,27 @@ Rows = slice | np.ndarray[Any, np.dtype[np.intp]]  # of the matrix, not of the f
 Read = Callable[[str], Array]  # the stored bytes of a tensor, by name
 
 
+class Quantized(Protocol):
+    """Rows of a matrix as codes with scales."""
+
+    def dequantize(self) -> Array:
+        """Returns the elements, f32 [N, K]."""
+
+    def to_form(self, form: WeightForm) -> CanonicalWeight:
+        """Returns the canonical weight. Raises FormatError if the form cannot hold the codes or scales."""
+
+
 class MatrixReader(Protocol):
-    """Reads rows of one matrix that is not stored row by row."""
+    """Reads rows of one matrix that is more than rows of blocks.
 
-    def groups(self, rows: Rows) -> Groups:
+    Its arguments are the tensor, what reads the bytes of a part, and the matrix of a stack that is meant, or None for a
+    tensor of two dimensions.
+    """
+
+    num_rows: int
+
+    def groups(self, rows: Rows) -> Quantized:
         """Returns rows as codes with scales. Raises FormatError if the tensors hold what no matrix can have."""
-
-    def values(self, rows: Rows) -> Array:
-        """Returns f32 rows. Raises the same."""
 
 
 def finite_scales(values: Array, storage: str) -> Array:

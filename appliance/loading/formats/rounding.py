@@ -11,8 +11,10 @@ from appliance.loading.formats.groups import FormatError, Groups, to_f16
 def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
     """Quantizes values f32 [N, K]. Scales are rounded to f16 first, so that codes are nearest for the stored scale.
 
-    Raises FormatError if the columns do not divide into groups, or a value is not finite.
+    Raises FormatError if the layout is another, the columns do not divide into groups, or a value is not finite.
     """
+    if form.layout not in ("int8", "int4"):
+        raise FormatError(f"floats are not rounded to {form.layout} while loading")
     group_size = form.group_size or values.shape[1]
     if values.shape[1] % group_size:
         raise FormatError(f"{values.shape[1]} columns do not divide into groups of {group_size}")

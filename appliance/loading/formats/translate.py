@@ -9,23 +9,25 @@ from msgspec.structs import replace
 
 from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import PAIRED_LAYOUTS, CanonicalWeight, Layout
 from appliance.layers.spec import WeightSource
-from appliance.loading.formats import blocks32, k_quants
+from appliance.loading.formats import blocks32, books, k_quants, ternary
 from appliance.loading.formats.awq import AwqMatrix
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.codes import CodeTensors
 from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
+from appliance.loading.formats.e2m1 import MicroscalingMatrix, NvMatrix
+from appliance.loading.formats.e4m3 import E4m3Matrix
 from appliance.loading.formats.gptq import GptqMatrix
-from appliance.loading.formats.groups import FormatError, Groups
-from appliance.loading.formats.matrices import MatrixReader, Read, Rows
+from appliance.loading.formats.groups import FormatError
+from appliance.loading.formats.matrices import MatrixReader, Quantized, Read, Rows
 from appliance.loading.formats.rounding import quantize
 from appliance.loading.formats.transposed import TransposedParts
 
 VERSION = 4  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
 CHUNK_ELEMENTS = 1 << 18  # translated at a time, so that temporaries fit in the processor's caches
 
-BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
+BLOCK_READERS: dict[str, Callable[[Array], Quantized]] = {
     "q4_0": blocks32.read_q4_0,
     "q4_1": blocks32.read_q4_1,
     "q5_0": blocks32.read_q5_0,
@@ -36,11 +38,20 @@ BLOCK_READERS: dict[str, Callable[[Array], Groups]] = {
     "q4_k": k_quants.read_q4_k,
     "q5_k": k_quants.read_q5_k,
     "q6_k": k_quants.read_q6_k,
+    "iq4_nl": books.read_iq4_nl,
+    "iq4_xs": books.read_iq4_xs,
+    "mxfp4": books.read_mxfp4,
+    "tq1_0": ternary.read_tq1_0,
+    "tq2_0": ternary.read_tq2_0,
 }
-MATRIX_READERS: dict[str, Callable[[TensorFacts, Read], MatrixReader]] = {
+MATRIX_READERS: dict[str, Callable[[TensorFacts, Read, int | None], MatrixReader]] = {
     "gptq": GptqMatrix,
     "gptq_v2": GptqMatrix,
     "awq": AwqMatrix,
+    "e4m3": E4m3Matrix,
+    "mxfp4": MicroscalingMatrix,
+    "nvfp4": NvMatrix,
+    "nvfp4_inverse": NvMatrix,
 }
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
 _NO_ROWS = np.empty((0, 0), np.uint8)
@@ -60,32 +71,30 @@ class StoredRows:
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._adds_one = source.transform == "add_one"
         self._matrix = _matrix_reader(tensor, source, read)
-        self._is_quantized = _is_quantized(tensor)
-        if source.transform == "transpose_parts":
-            self._matrix = TransposedParts(
-                StoredRows(tensor, replace(source, transform="none"), read), source.num_parts
-            )
-            self._is_quantized = False
-        self._rows = _NO_ROWS if self._matrix is not None else _transformed_rows(tensor, source, read(tensor.name))
+        self._transposed = _transposed_parts(tensor, source, read)
+        has_rows = self._matrix is None and self._transposed is None
+        self._rows = _transformed_rows(tensor, source, read(tensor.name)) if has_rows else _NO_ROWS
         self._scale = np.float32(source.scale)
-        num_rows = len(self._rows) if self._matrix is None else tensor.shape[0]
+        num_rows = len(self._rows) if self._matrix is None else self._matrix.num_rows
+        if self._transposed is not None:
+            self._order, self._range = None, range(len(self._transposed))
+            return
         self._order = _order(num_rows, source)
         self._range = _range_of(num_rows, source) if self._order is None else range(len(self._order))
-        if isinstance(self._matrix, TransposedParts):
-            self._order, self._range = None, range(len(self._matrix))
 
     def __len__(self) -> int:
         return len(self._range)
 
     @property
     def is_quantized(self) -> bool:
-        return self._is_quantized
+        """Rows can be had as codes; transposed ones are floats."""
+        return self._transposed is None and _is_quantized(self._tensor)
 
     def stored(self, start: int, stop: int) -> Array:
         """Returns rows as stored: bytes of quantized types, else elements."""
         return self._rows[self._places(start, stop)]
 
-    def groups(self, start: int, stop: int) -> Groups:
+    def groups(self, start: int, stop: int) -> Quantized:
         """Returns rows of a quantized type."""
         if self._matrix is not None:
             return self._matrix.groups(self._places(start, stop))
@@ -102,18 +111,14 @@ class StoredRows:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
         unchanged = self._order is None and not self._adds_one and self._scale == 1 and self._range.step == 1
-        return (
-            self.storage == layout
-            and self._matrix is None
-            and unchanged
-            and rows.flags.c_contiguous
-            and rows.flags.aligned
-        )
+        is_dense = self.storage == layout and not _is_quantized(self._tensor)  # iq4_nl is a storage and a layout
+        is_as_stored = is_dense and unchanged and self._transposed is None
+        return is_as_stored and rows.flags.c_contiguous and rows.flags.aligned
 
     def values(self, start: int, stop: int) -> Array:
         """Returns f32 rows. Quantized types are dequantized."""
-        if self._matrix is not None:
-            return self._matrix.values(self._places(start, stop))
+        if self._transposed is not None:
+            return self._transposed.values(self._places(start, stop))
         if self.is_quantized:
             return self.groups(start, stop).dequantize()
         values = widen(self.stored(start, stop), self.storage)
@@ -157,19 +162,27 @@ def _translate_rows(part: StoredRows, start: int, stop: int, form: WeightForm) -
     return dense_weight(narrow(values, form.layout), form.layout) if is_dense else quantize(values, form)
 
 
+def _transposed_parts(tensor: TensorFacts, source: WeightSource, read: Read) -> TransposedParts | None:
+    if source.transform != "transpose_parts":
+        return None
+    return TransposedParts(StoredRows(tensor, replace(source, transform="none"), read), source.num_parts)
+
+
 def _matrix_reader(tensor: TensorFacts, source: WeightSource, read: Read) -> MatrixReader | None:
     """Returns the reader of a matrix that is not stored row by row, else None."""
-    if tensor.packing == "rows":
+    if tensor.packing == "rows" or source.transform == "transpose_parts":
         return None
-    if source.transform == "transpose":
+    if (source.transform == "transpose") != tensor.is_transposed:
         raise FormatError(f"{tensor.packing} matrices cannot be transposed")
-    if source.index is not None:
-        raise FormatError(f"{tensor.packing} tensors of three dimensions are not in this version")
-    return MATRIX_READERS[tensor.packing](tensor, read)
+    if (source.index is None) != (len(tensor.shape) == 2):
+        raise FormatError(f"a matrix of a stack is asked of a tensor of the shape {tensor.shape}")
+    if source.index is not None and not 0 <= source.index < tensor.shape[0]:
+        raise FormatError(f"matrix {source.index} is asked of a tensor of the shape {tensor.shape}")
+    return MATRIX_READERS[tensor.packing](tensor, read, source.index)
 
 
 def _is_quantized(tensor: TensorFacts) -> bool:
-    return tensor.storage in BLOCK_READERS or tensor.scale is not None
+    return tensor.storage in BLOCK_READERS or tensor.scale is not None or tensor.packing != "rows"
 
 
 def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
@@ -236,10 +249,10 @@ def _empty(form: WeightForm, num_rows: int, num_columns: int) -> CanonicalWeight
         return dense_weight(np.empty((num_rows, num_columns), types[form.layout]), form.layout)
     if num_columns % form.group_size:
         raise FormatError(f"{num_columns} columns do not divide into groups of {form.group_size}")
-    width = num_columns // 2 if form.layout == "int4" else num_columns
+    width = num_columns // 2 if form.layout in PAIRED_LAYOUTS else num_columns
     data = np.empty((num_rows, width), np.int8 if form.layout == "int8" else np.uint8)
     groups = (num_rows, num_columns // form.group_size)
-    kind = np.float16 if form.scale_bytes == 2 else np.float32
+    kind = {1: np.uint8, 2: np.float16, 4: np.float32}[form.scale_bytes]
     return CanonicalWeight(
         layout=Layout(form.layout),
         out_features=num_rows,

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from appliance.loading.formats.bits import Array
-from appliance.loading.formats.groups import FormatError, Groups
+from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.matrices import Rows
 
 
@@ -31,9 +31,6 @@ class TransposedParts:
 
     def __len__(self) -> int:
         return self._num_parts * self._columns
-
-    def groups(self, rows: Rows) -> Groups:
-        raise FormatError("columns of a quantized matrix do not become rows of codes")
 
     def values(self, rows: Rows) -> Array:
         """Returns f32 rows; only the parts in which they lie are read."""

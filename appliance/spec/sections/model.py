@@ -46,6 +46,7 @@ Quantization = Literal[
     "modelopt",
     "moe_wna16",
     "neuron_quant",
+    "mxfp4",
     "nvfp4",
     "ptpc_fp8",
     "qqq",

@@ -25,13 +25,20 @@ def random_blocks(storage: str, seed: int = 0) -> np.ndarray:
     for at in scale_positions(storage):
         scales = generator.uniform(0.001, 0.02, raw.shape[:2]).astype("<f2")
         raw[..., at : at + 2] = scales[..., None].view(np.uint8)
+    if storage == "mxfp4":
+        raw[..., 0] = generator.integers(0, 252, raw.shape[:2])  # e8m0 whose values f32 holds
+    if storage == "tq2_0":
+        raw[..., :64] = 0  # two bits of three values
+        for shift in range(0, 8, 2):
+            raw[..., :64] |= generator.integers(0, 3, (*raw.shape[:2], 64), dtype=np.uint8) << shift
     return raw.reshape(ROWS, -1)
 
 
 def scale_positions(storage: str) -> tuple[int, ...]:
     """Returns the offsets of a block's f16 values."""
     two = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q2_k": (80, 82)}
-    return two.get(storage) or {"q3_k": (108,), "q6_k": (208,)}.get(storage, (0,))
+    one = {"q3_k": (108,), "q6_k": (208,), "tq1_0": (52,), "tq2_0": (64,)}
+    return two.get(storage) or one.get(storage, (0,))
 
 
 def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) -> StoredRows:

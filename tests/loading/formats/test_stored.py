@@ -17,10 +17,14 @@ from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import StoredRows, translate_matrix
 from tests.checkpoint.files import write_folder
 from tests.checkpoint.test_folder import CONFIG
+from tests.models.stored.floats import compressed, e4m3, nvfp4
 from tests.models.stored.integers import awq, gptq
 from tests.models.stored.scheme import Packed, Scheme
 
 ROWS, COLUMNS = 96, 512
+FLOAT8 = {"num_bits": 8, "type": "float"}
+FLOAT4 = {"num_bits": 4, "type": "float", "strategy": "group"}
+BLOCK = {"strategy": "block", "block_structure": [128, 128]}
 SCHEMES = {
     "gptq 2": gptq(2, 64),
     "gptq 2, asymmetric": gptq(2, 32, symmetric=False),
@@ -36,8 +40,20 @@ SCHEMES = {
     "gptq act-order, 3 bits, asymmetric": gptq(3, 64, symmetric=False, ordered=True),
     "awq": awq(128),
     "awq, one group": awq(-1),
+    "fp8 by matrix": e4m3("matrix"),
+    "fp8 by row": e4m3("row"),
+    "fp8 by block": e4m3("block"),
+    "fp8, static activations": e4m3("matrix", static=True),
+    "fbgemm_fp8": e4m3("row", "fbgemm_fp8"),
+    "modelopt FP8": e4m3("matrix", "modelopt"),
+    "modelopt NVFP4": nvfp4(),
+    "compressed-tensors e4m3 by matrix": compressed("float-quantized", "f8_channel", FLOAT8 | {"strategy": "tensor"}),
+    "compressed-tensors e4m3 by row": compressed("float-quantized", "f8_channel", FLOAT8 | {"strategy": "channel"}),
+    "compressed-tensors e4m3 by block": compressed("float-quantized", "f8_g128", FLOAT8 | BLOCK),
+    "compressed-tensors NVFP4": compressed("nvfp4-pack-quantized", "nvfp4", FLOAT4 | {"group_size": 16}),
+    "compressed-tensors MXFP4": compressed("mxfp4-pack-quantized", "mxfp4", FLOAT4 | {"group_size": 32}),
 }
-Read = tuple[Path, TensorFacts, np.ndarray]
+Read = tuple[Path, TensorFacts, torch.Tensor]
 
 
 def read(scheme: Scheme, root: Path) -> Read:
@@ -49,7 +65,7 @@ def read(scheme: Scheme, root: Path) -> Read:
     facts = read_model_facts(root)
     found = {tensor.name: tensor for tensor in facts.tensors}
     assert found.keys() == {"m.weight", "norm.weight"}
-    return root, found["m.weight"], values.numpy()
+    return root, found["m.weight"], values
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
@@ -62,6 +78,11 @@ def rows_of(matrix: Read, source: WeightSource | None = None) -> StoredRows:
         return StoredRows(matrix[1], source or WeightSource("m.weight"), reader.read)
 
 
+def assert_same(found: np.ndarray, expected: torch.Tensor) -> None:
+    """To the bit, in the type in which the library computes."""
+    assert torch.equal(torch.from_numpy(found).to(expected.dtype), expected)
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_headers_say_what_it_is(name: str, tmp_path: Path) -> None:
     _, tensor, _ = read(SCHEMES[name], tmp_path)
@@ -69,7 +90,7 @@ def test_headers_say_what_it_is(name: str, tmp_path: Path) -> None:
 
 
 def test_values(matrix: Read) -> None:
-    np.testing.assert_array_equal(translate_matrix([rows_of(matrix)], F32, COLUMNS).data, matrix[2])
+    assert_same(translate_matrix([rows_of(matrix)], F32, COLUMNS).data, matrix[2])
 
 
 def test_canonical_form(matrix: Read) -> None:
@@ -77,8 +98,7 @@ def test_canonical_form(matrix: Read) -> None:
     form = STORAGES[matrix[1].storage].form
     assert form is not None
     weight = translate_matrix([rows_of(matrix)], form, COLUMNS)
-    expected = matrix[2].astype(np.float16) if form.layout == "f16" else matrix[2]
-    np.testing.assert_array_equal(dequantize(weight).numpy(), expected.astype(np.float32))
+    assert_same(dequantize(weight).numpy(), matrix[2].half() if form.layout == "f16" else matrix[2])
 
 
 def test_pieces_and_slices(matrix: Read) -> None:
@@ -88,10 +108,10 @@ def test_pieces_and_slices(matrix: Read) -> None:
     whole = dequantize(translate_matrix([rows_of(matrix)], form, COLUMNS)).numpy()
     np.testing.assert_array_equal(dequantize(piece).numpy(), whole[16:48])
     cut = rows_of(matrix, WeightSource("m.weight", rows=(5, 90, 3)))
-    np.testing.assert_array_equal(translate_matrix([cut], F32, COLUMNS).data, matrix[2][5:90:3])
+    assert_same(translate_matrix([cut], F32, COLUMNS).data, matrix[2][5:90:3])
     heads = rows_of(matrix, WeightSource("m.weight", "unpermute_heads", num_heads=4))
     order = np.arange(ROWS).reshape(4, -1, 2).swapaxes(1, 2).reshape(-1)
-    np.testing.assert_array_equal(translate_matrix([heads], F32, COLUMNS).data, matrix[2][order])
+    assert_same(translate_matrix([heads], F32, COLUMNS).data, matrix[2][order])
 
 
 BROKEN = {
@@ -125,7 +145,7 @@ def test_columns_of_each_part_become_rows(matrix: Read, rows: tuple[int, int] | 
     start, stop = rows or (0, 24)
     expected = matrix[2].reshape(4, 24, COLUMNS)[:, start:stop].swapaxes(1, 2).reshape(4 * COLUMNS, stop - start)
     assert not turned.is_quantized
-    np.testing.assert_array_equal(turned.values(0, len(turned)), expected)
-    np.testing.assert_array_equal(turned.values(COLUMNS - 3, COLUMNS + 5), expected[COLUMNS - 3 : COLUMNS + 5])
+    assert_same(turned.values(0, len(turned)), expected)
+    assert_same(turned.values(COLUMNS - 3, COLUMNS + 5), expected[COLUMNS - 3 : COLUMNS + 5])
     translated = translate_matrix([turned], F32, stop - start, 100, 1100)
-    np.testing.assert_array_equal(translated.data, expected[100:1100])
+    assert_same(translated.data, expected[100:1100])

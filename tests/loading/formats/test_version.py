@@ -31,6 +31,11 @@ DIGESTS = {
     "q4_k": "5602391dc1c7440b",
     "q5_k": "be02b653e2e4905f",
     "q6_k": "34e01aedc2ab5ccc",
+    "iq4_nl": "ae95b47b516dfcf5",
+    "iq4_xs": "a7e50f06eeba37d8",
+    "mxfp4": "acce20e700958253",
+    "tq1_0": "76eaf9ef219c171a",
+    "tq2_0": "8131cd749799f355",
 }
 ROUNDED = {
     "int8": "9c6e0d4640e55cab",

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from tests.models.tiny import make_tiny
 
-Packed = tuple[dict[str, torch.Tensor], torch.Tensor]  # tensors by suffix, and the f32 that the method makes of them
+Packed = tuple[dict[str, torch.Tensor], torch.Tensor]  # tensors by suffix, and the floats that the method makes of them
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def write_stored(name: str, folder: Path, scheme: Scheme) -> torch.nn.Module:
     for module, each in model.named_modules():
         if isinstance(each, torch.nn.Linear) and module != "lm_head":
             parts, values = scheme.pack(each.weight.detach())
-            each.weight.data = values
+            each.weight.data = values.float()
             del tensors[f"{module}.weight"]
             tensors |= {f"{module}.{suffix}": part for suffix, part in parts.items()}
     model.config.quantization_config = scheme.config
