@@ -12,6 +12,8 @@ namespace {
 constexpr int kTokens = 32;                     // whose factors are made together
 constexpr int kVectors = kWidth == 16 ? 4 : 2;  // of a tile's values: sums of products, and what is written, stay in registers
 constexpr int kColumns = kVectors * kWidth;
+constexpr int kAhead = 4;      // tokens between asking for a row and reading it
+constexpr int kFewTokens = 4;  // for which a tile is not moved
 constexpr float kNormEps = 1e-6f;
 
 struct Sizes {
@@ -41,7 +43,10 @@ class Factors {
   void make(int begin, int count) {
     for (int t = 0; t < count; ++t) make_numbers(begin + t, t);
     log_decays_to_decays(count);
-    for (int t = 0; t < count; ++t) make_rows(begin + t, t);
+    for (int t = 0; t < count; ++t) {
+      if (t + kAhead < count) ask_for_rows(begin + t + kAhead);
+      make_rows(begin + t, t);
+    }
   }
 
  private:
@@ -63,6 +68,14 @@ class Factors {
     float* const gains = numbers() + kTokens;
     map(gains, count, [scale](Floats beta) { return scale * vsigmoid(beta); }, gains);
     if (op_.by_channel == 0) map(numbers(), count, [this](Floats drive) { return decay_of(drive); }, numbers());
+  }
+
+  // The rows of a step are far apart, so they are asked for before their turn.
+  void ask_for_rows(int token) const {
+    const int count = sizes_.key_dim;
+    ask_for(span_row(op_.k, token) + key_head_ * count, count);
+    ask_for(span_row(op_.q, token) + key_head_ * count, count);
+    if (op_.by_channel != 0) ask_for(span_row(op_.decay, token) + head_ * count, count);
   }
 
   void make_rows(int token, int t) {
@@ -124,21 +137,21 @@ struct Tile {
     const Floats decay = splat(factors.decay(before));
     Floats u[kVectors], k_sums[kVectors]{}, q_sums[kVectors]{};
     for (int v = 0; v < kVectors; ++v) u[v] = added[v];
-    for (int i = 0; i < key_dim; ++i) {
-      float* const row = state + size_t(i) * stride;
+    float* row = state;  // copies in registers: the compiler cannot know that rows are not members
+    const size_t step = stride;
+    for (int i = 0, count = key_dim; i < count; ++i, row += step) {
       const Floats g = ByChannel && TakesIn ? splat(decays[i]) : decay;
       const Floats k = TakesIn ? splat(keys[i]) : Floats{};
       const Floats gk = Reads ? splat(decayed_keys[i]) : Floats{}, gq = Reads ? splat(decayed_queries[i]) : Floats{};
-      for (int v = 0; v < kVectors; ++v) {
-        Floats s = load(row + v * kWidth);
-        if constexpr (TakesIn) {
-          s = multiply_add(s * g, k, u[v]);
-          store(row + v * kWidth, s);
-        }
-        if constexpr (Reads) {
-          k_sums[v] = multiply_add(k_sums[v], s, gk);
-          q_sums[v] = multiply_add(q_sums[v], s, gq);
-        }
+      Floats s[kVectors];
+      for (int v = 0; v < kVectors; ++v) s[v] = load(row + v * kWidth);
+      if constexpr (TakesIn) {
+        for (int v = 0; v < kVectors; ++v) s[v] = multiply_add(s[v] * g, k, u[v]);
+        for (int v = 0; v < kVectors; ++v) store(row + v * kWidth, s[v]);
+      }
+      if constexpr (Reads) {
+        for (int v = 0; v < kVectors; ++v) k_sums[v] = multiply_add(k_sums[v], s[v], gk);
+        for (int v = 0; v < kVectors; ++v) q_sums[v] = multiply_add(q_sums[v], s[v], gq);
       }
     }
     for (int v = 0; v < kVectors; ++v) {
@@ -173,33 +186,33 @@ class Head {
   }
 
  private:
-  // A tile that has fewer columns than its registers lies in spare memory meanwhile.
+  // Of several tokens, a tile lies in spare memory meanwhile: its rows would displace each other in the first-level cache, as they are a
+  // power of two apart. So does a tile that has fewer columns than its registers.
   void run_columns(int begin, int count, float* state, int first) {
     const int width = std::min(kColumns, sizes_.value_dim - first);
     Tile tile{state, size_t(sizes_.value_dim), sizes_.key_dim, {}, {}, {}};
-    if (width < kColumns) {
+    const bool is_moved = width < kColumns || count > kFewTokens;
+    if (is_moved) {
       tile.state = spare_;
       tile.stride = kColumns;
-      copy_rows(state, size_t(sizes_.value_dim), spare_, kColumns, width);
+      copy_rows({state, size_t(sizes_.value_dim)}, {spare_, kColumns}, sizes_.key_dim, width);
     }
     if (op_.by_channel != 0) run_tile<true>(tile, begin, count, first, width);
     else run_tile<false>(tile, begin, count, first, width);
-    if (width < kColumns) copy_rows(spare_, kColumns, state, size_t(sizes_.value_dim), width);
-  }
-
-  void copy_rows(const float* from, size_t from_stride, float* to, size_t to_stride, int width) const {
-    for (int i = 0; i < sizes_.key_dim; ++i) {
-      std::memcpy(to + size_t(i) * to_stride, from + size_t(i) * from_stride, size_t(width) * sizeof(float));
-    }
+    if (is_moved) copy_rows({spare_, kColumns}, {state, size_t(sizes_.value_dim)}, sizes_.key_dim, width);
   }
 
   template <bool ByChannel>
   void run_tile(Tile& tile, int begin, int count, int first, int width) {
     const size_t column = size_t(head_) * size_t(sizes_.value_dim) + size_t(first);
+    const auto values = [&](int t) { return op_.v.data + size_t(begin + t) * size_t(op_.v.stride) + column; };
+    const auto outputs = [&](int t) { return op_.out.data + size_t(begin + t) * size_t(op_.out.stride) + column; };
+    // A token waits for its values, and their rows are far apart: they are asked for a token before.
     const auto finish = [&](int t) {
-      const size_t row = size_t(begin + t);
-      tile.finish(factors_, t, op_.v.data + row * size_t(op_.v.stride) + column, op_.out.data + row * size_t(op_.out.stride) + column,
-                  width);
+      tile.finish(factors_, t, values(t), outputs(t), width);
+      if (t + 1 == count) return;
+      ask_for(values(t + 1), width);
+      ask_for(outputs(t + 1), width);
     };
     tile.pass<ByChannel, false, true>(factors_, 0, 0);
     finish(0);

@@ -54,15 +54,9 @@ class Head {
     const int width = std::min(kColumns, sizes_.head_dim - first);
     const size_t stride = size_t(sizes_.head_dim);
     if (width == kColumns) return run_tile(begin, count, state, stride, first, width);
-    copy_rows(state, stride, spare_, kColumns, width);
+    copy_rows({state, stride}, {spare_, kColumns}, sizes_.state_size, width);
     run_tile(begin, count, spare_, kColumns, first, width);
-    copy_rows(spare_, kColumns, state, stride, width);
-  }
-
-  void copy_rows(const float* from, size_t from_stride, float* to, size_t to_stride, int width) const {
-    for (int i = 0; i < sizes_.state_size; ++i) {
-      std::memcpy(to + size_t(i) * to_stride, from + size_t(i) * from_stride, size_t(width) * sizeof(float));
-    }
+    copy_rows({spare_, kColumns}, {state, stride}, sizes_.state_size, width);
   }
 
   void run_tile(int begin, int count, float* state, size_t stride, int first, int width) const {
@@ -115,61 +109,68 @@ class Head {
   const float rate_;
 };
 
-// A vector of channels of one group, whose rows decay by themselves. The state and the rates lie in spare memory meanwhile, because rows
+// Neighbouring channels of one group, whose rows decay by themselves. The state and the rates lie in spare memory meanwhile, because rows
 // as far apart as those of many channels would displace each other in the first-level cache.
-struct Channels {
-  const appl_state_space& op;
-  const int state_size, first, width, group;
-  float *const state, *const rates;  // [N][kWidth]
+class Channels {
+ public:
+  static constexpr int kWide = 64;  // channels of an item: a few lines of each row of the step
+  static size_t floats(const Sizes& sizes) { return 2 * size_t(sizes.state_size) * kWide; }
 
-  Channels(const appl_state_space& of, const float* all_rates, int first_channel, int num_channels, float* memory)
-      : op(of), state_size(Sizes(of).state_size), first(first_channel), width(num_channels),
-        group(first_channel / (of.num_heads / of.num_groups)), state(memory), rates(memory + size_t(state_size) * kWidth) {
-    for (int n = 0; n < state_size; ++n) {
-      store(rates + n * kWidth, load_first(all_rates + size_t(n) * size_t(op.num_heads) + first, width));
-    }
+  Channels(const appl_state_space& op, const float* rates, int first, int width, float* memory)
+      : op_(op), state_size_(Sizes(op).state_size), first_(first), width_(width), group_(first / (op.num_heads / op.num_groups)),
+        state_(memory), rates_(memory + size_t(state_size_) * kWide) {
+    copy_rows({rates + first, size_t(op.num_heads)}, {rates_, kWide}, state_size_, width_);
   }
 
   void run(int begin, int end, float* slot) const {
-    const size_t stride = size_t(op.num_heads);
-    for (int n = 0; n < state_size; ++n) store(state + n * kWidth, load_first(slot + size_t(n) * stride, width));
-    const Floats bias = op.dt_bias == nullptr ? Floats{} : load_first(op.dt_bias + first, width);
-    const Floats skip = load_first(op.d + first, width);
-    for (int t = begin; t < end; ++t) run_token(t, bias, skip);
-    for (int n = 0; n < state_size; ++n) store_first(slot + size_t(n) * stride, load(state + n * kWidth), width);
+    const size_t stride = size_t(op_.num_heads);
+    copy_rows({slot, stride}, {state_, kWide}, state_size_, width_);
+    for (int t = begin; t < end; ++t) {
+      for (int i = 0; i < width_; i += kWidth) run_token(t, i);
+    }
+    copy_rows({state_, kWide}, {slot, stride}, state_size_, width_);
   }
 
-  void run_token(int t, Floats bias, Floats skip) const {
-    const Floats x = load_first(row_of(op.x, t) + first, width);
-    const Floats dt = time_step(op, load_first(row_of(op.dt, t) + first, width) + bias);
+ private:
+  // The channels from `i` on of one token; what lies behind the last channel is computed and not kept.
+  void run_token(int t, int i) const {
+    const int count = width_ - i;
+    const Floats bias = op_.dt_bias == nullptr ? Floats{} : load_first(op_.dt_bias + first_ + i, count);
+    const Floats x = load_first(row_of(op_.x, t) + first_ + i, count);
+    const Floats dt = time_step(op_, load_first(row_of(op_.dt, t) + first_ + i, count) + bias);
     const Floats taken = dt * x;
-    const float *const b = row_of(op.b, t) + group * state_size, *const c = row_of(op.c, t) + group * state_size;
-    Floats sum = x * skip;
-    for (int n = 0; n < state_size; ++n) {
-      const Floats decay = vexp2<5>(load(rates + n * kWidth) * dt);
-      const Floats s = multiply_add(taken * splat(b[n]), load(state + n * kWidth), decay);
-      store(state + n * kWidth, s);
+    const float *const b = row_of(op_.b, t) + group_ * state_size_, *const c = row_of(op_.c, t) + group_ * state_size_;
+    Floats sum = x * load_first(op_.d + first_ + i, count);
+    for (int n = 0; n < state_size_; ++n) {
+      float* const at = state_ + n * kWide + i;
+      const Floats decay = vexp2<5>(load(rates_ + n * kWide + i) * dt);
+      const Floats s = multiply_add(taken * splat(b[n]), load(at), decay);
+      store(at, s);
       sum = multiply_add(sum, s, splat(c[n]));
     }
-    store_first(op.out.data + size_t(t) * size_t(op.out.stride) + first, sum, width);
+    store_first(op_.out.data + size_t(t) * size_t(op_.out.stride) + first_ + i, sum, count);
   }
+
+  const appl_state_space& op_;
+  const int state_size_, first_, width_, group_;
+  float *const state_, *const rates_;  // [N][kWide]
 };
 
 void run_channels(appl_pool& pool, const appl_state_space& op, const appl_state& state, const float* rates, const appl_step& step,
                   float* scratch) {
-  const int per_group = op.num_heads / op.num_groups, blocks = divided(per_group, kWidth), items = op.num_groups * blocks;
+  const int per_group = op.num_heads / op.num_groups, blocks = divided(per_group, Channels::kWide), items = op.num_groups * blocks;
   const int state_size = Sizes(op).state_size;
   constexpr int kExponentials = 8;  // an exponential costs as much as so many products
-  const int64_t work = tokens_per_sequence(step) * kWidth * state_size * kExponentials;
+  const int64_t work = tokens_per_sequence(step) * Channels::kWide * state_size * kExponentials;
   parallel_for(pool, int64_t(step.num_seqs) * items, work, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t item = begin; item < end; ++item) {
-      const int index = int(item % items), within = index % blocks * kWidth, first = index / blocks * per_group + within;
-      const int width = std::min(kWidth, per_group - within);
+      const int index = int(item % items), within = index % blocks * Channels::kWide, first = index / blocks * per_group + within;
+      const int width = std::min(Channels::kWide, per_group - within);
       const Channels channels(op, rates, first, width, scratch + size_t(thread) * scratch_bytes(op) / sizeof(float));
       const StatePart part{size_t(first), state_size, size_t(width), size_t(op.num_heads)};
       carry(step, state, int(item / items), part, [&](int from, int to, float* at) { channels.run(from, to, at); });
     }
-  });
+  }, 1);
 }
 
 }  // namespace
@@ -186,7 +187,7 @@ std::vector<float> rates_of(const appl_state_space& op) {
 
 size_t scratch_bytes(const appl_state_space& op) {
   const Sizes sizes(op);
-  const size_t floats = op.by_state == 0 ? Head::floats(sizes) : 2 * size_t(sizes.state_size) * kWidth;
+  const size_t floats = op.by_state == 0 ? Head::floats(sizes) : Channels::floats(sizes);
   return round_up(floats * sizeof(float), 64);
 }
 

@@ -7,7 +7,7 @@
 namespace appl {
 namespace {
 
-constexpr int kConvColumns = 64;  // of an item
+constexpr int kConvColumns = 512;  // of an item: few rows are in one page
 
 // The columns [first, first + width) of one sequence's piece.
 struct ConvPiece {

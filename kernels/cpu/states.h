@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "appliance_abi.h"
+#include "caches.h"
 #include "pool.h"
 #include "simd.h"
 
@@ -61,6 +62,24 @@ inline Floats load_first(const float* from, int count) {
 inline void store_first(float* to, Floats v, int count) {
   if (count >= kWidth) return store(to, v);
   std::memcpy(to, &v, size_t(count) * sizeof(float));
+}
+
+// Some columns of rows. From: const float, to copy from; To: float.
+template <class Float>
+struct Rows {
+  Float* data;
+  size_t stride;
+};
+
+// Copies with vectors: a call of memcpy for each short row would cost more than the copying.
+inline void copy_rows(Rows<const float> from, Rows<float> to, int count, int width) {
+  for (int row = 0; row < count; ++row, from.data += from.stride, to.data += to.stride) {
+    for (int i = 0; i < width; i += kWidth) store_first(to.data + i, load_first(from.data + i, width - i), width - i);
+  }
+}
+
+inline void ask_for(const float* row, int count) {
+  for (int i = 0; i < count; i += int(kLine / sizeof(float))) __builtin_prefetch(row + i);
 }
 
 // Throws Error if the pieces of a step do not cover its sequences, name a slot that is not there, or would race for one.
