@@ -244,10 +244,19 @@ class SoftCap(Record, frozen=True):
     cap: float
 
 
+class Scale(Record, frozen=True):
+    """x *= factor in place."""
+
+    doc = "multiply with a constant"
+
+    x: Span
+    factor: float
+
+
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
-    | ShortConv | GatedDelta | StateSpace
+    | ShortConv | GatedDelta | StateSpace | Scale
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

@@ -187,6 +187,14 @@ void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step
   });
 }
 
+void run_scale(appl_pool& pool, const appl_scale& op, int rows) {
+  const float factor = op.factor;
+  for_rows(pool, rows, op.x.width, [&](int64_t row) {
+    float* x = row_of(op.x, row);
+    map(x, op.x.width, [factor](Floats v) { return v * factor; }, x);
+  });
+}
+
 void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows) {
   const float cap = op.cap, inverse = 1.0f / op.cap;
   for_rows(pool, rows, op.x.width * 4, [&](int64_t row) {

@@ -425,6 +425,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_SIGMOID_GATE: return appl::run_sigmoid_gate(pool_, as.gate, rows(as.gate.x));
     case APPL_OP_SCALE_BY_POSITION: return appl::run_scale_by_position(pool_, as.position_scale, step);
     case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());
+    case APPL_OP_SCALE: return appl::run_scale(pool_, as.scale, rows(as.scale.x));
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
     case APPL_OP_SHORT_CONV:
       return appl::run_short_conv(pool_, as.short_conv, states_[size_t(as.short_conv.state)], bound.constants.data(), step,

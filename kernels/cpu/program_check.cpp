@@ -234,6 +234,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_SHORT_CONV: return check_short_conv(op.as.short_conv, states);
     case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
+    case APPL_OP_SCALE: return check_span(op.as.scale.x);
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
@@ -258,6 +259,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_SIGMOID_GATE: return {{op.as.gate.x, {}}, 1};
     case APPL_OP_SCALE_BY_POSITION: return {{op.as.position_scale.x, {}}, 1};
     case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};
+    case APPL_OP_SCALE: return {{op.as.scale.x, {}}, 1};
     case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
     case APPL_OP_SHORT_CONV: return {{op.as.short_conv.out, {}}, 1};
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};

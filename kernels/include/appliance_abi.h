@@ -186,6 +186,12 @@ typedef struct {
   int32_t reserved;
 } appl_soft_cap;
 
+typedef struct {
+  appl_span x;
+  float factor;
+  int32_t reserved;
+} appl_scale;
+
 /* Spans of experts hold int32 numbers in place of floats. */
 typedef struct {
   appl_span logits, experts, factors;
@@ -279,6 +285,7 @@ typedef struct {
     appl_short_conv short_conv;
     appl_gated_delta gated_delta;
     appl_state_space state_space;
+    appl_scale scale;
   } as;
 } appl_operator;
 

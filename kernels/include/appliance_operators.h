@@ -25,7 +25,8 @@ typedef enum {
   APPL_OP_SHORT_CONV = 19,        /* short causal convolution of each column */
   APPL_OP_GATED_DELTA = 20,       /* gated delta rule over a state of each head */
   APPL_OP_STATE_SPACE = 21,       /* selective state space model over a state of each head */
-  APPL_OP_COUNT = 22,
+  APPL_OP_SCALE = 22,             /* multiply with a constant */
+  APPL_OP_COUNT = 23,
 } appl_operator_kind;
 
 #endif

@@ -92,6 +92,12 @@ def product(graph: Graph, width: int) -> Slot:
     return out
 
 
+def scale(graph: Graph, width: int) -> Slot:
+    x = graph.given(values(2 * width))
+    graph.add(ops.Scale(Span(x, width, width), 0.3))
+    return x
+
+
 def soft_cap(graph: Graph, width: int) -> Slot:
     x = graph.given(20 * values(width))
     graph.add(ops.SoftCap(x, 30.0))
@@ -110,6 +116,7 @@ BUILDERS = [
     head_norm_without_weight,
     gated,
     product,
+    scale,
     soft_cap,
 ]
 

@@ -129,6 +129,10 @@ class SoftCap(Structure):
     _fields_ = [("x", Span), ("cap", c_float), ("reserved", c_int32)]
 
 
+class Scale(Structure):
+    _fields_ = [("x", Span), ("factor", c_float), ("reserved", c_int32)]
+
+
 class Route(Structure):
     _fields_ = [
         *((name, Span) for name in ("logits", "experts", "factors")),
@@ -216,6 +220,7 @@ class _Arguments(Union):
         ("short_conv", ShortConv),
         ("gated_delta", GatedDelta),
         ("state_space", StateSpace),
+        ("scale", Scale),
     ]
 
 

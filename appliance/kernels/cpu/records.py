@@ -145,6 +145,10 @@ def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
     return abi.SoftCap(_span(op.x, at), op.cap)
 
 
+def _scale(op: ops.Scale, at: Addresses) -> abi.Scale:
+    return abi.Scale(_span(op.x, at), op.factor)
+
+
 def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
     return abi.Route(
         logits=_span(op.logits, at),
@@ -268,6 +272,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ShortConv: ("short_conv", _short_conv),
     GatedDelta: ("gated_delta", _gated_delta),
     StateSpace: ("state_space", _state_space),
+    ops.Scale: ("scale", _scale),
 }
 
 

@@ -200,6 +200,10 @@ def state_space(op: StateSpace, step: Step) -> None:
     step.span(op.out).copy_(states.state_space(op, spans, step.weights, step.states[op.state], step.pieces))
 
 
+def scale(op: ops.Scale, step: Step) -> None:
+    step.span(op.x).mul_(op.factor)
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -223,4 +227,5 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ShortConv: short_conv,
     GatedDelta: gated_delta,
     StateSpace: state_space,
+    ops.Scale: scale,
 }
