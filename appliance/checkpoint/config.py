@@ -10,16 +10,25 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.checkpoint.dialects import DIALECTS, MAX_COUNT, OTHER, SAME_AS
+from appliance.checkpoint.dialect import MAX_COUNT, MAX_LAYERS, OTHER
+from appliance.checkpoint.dialects import DIALECTS, SAME_AS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import AttentionGroup, Geometry
 from appliance.checkpoint.rope import RopeFacts, layer_ropes, mapping_of, number_of, positive_of
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One layer. kind: transformers' layer type, such as "full_attention"."""
+
+    kind: str
     window: int | None  # tokens a query sees, itself included; None is full attention
     chunk: int | None = None  # a query sees only its own chunk of so many tokens
     rope: RopeFacts | None  # None if positions are learned
+
+    @property
+    def attends(self) -> bool:
+        """Says whether the layer has attention, beside which it may have another mixer."""
+        return self.kind in ATTENTION_KINDS
 
 
 class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +39,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     intermediate_size: int
     moe_intermediate_size: int  # of one expert
-    num_heads: int
+    num_heads: int  # of attention; zero in a model that has none, as are the next two
     num_kv_heads: int
     head_dim: int
     vocab_size: int
@@ -63,7 +72,8 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
 }
 _NULL_IS_NONE: Final = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention", "chunked_attention")
-MAX_LAYERS: Final = 4096
+ATTENTION_KINDS: Final = (*_LAYER_TYPES, "hybrid")  # hybrid: attention beside a recurrent mixer
+_OLDER_KINDS: Final = {"attention": "full_attention", "mamba": "linear_attention"}
 _EXTENDED_BY_ROPE: Final = ("linear", "dynamic", "yarn")
 
 
@@ -134,19 +144,13 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
     Raises CheckpointError naming a key that is missing, or has a wrong type or an unknown value.
     """
     fields = ConfigFields(text_config(config))
-    num_heads, hidden_size = fields.count("num_attention_heads"), fields.count("hidden_size")
     num_layers = fields.count("num_hidden_layers")
     if num_layers > MAX_LAYERS:
         raise CheckpointError("config.json", f"num_hidden_layers is {num_layers}; at most {MAX_LAYERS} are read")
-    if hidden_size < num_heads:
-        raise CheckpointError(
-            "config.json", f"hidden_size is {hidden_size}, less than num_attention_heads, {num_heads}"
-        )
-    head_dim = fields.count("head_dim", hidden_size // num_heads)
-    num_kv_heads = fields.count("num_key_value_heads", num_heads)
-    if num_heads % num_kv_heads:
-        problem = f"num_attention_heads is {num_heads}, which is no multiple of num_key_value_heads, {num_kv_heads}"
-        raise CheckpointError("config.json", problem)
+    rotates, hidden_size = _rotated_layers(fields, num_layers), fields.count("hidden_size")
+    kinds = _layer_kinds(fields, rotates)
+    attends = not set(ATTENTION_KINDS).isdisjoint(kinds)
+    num_heads, num_kv_heads, head_dim = _heads(fields, hidden_size) if attends else (0, 0, 0)
     ropes = {} if fields.dialect.rotates == "none" else layer_ropes(fields.values, fields.model_type)
     return ConfigFacts(
         model_type=fields.model_type,
@@ -168,19 +172,35 @@ def normalize_config(config: Mapping[str, Any]) -> ConfigFacts:
         attention_scale=_attention_scale(fields, head_dim),
         attn_soft_cap=fields.positive("attn_logit_softcapping"),
         final_soft_cap=fields.positive("final_logit_softcapping"),
-        num_experts=fields.count("num_local_experts", 0),
-        num_experts_per_token=fields.count("num_experts_per_tok", 0),
-        layers=tuple(_layers(fields, num_layers, ropes)),
+        num_experts=fields.count("num_local_experts", 0, least=0),
+        num_experts_per_token=fields.count("num_experts_per_tok", 0, least=0),
+        layers=tuple(_layers(fields, kinds, rotates, ropes)),
     )
 
 
-def _layers(fields: ConfigFields, num_layers: int, ropes: Mapping[str, RopeFacts]) -> Iterator[LayerFacts]:
+def _heads(fields: ConfigFields, hidden_size: int) -> tuple[int, int, int]:
+    """Returns the numbers of query and of KV heads, and the size of a head."""
+    num_heads = fields.count("num_attention_heads")
+    if hidden_size < num_heads:
+        raise CheckpointError(
+            "config.json", f"hidden_size is {hidden_size}, less than num_attention_heads, {num_heads}"
+        )
+    num_kv_heads = fields.count("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        problem = f"num_attention_heads is {num_heads}, which is no multiple of num_key_value_heads, {num_kv_heads}"
+        raise CheckpointError("config.json", problem)
+    return num_heads, num_kv_heads, fields.count("head_dim", hidden_size // num_heads)
+
+
+def _layers(
+    fields: ConfigFields, kinds: list[str], rotates_by_layer: list[bool], ropes: Mapping[str, RopeFacts]
+) -> Iterator[LayerFacts]:
     window = fields.count("sliding_window", 0, least=0) or None
-    rotates = _rotated_layers(fields, num_layers)
-    for index, kind in enumerate(_layer_kinds(fields, rotates)):
+    for kind, rotates in zip(kinds, rotates_by_layer, strict=True):
         is_windowed = kind == "sliding_attention"
-        has_rope = rotates[index] and (is_windowed or fields.dialect.rotates != "windows" or window is None)
+        has_rope = rotates and (is_windowed or fields.dialect.rotates != "windows" or window is None)
         yield LayerFacts(
+            kind=kind,
             window=window if is_windowed else None,
             chunk=fields.count("attention_chunk_size") if kind == "chunked_attention" else None,
             rope=ropes.get(kind, ropes.get("full_attention")) if has_rope else None,
@@ -210,7 +230,7 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def derive_geometry(config: ConfigFacts) -> Geometry:
     """Returns the sizes that planning needs. Layers with equal windows form a group, ordered by their first layer. A
     chunk is a window that long."""
-    reaches = [layer.window or layer.chunk for layer in config.layers]
+    reaches = {index: layer.window or layer.chunk for index, layer in enumerate(config.layers) if layer.attends}
     return Geometry(
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -225,12 +245,12 @@ def derive_geometry(config: ConfigFacts) -> Geometry:
         tie_embeddings=config.tie_embeddings,
         groups=tuple(
             AttentionGroup(
-                layers=tuple(index for index, reach in enumerate(reaches) if reach == window),
+                layers=tuple(index for index, reach in reaches.items() if reach == window),
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
                 window=window,
             )
-            for window in dict.fromkeys(reaches)
+            for window in dict.fromkeys(reaches.values())
         ),
     )
 
@@ -244,7 +264,9 @@ def _has_out_bias(fields: ConfigFields) -> bool:
 
 def _attention_scale(fields: ConfigFields, head_dim: int) -> float:
     """Granite states the factor itself, Gemma the number whose power -1/2 it is; for others that is the head's size."""
-    return fields.positive("attention_multiplier") or (fields.positive("query_pre_attn_scalar") or head_dim) ** -0.5
+    return (
+        fields.positive("attention_multiplier") or (fields.positive("query_pre_attn_scalar") or head_dim or 1) ** -0.5
+    )
 
 
 def _norm_eps(fields: ConfigFields) -> float:
@@ -281,7 +303,9 @@ def _layer_kinds(fields: ConfigFields, rotates: list[bool]) -> list[str]:
     """rotates: by layer, whether it has rotary positions."""
     stated, num_layers = fields.get("layer_types"), len(rotates)
     if stated is not None:
-        return _stated_kinds(stated, num_layers)
+        return _stated_kinds(fields, stated, num_layers)
+    if fields.dialect.kinds[0] not in _LAYER_TYPES:
+        return [fields.dialect.kinds[0]] * num_layers
     if fields.dialect.has_chunks:
         return ["chunked_attention" if has_rope else "full_attention" for has_rope in rotates]
     if not fields.count("sliding_window", 0, least=0):
@@ -307,12 +331,11 @@ def _gated_kinds(fields: ConfigFields, num_layers: int) -> list[str]:
     return [_LAYER_TYPES[index >= first] for index in range(num_layers)]
 
 
-def _stated_kinds(stated: Any, num_layers: int) -> list[str]:
+def _stated_kinds(fields: ConfigFields, stated: Any, num_layers: int) -> list[str]:
     if not isinstance(stated, list) or len(stated) != num_layers:
         raise CheckpointError("config.json", f"layer_types must list {num_layers} layers")
-    for kind in stated:
-        if kind not in _LAYER_TYPES:
-            raise CheckpointError(
-                "config.json", f"layer type {kind!r} is not in this version", f"known: {_LAYER_TYPES}"
-            )
-    return stated
+    kinds, known = [_OLDER_KINDS.get(str(kind), str(kind)) for kind in stated], fields.dialect.kinds
+    for kind in kinds:
+        if kind not in known:
+            raise CheckpointError("config.json", f"layer type {kind!r} is not in this version", f"known: {known}")
+    return kinds

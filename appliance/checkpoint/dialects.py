@@ -3,49 +3,18 @@
 Only what configs on the hub leave out because the transformers class has it as a default is a default here.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Final
 
-import msgspec
-
+from appliance.checkpoint.dialect import Dialect, Json, size_of
 from appliance.checkpoint.errors import CheckpointError
-
-Json = Mapping[str, Any]
-MAX_COUNT: Final = 1 << 31
-
-
-def _nothing(_: Json) -> Json:
-    return {}
-
-
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """One model type's way to write a config.
-
-    names: its own names of values, by ours. defaults: of values that are left out. derived: values that follow from
-    the others; what was stated wins. window_every: each n-th layer, counted from 1, is full, and the others
-    have a window. window_switch: layers have windows only with `use_sliding_window`, from `max_window_layers` on.
-    rotates: which layers have rotary positions; none where positions are learned. has_chunks: layers with rotary
-    positions see only their own chunk.
-    """
-
-    names: Mapping[str, str] = {}
-    defaults: Json = {}
-    derived: Callable[[Json], Json] = _nothing
-    window_every: int = 0
-    window_switch: bool = False
-    rotates: Literal["all", "none", "windows"] = "all"
-    has_chunks: bool = False
-
-
-def _size(value: Any) -> int:
-    """Returns a size as it was stated; zero for what is none, which is refused where it is read."""
-    return value if type(value) is int and 0 < value < MAX_COUNT else 0
+from appliance.checkpoint.hybrid_dialects import HYBRIDS
 
 
 def _wide(values: Json) -> Json:
     """A feed-forward four times as wide as the residual stream."""
     hidden = values.get("hidden_size", values.get("n_embd"))
-    return {"intermediate_size": 4 * size} if (size := _size(hidden)) else {}
+    return {"intermediate_size": 4 * size} if (size := size_of(hidden)) else {}
 
 
 def _falcon(values: Json) -> Json:
@@ -66,7 +35,9 @@ def _rotary_dim(values: Json) -> Json:
     stated = values.get("rotary_dim")
     if stated is None:
         return {}
-    rotated, head_dim, width, heads = (_size(values.get(key)) for key in ("rotary_dim", "head_dim", "n_embd", "n_head"))
+    rotated, head_dim, width, heads = (
+        size_of(values.get(key)) for key in ("rotary_dim", "head_dim", "n_embd", "n_head")
+    )
     if not rotated:
         raise CheckpointError("config.json", f"rotary_dim is {stated!r}; a positive whole number is expected")
     head_dim = head_dim or (width // heads if heads else 0)
@@ -79,7 +50,7 @@ def _gptj(values: Json) -> Json:
 
 def _latent(values: Json) -> Json:
     """Only a part of each head of latent attention rotates: to rotary positions, that is the head."""
-    return {"head_dim": size} if (size := _size(values.get("qk_rope_head_dim"))) else {}
+    return {"head_dim": size} if (size := size_of(values.get("qk_rope_head_dim"))) else {}
 
 
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
@@ -101,6 +72,7 @@ _QWEN2: Final = Dialect(
 )
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
+    **HYBRIDS,
     "arcee": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096}),
     "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
     "cohere2": Dialect(
@@ -322,4 +294,3 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     ),
 }
 SAME_AS: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}  # model types whose configs are those of another
-OTHER: Final = Dialect()

@@ -116,6 +116,7 @@ class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
     interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama")
     norm_includes_one: bool = False  # Gemma norm weights already hold 1 + w (GGUF)
     linear_is_transposed: bool = False  # GPT-2 linear weights are (in_features, out_features) (Hugging Face Conv1D)
+    negated_rates: bool = False  # decay rates are stored as -exp(A_log) (GGUF)
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,17 +6,18 @@ the rows whose logits are needed are computed: a prefill chunk that samples noth
 head.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
-from appliance.layers.mixers import emit_mixer
+from appliance.layers.mixers import Mixed, emit_mixer
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
+from appliance.layers.scale import emit_scale
 from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer
 from appliance.program.operators import Add, Embed, GatherRows, Linear, SoftCap
-from appliance.program.slots import Extent, Slot, Span
+from appliance.program.slots import Extent, Slot, Span, whole
 
 
 class _Stream(NamedTuple):
@@ -71,8 +72,8 @@ class _LayerCompiler(NamedTuple):
         stream, normed = self._normed("attention_norm", stream)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
         if self._is_last:
-            stream, mixed = self._gathered(stream), self._gather("mixed", mixed)
-        return self._with_branch(stream, self._mixer_output(mixer, mixed), "post_attention_norm")
+            stream, mixed = self._gathered(stream), self._gathered_mixed(mixed)
+        return self._with_branch(stream, self._mixer_output(mixed), "post_attention_norm")
 
     def _emit_feed_forward(self, stream: _Stream, spec: FeedForward) -> _Stream:
         stream, normed = self._normed("feed_forward_norm", stream)
@@ -84,13 +85,13 @@ class _LayerCompiler(NamedTuple):
         stream, normed = self._normed("attention_norm", stream)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
         if self._is_last:
-            stream, mixed = self._gathered(stream), self._gather("mixed", mixed)
+            stream, mixed = self._gathered(stream), self._gathered_mixed(mixed)
             normed = self._gather("normed", normed) if self.spec.residual.one_norm else normed
         if not self.spec.residual.one_norm:
             out = self.builder.slot("normed", self.decoder.hidden_size, stream.hidden.extent)
             normed = emit_norm(self.builder, self.decoder.norm, self._name("feed_forward_norm"), stream.hidden, out)
         fed = self._feed_forward(feed_forward, normed)
-        branch = self._mixer_output(mixer, mixed, role="mixer_output")
+        branch = self._mixer_output(mixed, role="mixer_output")
         self.builder.emit(Add(fed, branch))
         return self._with_branch(stream, branch, "")
 
@@ -104,14 +105,25 @@ class _LayerCompiler(NamedTuple):
     def _normed(self, name: str, stream: _Stream) -> tuple[_Stream, Slot]:
         """Returns what a block reads: a norm of the sum, or the sum itself if only outputs are normed."""
         if self.spec.residual.norms == "output":
+            stream = self._summed(stream)
             return stream, stream.hidden
         normed = _emit_stream_norm(self.builder, self.decoder, self._name(name), stream)
         return _Stream(stream.hidden), normed
 
-    def _mixer_output(self, mixer: Mixer, mixed: Slot, role: str = "branch") -> Slot:
-        out = self.builder.slot(role, self.decoder.hidden_size, mixed.extent)
-        part = Projection(self._name("o"), self.decoder.hidden_size, mixer.out_bias)
-        self.builder.project(mixed, [part], out)
+    def _summed(self, stream: _Stream) -> _Stream:
+        """Adds what waits, which only a layer of another kind leaves before one that reads the sum."""
+        if stream.branch is not None:
+            emit_scale(self.builder, whole(stream.branch), stream.scale)
+            self.builder.emit(Add(stream.branch, stream.hidden))
+        return _Stream(stream.hidden)
+
+    def _mixer_output(self, mixed: Sequence[Mixed], role: str = "branch") -> Slot:
+        """Emits the sum of the output projections."""
+        out = self.builder.slot(role, self.decoder.hidden_size, mixed[0].out.extent)
+        for index, each in enumerate(mixed):
+            emit_scale(self.builder, whole(each.out), each.scale)
+            part = Projection(each.weight, self.decoder.hidden_size, each.bias)
+            self.builder.project(each.out, [part], out, accumulate=index > 0)
         return out
 
     def _feed_forward(self, spec: FeedForward, normed: Slot) -> Slot:
@@ -136,6 +148,9 @@ class _LayerCompiler(NamedTuple):
 
     def _gathered(self, stream: _Stream) -> _Stream:
         return _Stream(self._gather("hidden", stream.hidden), stream.branch, stream.scale)
+
+    def _gathered_mixed(self, mixed: Sequence[Mixed]) -> list[Mixed]:
+        return [each._replace(out=self._gather(f"mixed{index}", each.out)) for index, each in enumerate(mixed)]
 
     def _gather(self, role: str, x: Slot) -> Slot:
         out = self.builder.slot(role, x.width, Extent.SAMPLED)

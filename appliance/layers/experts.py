@@ -13,6 +13,20 @@ from appliance.program.slots import Slot
 def emit_experts(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot, out: Slot) -> None:
     """Emits out = the weighted sum of each token's experts, plus the shared block if there is one; x, out [rows, D]."""
     experts, factors = _emit_route(builder, spec, prefix, x)
+    if spec.latent_size is None:
+        _emit_experts(builder, spec, prefix, x, experts, factors, out)
+    else:
+        small = builder.slot("latent_in", spec.latent_size, x.extent)
+        builder.project(x, [Projection(f"{prefix}.latent_in", spec.latent_size)], small)
+        summed = builder.slot("latent_out", spec.latent_size, x.extent)
+        _emit_experts(builder, spec, prefix, small, experts, factors, summed)
+        builder.project(summed, [Projection(f"{prefix}.latent_out", out.width)], out)
+    _emit_shared(builder, spec, prefix, x, out)
+
+
+def _emit_experts(
+    builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot, experts: Slot, factors: Slot, out: Slot
+) -> None:
     names = [f"{prefix}.experts.{expert}" for expert in range(spec.num_experts)]
     gate, up = _gate_and_up(builder, spec, names)
     builder.emit(
@@ -37,7 +51,6 @@ def emit_experts(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slo
             weigh_input=spec.weigh_input,
         )
     )
-    _emit_shared(builder, spec, prefix, x, out)
 
 
 def _emit_route(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot) -> tuple[Slot, Slot]:

@@ -1,9 +1,10 @@
 """The feed-forward block, gated or plain."""
 
 from appliance.layers.program import ProgramBuilder, Projection
+from appliance.layers.scale import emit_scale
 from appliance.layers.spec import FeedForwardSpec
 from appliance.program.operators import GatedActivation
-from appliance.program.slots import Slot
+from appliance.program.slots import Slot, whole
 
 
 def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, prefix: str, x: Slot, out: Slot) -> None:
@@ -17,7 +18,9 @@ def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, prefix: st
         gate = Projection(f"{prefix}.gate", spec.intermediate_size, spec.bias)
         both = builder.slot("gate_up", 2 * spec.intermediate_size, x.extent)
         gate_span, up_span = builder.project(x, [gate, up], both)
+        emit_scale(builder, gate_span, spec.gate_scale)
         builder.emit(GatedActivation(gate_span, up_span, inner, spec.activation))
     else:
         builder.project(x, [up], inner, spec.activation)
+    emit_scale(builder, whole(inner), spec.down_scale)
     builder.project(inner, [Projection(f"{prefix}.down", out.width, spec.bias)], out)

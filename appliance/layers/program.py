@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import msgspec
+from msgspec.structs import replace
 
 from appliance.catalog.formats import TensorRole
 from appliance.layers.rope import RopeSpec
@@ -12,7 +13,7 @@ from appliance.program.caches import KvShape
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.record import ActivationKind
 from appliance.program.slots import Extent, Slot, SlotType, Span, whole
-from appliance.program.states import StateShape
+from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
 
 
 class WeightUse(msgspec.Struct, frozen=True):
@@ -82,6 +83,11 @@ class ProgramBuilder:
         self.weights[name] = WeightUse(tuple(parts), (shape,) * len(parts), role)
         return name
 
+    def concatenate(self, name: str, sizes: Mapping[str, int]) -> str:
+        """Declares a vector of others, which have these sizes; returns its name."""
+        self.weights[name] = WeightUse(tuple(sizes), tuple((size,) for size in sizes.values()), "other")
+        return name
+
     def cache(self, shape: KvShape) -> int:
         """Declares a cache; returns its number, which operators name."""
         self.caches.append(shape)
@@ -91,6 +97,10 @@ class ProgramBuilder:
         """Declares a state of a sequence; returns its number, which operators name."""
         self.states.append(StateShape(shape))
         return len(self.states) - 1
+
+    def carry(self, operator: ShortConv | GatedDelta | StateSpace) -> None:
+        """Emits an operator that has a state of its own, with the number that the state gets."""
+        self.emit(replace(operator, state=self.state(*operator.state_shape)))
 
     def rope_table(self, rope: RopeSpec) -> str:
         """Returns the name of the rotary table; layers with equal rotation share one."""
@@ -102,18 +112,26 @@ class ProgramBuilder:
         return name
 
     def project(
-        self, x: Slot | Span, parts: Sequence[Projection], out: Slot, activation: ActivationKind | None = None
+        self,
+        x: Slot | Span,
+        parts: Sequence[Projection],
+        out: Slot,
+        activation: ActivationKind | None = None,
+        accumulate: bool = False,
     ) -> list[Span]:
-        """Emits the projections of x, side by side into `out`; returns the columns of each."""
+        """Emits the projections of x, side by side into `out`; returns the columns of each. accumulate: they are added
+        to what `out` has."""
         starts = [sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
         spans = [Span(out, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
         placed = zip(parts, spans, strict=True)
         given = whole(x) if isinstance(x, Slot) else x
         for _, group in groupby(placed, key=lambda item: (self.layouts.get(item[0].weight), item[0].bias)):
-            self._linear(given, list(group), activation)
+            self._linear(given, list(group), activation, accumulate)
         return spans
 
-    def _linear(self, x: Span, group: list[tuple[Projection, Span]], activation: ActivationKind | None) -> None:
+    def _linear(
+        self, x: Span, group: list[tuple[Projection, Span]], activation: ActivationKind | None, accumulate: bool
+    ) -> None:
         parts, spans = [part for part, _ in group], [span for _, span in group]
         name = _joined_name([part.weight for part in parts])
         shapes = tuple((part.out_features, x.width) for part in parts)
@@ -124,7 +142,7 @@ class ProgramBuilder:
             vectors = tuple((part.out_features,) for part in parts)
             self.weights[bias] = WeightUse(tuple(f"{part.weight}.bias" for part in parts), vectors, "other")
         out = Span(spans[0].slot, spans[0].start, sum(span.width for span in spans))
-        self.emit(Linear(x, name, out, bias=bias, activation=activation))
+        self.emit(Linear(x, name, out, bias=bias, activation=activation, accumulate=accumulate))
 
     def finish(self, logits: Slot) -> CompiledDecoder:
         program = StepProgram(

@@ -4,9 +4,11 @@ Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (se
 `embed`, `positions`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
 `k_norm`, `o`, `sinks`, `attention_gate`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`,
 `post_feed_forward_norm`, each with `.bias` if the block has one. A layer of experts has `router`, `router.correction`,
-`experts.<e>.gate|up|down`, `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`.
+`experts.<e>.gate|up|down`, `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`. The recurrent
+mixers name theirs in their docstrings.
 """
 
+import math
 from typing import Literal
 
 import msgspec
@@ -15,7 +17,7 @@ from appliance.layers.rope import RopeSpec
 from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
-Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads"]
+Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads", "log_of_negated"]
 
 
 class WeightSource(msgspec.Struct, frozen=True):
@@ -23,10 +25,10 @@ class WeightSource(msgspec.Struct, frozen=True):
 
     index: the matrix of a stack [E, rows, columns], or the row of a stack of vectors [E, size], that is meant.
     transpose: it is stored (in, out). transpose_parts: the rows taken of each part become columns. add_one: the weight
-    is 1 + w. unpermute_heads: the rows of each of num_heads heads are stored in the order (0, d/2, 1, d/2 + 1, ...) for
-    interleaved rotation, and are reordered. rows: (start, stop) of a fused tensor, or (start, stop, step) of one in
-    which the rows of several weights alternate; of each of num_parts equal parts, such as heads, in which the tensor is
-    stored. scale: a factor of every value of a vector.
+    is 1 + w. log_of_negated: it is log(-w). unpermute_heads: the rows of each of num_heads heads are stored in the
+    order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are reordered. rows: (start, stop) of a fused tensor,
+    or (start, stop, step) of one in which the rows of several weights alternate; of each of num_parts equal parts, such
+    as heads, in which the tensor is stored. scale: a factor of every value of a vector.
     """
 
     tensor: str
@@ -121,10 +123,15 @@ class LatentAttentionSpec(msgspec.Struct, frozen=True):
 
 
 class FeedForwardSpec(msgspec.Struct, frozen=True):
+    """A block of two or three matrices. gate_scale: a factor of the gate before its activation. down_scale: of the
+    vectors that `down` reads."""
+
     intermediate_size: int
     activation: ActivationKind
     gated: bool = True
     bias: bool = False
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
@@ -144,6 +151,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     """A feed-forward of `num_experts` blocks of `width`, of which a token goes through `num_chosen`.
 
     shared: a block for all tokens, beside the chosen ones; with shared_gate times the sigmoid of a number a token.
+    latent_size: experts read and give vectors of this size, made by the matrix `latent_in` and undone by `latent_out`.
     limit, alpha, up_offset, weigh_input: as in program.routing.Experts.
     """
 
@@ -156,6 +164,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     bias: bool = False
     shared: FeedForwardSpec | None = None
     shared_gate: bool = False
+    latent_size: int | None = None
     limit: float | None = None
     alpha: float = 1.0
     up_offset: float = 0.0
@@ -182,7 +191,105 @@ class ResidualSpec(msgspec.Struct, frozen=True):
             raise ValueError("blocks whose output is normed have no multiplier")
 
 
-Mixer = AttentionSpec | LatentAttentionSpec
+class ShortConvSpec(msgspec.Struct, frozen=True):
+    """A gated short convolution (LFM2): out = c * conv(b * x), each of D columns by itself over its last `kernel_size`
+    tokens. Its state is the latest inputs.
+
+    Weights: `conv.b`, `conv.c` and `conv.x`, whose biases are `in_bias`; `conv.weight` [D * K] and with `conv_bias`
+    `conv.weight.bias`; `conv.o`.
+    """
+
+    kernel_size: int
+    conv_bias: bool = False
+    in_bias: bool = False
+    out_bias: bool = False
+
+
+class GatedDeltaSpec(msgspec.Struct, frozen=True):
+    """A gated delta rule (program.states.GatedDelta) after a short convolution of queries, keys and values with silu;
+    then a norm of each head, times the activation `gate` of z.
+
+    decay_rank: decays by channel, through a matrix of this rank (Kimi Delta Attention); None for one decay a head.
+    gate_rank: z goes through a matrix of this rank too.
+
+    Weights: `delta.q`, `delta.k`, `delta.v`, `delta.z`, `delta.decay`, `delta.beta`, with a rank `delta.decay.low` or
+    `delta.z.low` before them; `delta.conv.q`, `delta.conv.k`, `delta.conv.v` [columns * K]; `delta.a_log`,
+    `delta.dt_bias`, `delta.norm` [value_dim], `delta.o`.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+    norm: NormSpec
+    gate: ActivationKind = "silu"
+    beta_scale: float = 1.0
+    decay_floor: float | None = None
+    decay_rank: int | None = None
+    gate_rank: int | None = None
+    out_bias: bool = False
+
+    @property
+    def key_width(self) -> int:
+        """The columns of q, and of k."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """The columns of v, z and the output."""
+        return self.num_value_heads * self.value_dim
+
+
+class StateSpaceSpec(msgspec.Struct, frozen=True):
+    """A selective state space model (program.states.StateSpace) after a short convolution, gated by silu(z).
+
+    The convolution has the activation `activation`. With `time_step_rank` it is Mamba 1: b, c and the low-rank dt are
+    projected from the convolution's output, each with `selection_norm` if there is one, and heads are single channels
+    with a decay of each state. Without it (Mamba 2), the convolution goes over x, b and c. norm: of each group's
+    columns, after the gate or before it. multipliers: of the projections z, x, b, c and dt of Mamba 2.
+
+    Weights: `ssm.z`, `ssm.x`, `ssm.b`, `ssm.c`, `ssm.dt`, with a rank `ssm.dt.low`, with biases `in_bias` (not those of
+    a rank's b, c and dt); `ssm.conv` and with `conv_bias` `ssm.conv.bias`; `ssm.a_log`, `ssm.d`, `ssm.dt_bias`,
+    `ssm.norm`, `ssm.b_norm`, `ssm.c_norm`, `ssm.dt_norm`, `ssm.o`.
+    """
+
+    num_heads: int
+    head_dim: int
+    state_size: int
+    kernel_size: int
+    num_groups: int = 1
+    activation: ActivationKind = "silu"
+    conv_bias: bool = True
+    in_bias: bool = False
+    out_bias: bool = False
+    time_step_rank: int | None = None
+    selection_norm: NormSpec | None = None
+    norm: NormSpec | None = None
+    norm_before_gate: bool = False
+    dt_min: float = 0.0
+    dt_max: float = math.inf
+    multipliers: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
+
+    @property
+    def width(self) -> int:
+        """The columns of x, z and the output."""
+        return self.num_heads * self.head_dim
+
+
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | StateSpaceSpec
+
+
+class ParallelSpec(msgspec.Struct, frozen=True):
+    """Attention and a recurrent mixer that read one norm, each with a factor; their outputs are added (Falcon-H1)."""
+
+    attention: AttentionSpec
+    recurrent: RecurrentSpec
+    attention_scale: float = 1.0
+    recurrent_scale: float = 1.0
+
+
+Mixer = AttentionSpec | LatentAttentionSpec | RecurrentSpec | ParallelSpec
 FeedForward = FeedForwardSpec | ExpertsSpec
 
 

@@ -1,22 +1,27 @@
 """A dense decoder by what it has other than Llama: families are values of `Dense`, and this module builds them all."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from appliance.checkpoint.config import LayerFacts
 from appliance.layers.spec import (
     AttentionSpec,
     DecoderSpec,
+    FeedForward,
+    FeedForwardSpec,
     LayerSpec,
     Mixer,
     NormSpec,
+    ParallelSpec,
     QueryKeyNorm,
+    RecurrentSpec,
     ResidualSpec,
     Transform,
 )
-from appliance.models.experts import Mixture
+from appliance.models.experts import Mixture, block_parts
 from appliance.models.family import Model, Part
 
 # The checkpoint modules of the logical weights, as Llama names them.
@@ -41,11 +46,13 @@ _MODULES: Final[Mapping[str, str]] = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-_NORMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "pre": ("attention_norm", "feed_forward_norm"),
-    "output": ("post_attention_norm", "post_feed_forward_norm"),
-    "sandwich": ("attention_norm", "post_attention_norm", "feed_forward_norm", "post_feed_forward_norm"),
+# The norms of a layer's mixer, and those of its feed-forward.
+_NORMS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "pre": (("attention_norm",), ("feed_forward_norm",)),
+    "output": (("post_attention_norm",), ("post_feed_forward_norm",)),
+    "sandwich": (("attention_norm", "post_attention_norm"), ("feed_forward_norm", "post_feed_forward_norm")),
 }
+_FEED_FORWARDS: Final = ("mlp", "moe")  # the kinds of layers without a mixer
 
 
 class Dense(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,10 +61,12 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     modules: checkpoint modules of logical weights that have another name there. root, layers: prefixes of these.
     norm: None for RMS with the config's epsilon. stored_norms: how norm weights lie in safetensors.
     qkv: how query, key and value rows are stored: apart; one after the other in the module `qkv`; or in that module by
-    KV head, the query rows of its group first. gate_up: whether both lie in one module of that name.
-    linear: how linear weights are stored. logit_scale: of the logits. mixer: what a layer has in place of the config's
-    attention, given its number and that. mixer_parts: its weights in place of queries, keys, values and output. parts:
-    further weights of each layer. ignored: patterns of further tensors.
+    KV head, the query rows of its group first; or apart, with the rows of each query head's gate after its own.
+    gate_up: whether both lie in one module of that name. linear: how linear weights are stored.
+    logit_scale: of the logits. score_scale: of the attention scores, beside the config's own. mixer: what a layer that
+    attends has in place of the config's attention, given its number and that. mixer_parts: its weights in place of
+    queries, keys, values and output. parts: further weights of each of these layers. single_blocks: a layer is a mixer,
+    or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored: patterns of further tensors.
     """
 
     modules: Mapping[str, str] = {}
@@ -67,7 +76,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     stored_norms: Transform = "none"
     residual: ResidualSpec = ResidualSpec()
     query_key_norm: QueryKeyNorm | None = None
-    qkv: Literal["apart", "joined", "by_head"] = "apart"
+    qkv: Literal["apart", "joined", "by_head", "gated"] = "apart"
     gate_up: bool = False
     linear: Transform = "none"
     gated: bool = True
@@ -76,30 +85,54 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     position_offset: int = 0
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
+    score_scale: float = 1.0
     head_bias: bool = False
     mixer: Callable[[int, AttentionSpec], Mixer] | None = None
     mixer_parts: tuple[Part, ...] = ()
     parts: tuple[Part, ...] = ()
+    single_blocks: bool = False
     ignored: tuple[str, ...] = ()
 
 
-def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) -> DecoderSpec:
+class Recurrent(msgspec.Struct, frozen=True):
+    """The recurrent mixer of the layers that have no attention, and of "hybrid" ones, beside it.
+
+    parts: its weights. attention_scale, scale: of the outputs of both, where they stand side by side. residual: of
+    layers that have no attention, where it is another.
+    """
+
+    spec: RecurrentSpec
+    parts: tuple[Part, ...]
+    attention_scale: float = 1.0
+    scale: float = 1.0
+    residual: ResidualSpec | None = None
+
+
+def dense_decoder(
+    model: Model,
+    dense: Dense,
+    mixture: Mixture | None = None,
+    recurrent: Recurrent | None = None,
+    feed_forward: FeedForwardSpec | None = None,
+) -> DecoderSpec:
     """Returns the decoder of a family; sizes, biases, windows, positions and soft caps are those of the config.
 
-    mixture: which layers have experts in place of the one feed-forward.
+    mixture: which layers have experts in place of the one feed-forward. recurrent: the mixer of layers that are not
+    attention. feed_forward: the dense one, where the config's values alone do not give it.
     """
-    config, names = model.config, _Modules(model, dense, mixture)
+    config, fed = model.config, feed_forward or model.feed_forward(dense.gated)
+    names = _Modules(model, dense, fed, mixture, recurrent)
     norm = dense.norm or NormSpec("rms", config.norm_eps)
     return DecoderSpec(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         layers=tuple(
             LayerSpec(
-                _mixer(model, dense, index),
-                model.feed_forward(dense.gated) if mixture is None else mixture.feed_forward(index),
-                dense.residual,
+                _mixer(model, dense, index, recurrent),
+                _feed_forward(dense, layer, fed if mixture is None else mixture.feed_forward(index, fed)),
+                _residual(dense, layer, recurrent),
             )
-            for index in range(config.num_layers)
+            for index, layer in enumerate(config.layers)
         ),
         norm=norm,
         weights=model.weights(names.top(norm), lambda index: names.layer(norm, index), dense.root, dense.layers),
@@ -113,8 +146,29 @@ def dense_decoder(model: Model, dense: Dense, mixture: Mixture | None = None) ->
     )
 
 
-def _mixer(model: Model, dense: Dense, index: int) -> Mixer:
-    attention = replace(model.attention(model.config.layers[index]), query_key_norm=dense.query_key_norm)
+def _mixer(model: Model, dense: Dense, index: int, recurrent: Recurrent | None) -> Mixer | None:
+    layer = model.config.layers[index]
+    if not layer.attends:
+        return None if recurrent is None or layer.kind in _FEED_FORWARDS else recurrent.spec
+    attention = _attention(model, dense, index)
+    if recurrent is None or layer.kind != "hybrid" or not isinstance(attention, AttentionSpec):
+        return attention
+    return ParallelSpec(attention, recurrent.spec, recurrent.attention_scale, recurrent.scale)
+
+
+def _residual(dense: Dense, layer: LayerFacts, recurrent: Recurrent | None) -> ResidualSpec:
+    own = None if recurrent is None or layer.attends else recurrent.residual
+    return dense.residual if own is None else own
+
+
+def _feed_forward(dense: Dense, layer: LayerFacts, spec: FeedForward) -> FeedForward | None:
+    return None if dense.single_blocks and layer.kind not in _FEED_FORWARDS else spec
+
+
+def _attention(model: Model, dense: Dense, index: int) -> Mixer:
+    attention = model.attention(model.config.layers[index])
+    scale = attention.scale * dense.score_scale
+    attention = replace(attention, query_key_norm=dense.query_key_norm, scale=scale)
     if dense.interleaved and attention.rope is not None:
         attention = replace(attention, rope=replace(attention.rope, interleaved=True))
     return attention if dense.mixer is None else dense.mixer(index, attention)
@@ -125,7 +179,9 @@ class _Modules(msgspec.Struct, frozen=True):
 
     model: Model
     dense: Dense
+    feed_forward: FeedForwardSpec
     mixture: Mixture | None
+    recurrent: Recurrent | None
 
     def top(self, norm: NormSpec) -> Iterator[Part]:
         dense = self.dense
@@ -133,34 +189,45 @@ class _Modules(msgspec.Struct, frozen=True):
         if dense.learned_positions:
             yield self._part("positions")
         scale = dense.logit_scale
-        yield from (replace(part, scale=scale) for part in self._norm("norm", norm, dense.stored_norms))
+        yield from (replace(part, scale=scale) for part in self._norms(("norm",), norm))
         if not self.model.config.tie_embeddings:
             yield self._part("head", dense.head_bias)
 
     def layer(self, norm: NormSpec, index: int) -> Iterator[Part]:
-        dense, config = self.dense, self.model.config
-        names = _NORMS[dense.residual.norms]
-        for name in names[:1] if dense.residual.one_norm else names:
-            yield from self._norm(name, norm, dense.stored_norms)
-        yield from dense.mixer_parts or (*self._qkv(), self._linear("o", config.attention_out_bias))
-        if dense.query_key_norm is not None:
-            for name in ("q_norm", "k_norm"):
-                yield from self._norm(name, dense.query_key_norm.norm, dense.stored_norms)
-        yield from dense.parts
-        yield from self._feed_forward() if self.mixture is None else self.mixture.parts(index)
+        dense, layer = self.dense, self.model.config.layers[index]
+        residual = _residual(dense, layer, self.recurrent)
+        of_mixer, of_feed_forward = _NORMS[residual.norms]
+        if layer.kind not in _FEED_FORWARDS:
+            yield from self._norms(of_mixer, norm)
+            yield from self._mixer(layer)
+        if not dense.single_blocks or layer.kind in _FEED_FORWARDS:
+            yield from self._norms(() if residual.one_norm else of_feed_forward, norm)
+            is_sparse = self.mixture is not None and self.mixture.is_sparse[index]
+            yield from self.mixture.parts() if self.mixture is not None and is_sparse else self._feed_forward()
+
+    def _mixer(self, layer: LayerFacts) -> Iterator[Part]:
+        norm = self.dense.query_key_norm
+        if layer.attends:
+            out = self._linear("o", self.model.config.attention_out_bias)
+            yield from self.dense.mixer_parts or (*self._qkv(), out)
+            yield from self.dense.parts
+        if layer.attends and norm is not None:
+            yield from self._norms(("q_norm", "k_norm"), norm.norm)
+        if self.recurrent is not None and (not layer.attends or layer.kind == "hybrid"):
+            yield from self.recurrent.parts
 
     def _feed_forward(self) -> Iterator[Part]:
-        bias, width = self.model.config.mlp_bias, self.model.config.intermediate_size
-        if self.dense.gate_up:
-            both = self._linear("gate_up", bias)
-            yield replace(both, name="gate", rows=(0, width))
-            yield replace(both, name="up", rows=(width, 2 * width))
-        else:
-            yield from (self._linear(name, bias) for name in (("gate", "up") if self.dense.gated else ("up",)))
-        yield self._linear("down", bias)
+        gate = "gate_up" if self.dense.gate_up else "gate"
+        up = "gate_up" if self.dense.gate_up else "up"
+        modules = (self._module(gate), self._module(up), self._module("down"))
+        yield from block_parts(self.feed_forward, "", "", modules, self.dense.linear)
 
     def _qkv(self) -> Iterator[Part]:
         config, bias = self.model.config, self.model.config.attention_bias
+        if self.dense.qkv == "gated":
+            yield from self._gated_queries()
+            yield from (self._linear(name, bias) for name in ("k", "v"))
+            return
         if self.dense.qkv == "apart":
             order: Transform = "unpermute_heads" if self.model.facts.stored.interleaved_heads else self.dense.linear
             yield replace(self._linear("q", bias), transform=order, num_heads=config.num_heads)
@@ -174,9 +241,16 @@ class _Modules(msgspec.Struct, frozen=True):
             yield replace(joined, name=name, rows=(start, stop), num_parts=num_parts)
             start = stop
 
-    def _norm(self, name: str, norm: NormSpec, stored: Transform) -> Iterator[Part]:
+    def _gated_queries(self) -> Iterator[Part]:
+        config = self.model.config
+        both = replace(self._linear("q", config.attention_bias), num_parts=config.num_heads)
+        yield replace(both, rows=(0, config.head_dim))
+        gate = replace(both, name="attention_gate", bias=False, rows=(config.head_dim, 2 * config.head_dim))
+        yield gate
+
+    def _norms(self, names: Iterable[str], norm: NormSpec) -> Iterator[Part]:
         if norm.weight:
-            yield Part(name, self._module(name), norm.bias, stored)
+            yield from (Part(name, self._module(name), norm.bias, self.dense.stored_norms) for name in names)
 
     def _linear(self, name: str, bias: bool) -> Part:
         return Part(name, self._module(name), bias, self.dense.linear)

@@ -20,7 +20,8 @@ class ExpertModules(msgspec.Struct, frozen=True):
 
     correction: the tensor itself, which is no module's weight. correction_is_row: it is [1, num_experts]. suffix: what
     ends the name of a weight; without one, a stack is a parameter, and that of biases is named `<stack>_bias`.
-    transform: how the matrices of experts lie. dense: the module of layers without experts.
+    transform: how the matrices of experts lie. shared_parts: the modules of the shared block's gate, up and down.
+    latent: those before and after the experts of a latent size.
     """
 
     experts: str = "mlp.experts"
@@ -32,7 +33,8 @@ class ExpertModules(msgspec.Struct, frozen=True):
     correction_is_row: bool = False
     shared: str = "mlp.shared_experts"
     shared_gate: str = "mlp.shared_expert_gate"
-    dense: str = "mlp"
+    shared_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    latent: tuple[str, str] = ("mixer.fc1_latent_proj", "mixer.fc2_latent_proj")
     suffix: str = ".weight"
     alternate: bool = False
     transform: Transform = "none"
@@ -52,7 +54,6 @@ class Mixture(msgspec.Struct, frozen=True):
     """The feed-forwards of a family with experts. is_sparse: by layer, whether it has experts, or the dense one."""
 
     spec: ExpertsSpec
-    dense: FeedForwardSpec
     is_sparse: tuple[bool, ...]
     modules: ExpertModules
     is_stacked: bool
@@ -74,24 +75,25 @@ class Mixture(msgspec.Struct, frozen=True):
         modules = modules or ExpertModules()
         every = (True,) * model.config.num_layers
         is_stacked = model.has_tensor(f".{modules.experts}.{modules.down}{modules.suffix}")
-        return cls(spec, model.feed_forward(), is_sparse or every, modules, is_stacked)
+        return cls(spec, is_sparse or every, modules, is_stacked)
 
-    def feed_forward(self, layer: int) -> ExpertsSpec | FeedForwardSpec:
-        return self.spec if self.is_sparse[layer] else self.dense
+    def feed_forward(self, layer: int, dense: FeedForwardSpec) -> ExpertsSpec | FeedForwardSpec:
+        return self.spec if self.is_sparse[layer] else dense
 
-    def parts(self, layer: int) -> Iterator[Part]:
-        """Returns the weights of a layer's feed-forward."""
+    def parts(self) -> Iterator[Part]:
+        """Returns the weights of the experts of a layer, of its router and of the shared block."""
         spec, names = self.spec, self.modules
-        if not self.is_sparse[layer]:
-            yield from dense_parts("", names.dense, self.dense.bias)
-            return
         yield Part("router", names.router, spec.routing.bias)
         if spec.routing.correction:
             yield Part("router.correction", names.correction, suffix="", index=0 if names.correction_is_row else None)
         for expert in range(spec.num_experts):
             yield from self._expert(expert)
+        if spec.latent_size is not None:
+            yield from (
+                Part(f"latent_{name}", module) for name, module in zip(("in", "out"), names.latent, strict=True)
+            )
         if spec.shared is not None:
-            yield from dense_parts("shared.", names.shared, spec.shared.bias)
+            yield from block_parts(spec.shared, "shared.", f"{names.shared}.", names.shared_parts)
         if spec.shared_gate:
             yield Part("shared_gate", names.shared_gate)
 
@@ -115,11 +117,9 @@ class Mixture(msgspec.Struct, frozen=True):
     def _rows(self) -> Mapping[str, tuple[int, int] | tuple[int, int, int]]:
         """Returns which rows of their one module gate and up are."""
         width, names = self.spec.width, self.modules
-        if names.gate != names.up:
-            return {}
-        if names.alternate:
+        if names.gate == names.up and names.alternate:
             return {"gate": (0, 2 * width, 2), "up": (1, 2 * width, 2)}
-        return {"gate": (0, width), "up": (width, 2 * width)}
+        return _joined_rows(width) if names.gate == names.up else {}
 
 
 def _problems(spec: ExpertsSpec) -> Iterator[Problem]:
@@ -133,6 +133,16 @@ def _problems(spec: ExpertsSpec) -> Iterator[Problem]:
         yield Problem(f"{chosen} of {groups} groups have fewer than the {spec.num_chosen} experts to be chosen")
 
 
-def dense_parts(prefix: str, module: str, bias: bool) -> list[Part]:
-    """Returns the weights of one gated feed-forward."""
-    return [Part(f"{prefix}{name}", f"{module}.{name}_proj", bias) for name in ("gate", "up", "down")]
+def block_parts(
+    spec: FeedForwardSpec, prefix: str, where: str, modules: tuple[str, str, str], transform: Transform = "none"
+) -> Iterator[Part]:
+    """Returns the weights of one feed-forward, whose gate, up and down lie in `modules`, with `where` before each. One
+    module for gate and up has both, the gate's rows first."""
+    rows = _joined_rows(spec.intermediate_size) if modules[0] == modules[1] else {}
+    for name, module in zip(("gate", "up", "down"), modules, strict=True):
+        if spec.gated or name != "gate":
+            yield Part(f"{prefix}{name}", f"{where}{module}", spec.bias, transform, rows=rows.get(name))
+
+
+def _joined_rows(width: int) -> Mapping[str, tuple[int, int]]:
+    return {"gate": (0, width), "up": (width, 2 * width)}

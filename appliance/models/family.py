@@ -132,6 +132,18 @@ class Model(msgspec.Struct, frozen=True):
         """Returns a number of the config above zero. Raises CheckpointError for any other value."""
         return self.fields.positive(key) or default
 
+    def activation(self, key: str, default: str) -> ActivationKind:
+        """Returns an activation of the config that only some families have. Raises ModelError for an unknown one."""
+        name = self.fields.text(key, default)
+        if name not in ACTIVATIONS:
+            raise ModelError(_unknown(name))
+        return ACTIVATIONS[name]
+
+    @property
+    def a_log(self) -> Transform:
+        """How the logarithms of decay rates are stored."""
+        return "log_of_negated" if self.facts.stored.negated_rates else "none"
+
     def has_tensor(self, ending: str) -> bool:
         """Returns whether the name of some tensor ends so."""
         return any(tensor.name.endswith(ending) for tensor in self.facts.tensors)
@@ -203,8 +215,12 @@ def _asked_for(fields: ConfigFields, refused: Mapping[str, str]) -> Iterator[Pro
 
 def _unknown_activation(config: ConfigFacts) -> Iterator[Problem]:
     if config.activation not in ACTIVATIONS:
-        message = f"the activation {config.activation!r} of the checkpoint is not in this version"
-        yield Problem(message, allowed=", ".join(ACTIVATIONS))
+        yield _unknown(config.activation)
+
+
+def _unknown(activation: str) -> Problem:
+    message = f"the activation {activation!r} of the checkpoint is not in this version"
+    return Problem(message, allowed=", ".join(ACTIVATIONS))
 
 
 def _different(ropes: Iterable[RopeFacts | None]) -> list[RopeFacts]:

@@ -7,7 +7,7 @@ from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model
 from appliance.models.granite import granite_differences
 
-_MODULES = ExpertModules(
+GRANITE_EXPERTS = ExpertModules(
     experts="block_sparse_moe",
     router="block_sparse_moe.router.layer",
     gate="input_linear",
@@ -18,5 +18,5 @@ _MODULES = ExpertModules(
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
-    mixture = Mixture.of(model, model.experts(RoutingSpec("softmax_of_chosen")), _MODULES)
+    mixture = Mixture.of(model, model.experts(RoutingSpec("softmax_of_chosen")), GRANITE_EXPERTS)
     return dense_decoder(model, granite_differences(model), mixture)

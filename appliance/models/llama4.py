@@ -22,10 +22,10 @@ _MODULES = ExpertModules(
     gate="gate_up_proj",
     up="gate_up_proj",
     shared="feed_forward.shared_expert",
-    dense="feed_forward",
     suffix="",
     transform="transpose",
 )
+_DENSE = {name: f"feed_forward.{name}_proj" for name in ("gate", "up", "down")}
 _OTHER_MEDIA = ("vision_model.*", "multi_modal_projector.*")
 
 
@@ -36,11 +36,14 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     dense = Dense(
         interleaved=True,
         root="language_model.model." if is_part else "model.",
-        modules={"head": "language_model.lm_head"} if is_part else {},
+        modules=_DENSE | ({"head": "language_model.lm_head"} if is_part else {}),
         mixer=lambda _, attention: _attention(model, attention),
         ignored=_OTHER_MEDIA,
     )
-    return dense_decoder(model, dense, _mixture(model))
+    width = model.count("intermediate_size_mlp", model.config.intermediate_size)
+    return dense_decoder(
+        model, dense, _mixture(model), feed_forward=replace(model.feed_forward(), intermediate_size=width)
+    )
 
 
 def _attention(model: Model, attention: AttentionSpec) -> AttentionSpec:
@@ -57,9 +60,7 @@ def _attention(model: Model, attention: AttentionSpec) -> AttentionSpec:
 def _mixture(model: Model) -> Mixture:
     num_layers, step = model.config.num_layers, model.count("interleave_moe_layer_step", 1)
     sparse = set(model.counts("moe_layers") or (range(step - 1, num_layers, step) if step else ()))
-    mixture = Mixture.of(model, _experts(model), _MODULES, tuple(index in sparse for index in range(num_layers)))
-    width = model.count("intermediate_size_mlp", model.config.intermediate_size)
-    return replace(mixture, dense=replace(mixture.dense, intermediate_size=width))
+    return Mixture.of(model, _experts(model), _MODULES, tuple(index in sparse for index in range(num_layers)))
 
 
 def _experts(model: Model) -> ExpertsSpec:

@@ -25,8 +25,10 @@ def outline(facts: ModelFacts) -> Described:
                 head_dim=sizes.head_dim,
                 scale=sizes.head_dim**-0.5,
                 rope=ropes[layer],
-                window=windows.get(layer),
-            ),
+                window=windows[layer],
+            )
+            if layer in windows
+            else None,
             FeedForwardSpec(sizes.intermediate_size, "silu"),
         )
         for layer in range(sizes.num_layers)

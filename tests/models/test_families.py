@@ -55,7 +55,8 @@ def decoder(name: str, values: Json | None = None, **more: Any) -> DecoderSpec:
 def older(values: Json) -> Json:
     """The same config as transformers 4 wrote it: rotary keys beside the others, a list of layer types only where they
     follow from nothing else."""
-    new = ("rope_parameters",) if values["model_type"] == "cwm" else ("rope_parameters", "layer_types")
+    lists = ("cwm", "granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")
+    new = ("rope_parameters",) if values["model_type"] in lists else ("rope_parameters", "layer_types")
     old = {key: value for key, value in values.items() if key not in new}
     rope = values["rope_parameters"]
     if "full_attention" in rope and values["model_type"] == "olmo3":
@@ -123,7 +124,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_are_known() -> None:
 
 
 def test_a_known_architecture_that_is_not_built_is_refused() -> None:
-    later = msgspec.structs.replace(facts("llama"), architecture="MambaForCausalLM")
+    later = msgspec.structs.replace(facts("llama"), architecture="WhisperForConditionalGeneration")
     with pytest.raises(ModelError, match="not in this version"):
         build_decoder(later, 64)
 

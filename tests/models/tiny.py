@@ -1,35 +1,18 @@
 """Tiny random checkpoints of every family, made with transformers' own classes."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-VOCAB_SIZE = 256
-HIDDEN_SIZE = 64
+from tests.models import tiny_hybrids
+from tests.models.tiny_config import GRANITE, HIDDEN_SIZE, MOE, SIZES, VOCAB_SIZE, Tiny
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": HIDDEN_SIZE,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-_EQUAL_HEADS: dict[str, Any] = {key: value for key, value in _SIZES.items() if key != "num_key_value_heads"}
+_EQUAL_HEADS: dict[str, Any] = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
 _GPT_SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128,
-}  # fmt: skip
-_GRANITE: dict[str, Any] = {
-    "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.5,
 }  # fmt: skip
 _GEMMA: dict[str, Any] = {
     "head_dim": 16,
@@ -46,9 +29,8 @@ _PHI_ROPE: dict[str, Any] = {
     "long_factor": [1.5, 2.0, 3.0, 4.0],
     "original_max_position_embeddings": 64,
 }
-_MOE: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
 _DEEPSEEK: dict[str, Any] = {
-    **_MOE,
+    **MOE,
     "n_routed_experts": 8,
     "n_shared_experts": 2,
     "n_group": 4,
@@ -58,7 +40,6 @@ _DEEPSEEK: dict[str, Any] = {
     "head_dim": 16,
     "norm_topk_prob": True,
 }
-
 _MLA: dict[str, Any] = {
     "kv_lora_rank": 32,
     "q_lora_rank": 32,
@@ -81,24 +62,12 @@ _LLAMA4: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Tiny:
-    """A configuration class and what its variant sets."""
-
-    config_class: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    sizes: Mapping[str, Any] = field(default_factory=lambda: _SIZES)
-
-    def config(self) -> transformers.PretrainedConfig:
-        values = {key: dict(value) if isinstance(value, dict) else value for key, value in self.values.items()}
-        return getattr(transformers, self.config_class)(**{**self.sizes, **values})
-
-
 def _rope(**values: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": 10_000.0, **values}}
 
 
 FAMILIES: dict[str, Tiny] = {
+    **tiny_hybrids.FAMILIES,
     "llama": Tiny("LlamaConfig"),
     "mistral": Tiny("MistralConfig", {"sliding_window": 8}),
     "qwen2": Tiny("Qwen2Config", {"tie_word_embeddings": True}),
@@ -119,7 +88,7 @@ FAMILIES: dict[str, Tiny] = {
     "gpt_neox": Tiny("GPTNeoXConfig", sizes=_EQUAL_HEADS),
     "glm": Tiny("GlmConfig", {"head_dim": 16}),
     "glm4": Tiny("Glm4Config", {"head_dim": 16}),
-    "granite": Tiny("GraniteConfig", {**_GRANITE}),
+    "granite": Tiny("GraniteConfig", {**GRANITE}),
     "hunyuan": Tiny("HunYuanDenseV1Config", {"head_dim": 16}),
     "nemotron": Tiny("NemotronConfig", {"head_dim": 16}),
     "olmo": Tiny("OlmoConfig"),
@@ -160,7 +129,7 @@ FAMILIES: dict[str, Tiny] = {
     ),
     "deepseek2": Tiny(
         "DeepseekV2Config",
-        {**_MLA, **_MOE, "q_lora_rank": None, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+        {**_MLA, **MOE, "q_lora_rank": None, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
         _EQUAL_HEADS,
     ),
     "deepseek3": Tiny(
@@ -178,20 +147,21 @@ FAMILIES: dict[str, Tiny] = {
     ),
     "llama4": Tiny("Llama4TextConfig", {**_LLAMA4, "use_qk_norm": True, "interleave_moe_layer_step": 2}),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
-    "qwen2_moe": Tiny("Qwen2MoeConfig", {**_MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
-    "qwen3_moe": Tiny("Qwen3MoeConfig", {**_MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
+    "qwen2_moe": Tiny("Qwen2MoeConfig", {**MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
+    "qwen3_moe": Tiny("Qwen3MoeConfig", {**MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
     "dots1": Tiny("Dots1Config", {**_DEEPSEEK, "num_hidden_layers": 3, "sliding_window": 8, "max_window_layers": 2}),
     "glm4_moe": Tiny("Glm4MoeConfig", {**_DEEPSEEK, "use_qk_norm": True, "attention_bias": True}),
     "ernie4_5_moe": Tiny(
-        "Ernie4_5_MoeConfig", {**_MOE, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1, "head_dim": 16}
+        "Ernie4_5_MoeConfig", {**MOE, "moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1, "head_dim": 16}
     ),
 }
 VARIANTS: dict[str, Tiny] = {
+    **tiny_hybrids.VARIANTS,
     "deepseek2-groups": Tiny(
         "DeepseekV2Config",
         {
             **_MLA,
-            **_MOE,
+            **MOE,
             "attention_bias": True,
             "n_routed_experts": 8,
             "n_shared_experts": 1,
@@ -213,7 +183,7 @@ VARIANTS: dict[str, Tiny] = {
     "qwen2_moe-sparse": Tiny(
         "Qwen2MoeConfig",
         {
-            **_MOE,
+            **MOE,
             "num_experts": 6,
             "num_hidden_layers": 4,
             "decoder_sparse_step": 2,

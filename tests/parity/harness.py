@@ -10,7 +10,7 @@ from appliance.catalog.formats import STORAGES, TensorRole, WeightForm
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Executable, KernelSet, StepInputs
+from appliance.kernels.interface import Executable, KernelSet, StatePieces, StepInputs
 from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import describe
@@ -21,13 +21,14 @@ from tests.kernels.harness import logits_of
 
 BLOCK_SIZE = 4  # small, so that short prompts cross blocks
 GROUPS = MOST_GROUPS  # of caches, each with block tables of its own: as many as any of these models has
+NUM_STATES = 1024  # slots of recurrent states
 
 
 def execution_of(max_model_len: int = 128, num_blocks: int = 128, **changes: Any) -> Execution:
     """`num_blocks`: of each group."""
     values: dict[str, Any] = {
         "tokens": 128, "seqs": 16, "model_len": max_model_len, "block_size": BLOCK_SIZE,
-        "num_blocks": GROUPS * num_blocks, "num_threads": 1,
+        "num_blocks": GROUPS * num_blocks, "num_threads": 1, "num_states": NUM_STATES,
     }  # fmt: skip
     return harness.execution_of(**(values | changes))
 
@@ -84,11 +85,13 @@ def by_group(blocks: np.ndarray) -> np.ndarray:
 @dataclass
 class Row:
     """One sequence: its tokens, its block tables, and how many tokens are in the cache. Number b of `blocks` stands for
-    a block in the table of each group."""
+    a block in the table of each group. `states`: the slot of the state after so many tokens, at ends of blocks and of
+    steps."""
 
     token_ids: list[int]
     blocks: list[int]
     num_computed: int = 0
+    states: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -98,10 +101,12 @@ class Driver:
     executable: Executable
     execution: Execution
     _free: list[int] = field(default_factory=list)
+    _free_states: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         order = np.random.default_rng(7).permutation(self.execution.limits.num_blocks // GROUPS)
         self._free = [int(block) for block in order]
+        self._free_states = [int(slot) for slot in np.random.default_rng(8).permutation(NUM_STATES)]
 
     def sequence(self, token_ids: Sequence[int], shared: Row | None = None, with_blocks: bool = False) -> Row:
         """A new sequence; with `shared`, its first full blocks that hold the same tokens are taken as they are."""
@@ -117,15 +122,36 @@ class Driver:
             full = min(same, len(token_ids) - 1) // self.execution.limits.block_size
             sequence.blocks = shared.blocks[:full]
             sequence.num_computed = full * self.execution.limits.block_size
+            sequence.states = dict(shared.states)
         return sequence
 
     def _grow(self, sequence: Row, num_tokens: int) -> None:
         while len(sequence.blocks) * self.execution.limits.block_size < num_tokens:
             sequence.blocks.append(self._free.pop())
 
+    def _pieces(self, chunks: Sequence[tuple[Row, int]]) -> StatePieces | None:
+        """Pieces that leave a state at the end of every block and of the chunk, each in a slot of its own."""
+        if "states" not in self.executable.memory_bytes:
+            return None
+        size, count = self.execution.limits.block_size, 0
+        first, start, source, target = [0], [0], [], []
+        for sequence, length in chunks:
+            at, end = sequence.num_computed, sequence.num_computed + length
+            for stop in [*range((at // size + 1) * size, end, size), end]:
+                source.append(sequence.states[at] if at else -1)
+                sequence.states[stop] = self._free_states.pop(0)
+                target.append(sequence.states[stop])
+                count, at = count + stop - at, stop
+                start.append(count)
+            first.append(len(target))
+        for slot in target:  # slots are used again in turn
+            self._free_states.append(slot)
+        return StatePieces(*_int32(first, start, source, target))
+
     def step(self, chunks: Sequence[tuple[Row, int]], sample: Sequence[bool] | None = None) -> np.ndarray:
         """Runs the next `length` tokens of each sequence; logits of each chunk's last token where `sample` says so."""
         wanted = list(sample) if sample is not None else [True] * len(chunks)
+        pieces = self._pieces(chunks)
         tokens, positions, slots, starts, lengths, rows = [], [], [], [0], [], []
         for (sequence, length), want in zip(chunks, wanted, strict=True):
             begin, end = sequence.num_computed, sequence.num_computed + length
@@ -146,19 +172,24 @@ class Driver:
         blocks, offsets = np.array(slots, np.int32).T
         slot_mapping = by_group(blocks) * np.int32(self.execution.limits.block_size) + offsets
         tokens_T, positions_T, starts_S, lengths_S, rows_R = _int32(tokens, positions, starts, lengths, rows)
-        inputs = StepInputs(tokens_T, positions_T, slot_mapping, starts_S, lengths_S, by_group(tables), rows_R)
+        inputs = StepInputs(
+            tokens_T, positions_T, slot_mapping, starts_S, lengths_S, by_group(tables), rows_R, states=pieces
+        )
         return logits_of(self.executable, inputs)
 
     def all_logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """Logits after every token of one whole prompt, f32 [n, V]."""
         sequence = self.sequence(token_ids)
         n = len(token_ids)
+        pieces = self._pieces([(sequence, n)])
         self._grow(sequence, n)
         size, at = self.execution.limits.block_size, np.arange(n)
         table = np.asarray(sequence.blocks, np.int32)
         slots = by_group(table[at // size]) * size + at % size
         tokens, positions, slots, starts, lengths, rows = _int32(token_ids, at, slots, [0, n], [n], at)
-        inputs = StepInputs(tokens, positions, slots, starts, lengths, by_group(table.reshape(1, -1)), rows)
+        inputs = StepInputs(
+            tokens, positions, slots, starts, lengths, by_group(table.reshape(1, -1)), rows, states=pieces
+        )
         return logits_of(self.executable, inputs)
 
     def greedy(self, token_ids: Sequence[int], count: int) -> list[int]:

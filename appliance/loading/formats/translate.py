@@ -53,6 +53,11 @@ MATRIX_READERS: dict[str, Callable[[TensorFacts, Read, int | None], MatrixReader
     "nvfp4": NvMatrix,
     "nvfp4_inverse": NvMatrix,
 }
+# The transforms of single values, which apply to f32.
+_CHANGES: dict[str, Callable[[Array], Array]] = {
+    "add_one": lambda values: values + np.float32(1.0),
+    "log_of_negated": lambda values: np.log(-values),
+}
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
 _NO_ROWS = np.empty((0, 0), np.uint8)
 Order = np.ndarray[Any, np.dtype[np.intp]]
@@ -69,7 +74,7 @@ class StoredRows:
         self.storage = tensor.storage
         self._tensor = tensor
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
-        self._adds_one = source.transform == "add_one"
+        self._change = _CHANGES.get(source.transform)
         self._matrix = _matrix_reader(tensor, source, read)
         self._transposed = _transposed_parts(tensor, source, read)
         has_rows = self._matrix is None and self._transposed is None
@@ -110,7 +115,7 @@ class StoredRows:
     def is_plain(self, layout: str) -> bool:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
-        unchanged = self._order is None and not self._adds_one and self._scale == 1 and self._range.step == 1
+        unchanged = self._order is None and self._change is None and self._scale == 1 and self._range.step == 1
         is_dense = self.storage == layout and not _is_quantized(self._tensor)  # iq4_nl is a storage and a layout
         is_as_stored = is_dense and unchanged and self._transposed is None
         return is_as_stored and rows.flags.c_contiguous and rows.flags.aligned
@@ -122,7 +127,7 @@ class StoredRows:
         if self.is_quantized:
             return self.groups(start, stop).dequantize()
         values = widen(self.stored(start, stop), self.storage)
-        values = values + np.float32(1.0) if self._adds_one else values
+        values = values if self._change is None else self._change(values)
         return values if self._scale == 1 else values * self._scale
 
 

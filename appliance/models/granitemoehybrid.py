@@ -1,0 +1,31 @@
+"""Granite 4: Mamba 2 and attention with Granite's multipliers, and experts beside a shared block, or that alone."""
+
+from msgspec.structs import replace
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec, NormSpec, RoutingSpec
+from appliance.models.dense import Recurrent, dense_decoder
+from appliance.models.experts import Mixture
+from appliance.models.family import Model
+from appliance.models.granite import granite_differences
+from appliance.models.granitemoe import GRANITE_EXPERTS
+from appliance.models.state_space import mamba2, mamba2_spec
+
+_SHARED = ("input_linear", "input_linear", "output_linear")
+_MODULES = {"gate_up": "shared_mlp.input_linear", "down": "shared_mlp.output_linear"}
+
+
+def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
+    """Some sizes of Granite 4 have attention in every layer."""
+    model = Model.of(facts, max_model_len)
+    shared = FeedForwardSpec(model.count("shared_intermediate_size", 1024), model.feed_forward().activation)
+    dense = replace(granite_differences(model), modules=_MODULES, gate_up=True)
+    mixture = None
+    if model.config.num_experts:
+        experts = replace(GRANITE_EXPERTS, shared="shared_mlp", shared_parts=_SHARED)
+        mixture = Mixture.of(model, model.experts(RoutingSpec("softmax_of_chosen"), shared), experts)
+    recurrent = None
+    if not all(layer.attends for layer in model.config.layers):
+        spec = mamba2_spec(model, NormSpec("rms", model.config.norm_eps))
+        recurrent = Recurrent(spec, mamba2(model, "mamba", spec))
+    return dense_decoder(model, dense, mixture, recurrent, shared)
