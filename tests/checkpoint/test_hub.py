@@ -67,6 +67,20 @@ def test_a_folder_leaves_out_what_is_not_needed(tmp_path: Path, hub: Start) -> N
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
+def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path: Path, hub: Start) -> None:
+    server = hub(o__m=FOLDER | {"modeling_x.py": b"code", "tools/more.py": b"more"})
+    folder = resolve_source("hf://o/m@main", options=options(tmp_path))
+    assert not (folder / "modeling_x.py").exists()
+    server.requests.clear()
+    found = resolve_source("hf://o/m@main", options=options(tmp_path, revision="v1", code="only"))
+    assert (found / "modeling_x.py").read_bytes() == b"code"
+    assert any("api/models/o/m/revision/v1" in each for each in server.requests)
+    fetched = {each.rpartition("/")[2] for each in server.requests if each.startswith("GET") and "/resolve/" in each}
+    assert fetched <= {"modeling_x.py", "config.json"}
+    offline = options(tmp_path, revision="v1", code="only", offline=True)
+    assert resolve_source("hf://o/m@main", options=offline) == found
+
+
 def test_ignore_patterns(tmp_path: Path, hub: Start) -> None:
     hub(o__m=FOLDER)
     path = resolve_source("o/m", options=options(tmp_path, ignore_patterns=("tokenizer*",)))

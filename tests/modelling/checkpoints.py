@@ -58,6 +58,11 @@ def _made(
 def make_own(folder: Path) -> None:
     """Saves a checkpoint whose code comes with it: that of Llama under other names."""
     _made(transformers.LlamaConfig(**SIZES, tie_word_embeddings=False), folder)
+    bring_own_code(folder)
+
+
+def bring_own_code(folder: Path) -> None:
+    """Turns a Llama's checkpoint into one of an architecture that only its own code knows, which doubles the logits."""
     config = json.loads((folder / "config.json").read_text())
     config |= {
         "model_type": "tiny_own",
