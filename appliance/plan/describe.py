@@ -2,6 +2,7 @@
 
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.facts import ModelFacts
 from appliance.models.describe import Described
 from appliance.models.errors import ModelError, Problem
 from appliance.plan.inputs import PlanInputs
@@ -26,16 +27,18 @@ def describe_model(inputs: PlanInputs, max_model_len: int, modelled: Modelled, l
         return programs.outline(model)
     except ModelError as error:
         for problem in error.problems:
-            _refuse(problem, ledger)
+            _refuse(problem, model, ledger)
         return programs.outline(model)
     for problem in problems:
         ledger.refuse("model.source", "plan/weights", problem.message, hint=problem.hint or _OTHER_MODEL)
     return described
 
 
-def _refuse(problem: Problem, ledger: Ledger) -> None:
+def _refuse(problem: Problem, model: ModelFacts, ledger: Ledger) -> None:
     """Refuses at the spec's field if that replaced the config's value, else at the source of the model."""
     path, hint = "model.source", _OTHER_MODEL
+    if model.format == "safetensors" and model.quantization is None:
+        hint = f"{_OTHER_MODEL}, or try transformers' code: model_impl: transformers"
     if problem.concerns == "context":
         path = "model.max_model_len"
     elif problem.concerns == "rotary" and ledger.loaded.spec.model.rope_scaling:

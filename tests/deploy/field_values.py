@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from appliance.checkpoint.modelling import Modelling, ModellingCode
+
 OPERATOR, OTHER = "operator-secret", "other-secret"
 
 
@@ -13,9 +15,17 @@ class Other:
     given: tuple[str, ...] = ()
 
 
+OTHER_CODE = Modelling(
+    version="5.0.0",
+    of_transformers=ModellingCode(origin="transformers", model_class="LlamaForCausalLM", folder="/", files=()),
+    of_checkpoint=ModellingCode(origin="checkpoint", model_class="modeling_x.X", folder="/", files=()),
+)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
+    "model.model_impl": Other("transformers"),
+    "model.trust_remote_code": Other("true", ("model.model_impl=transformers",)),
+    "model.code_revision": Other("v1", ("model.model_impl=transformers", "model.trust_remote_code=true")),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
     "decoding.tool_parser": Other("hermes"),
     "decoding.logits_processor_pattern": Other("mine", ("decoding.trust_plugins=true",)),
@@ -65,6 +75,7 @@ UNCHANGED: dict[str, str] = {
     "decoding.trust_plugins": CHECKED,
     "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
     "decoding.disable_fallback": "this version has one back-end, which falls back to none",
+    "cache.state_snapshots": "the test's model keeps no recurrent states",
     "hardware.profile": "one profile fits the test's machine",
     "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
     "hardware.kernels.quantize_activations": "the test's weights are not quantized, so there is nothing to decide",

@@ -11,12 +11,12 @@ from appliance.deploy.classes import ORDER, class_of, highest
 from appliance.deploy.reconcile import changes
 from appliance.hardware import load_profiles, select_profile
 from appliance.plan.compile import run_passes
-from appliance.plan.inputs import PlanInputs
+from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.types import EnginePlan
 from appliance.spec import LoadedSpec
 from appliance.spec.fields import ApplyClass
 from appliance.spec.tree import Field, walk
-from tests.deploy.field_values import UNCHANGED, VALUES
+from tests.deploy.field_values import OTHER_CODE, UNCHANGED, VALUES
 from tests.plan.machines import MODEL, load, machine, small_model
 
 HASH = "sha256:" + "0" * 64
@@ -66,7 +66,8 @@ def planned(loaded: LoadedSpec) -> EnginePlan | None:
     """Returns the plan; None if the planner refuses."""
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
-    outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model()))
+    files = ResolvedFiles(modelling=OTHER_CODE)
+    outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model(), files=files))
     return None if outcome.ledger.refusals or outcome.ledger.misfits else outcome.plan
 
 

@@ -27,7 +27,7 @@ from tests.models.tiny import VOCAB_SIZE
 from tests.parity import harness
 from tests.parity.harness import Driver, by_group, execution_of
 
-OURS = ["llama", "gemma2", "mistral", "gpt2", "qwen3_moe"]  # also windows, soft caps, learned positions, experts
+OURS = ["llama", "gemma2", "mistral", "gpt2", "qwen3_moe", "gpt-oss"]  # windows, soft caps, positions, experts, sinks
 NAMES = [*UNKNOWN, *OURS]
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(3, VOCAB_SIZE, 37)]
 TOLERANCE = {"rtol": 2e-4, "atol": 2e-4}

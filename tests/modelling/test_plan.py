@@ -75,6 +75,14 @@ def test_our_own_decoder_comes_first_and_the_spec_may_choose() -> None:
     assert chosen.engine_sha256 != planned(llama).engine_sha256
 
 
+def test_what_our_own_decoder_cannot_express_may_be_tried_on_other_code() -> None:
+    odd = {"architectures": ["LlamaForCausalLM"], "hidden_act": "quick_gelu"}
+    with pytest.raises(SpecError) as caught:
+        planned(odd)
+    assert "model_impl: transformers" in caught.value.diagnostics[0].hint
+    assert planned(odd, MODEL + "  model_impl: transformers\n").model.modelling is not None
+
+
 def test_other_content_of_the_code_is_another_engine() -> None:
     changed = msgspec.structs.replace(CODE, files=(CodeFile("modeling_new.py", "1" * 64),))
     found = planned({}, found=msgspec.structs.replace(FOUND, of_transformers=changed))
