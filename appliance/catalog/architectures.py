@@ -74,6 +74,7 @@ _BUILT = (
     _built("FalconMambaForCausalLM", "mamba"),
     _built("GraniteMoeHybridForCausalLM", "granitemoehybrid"),
     _built("JambaForCausalLM", "jamba"),
+    _built("KimiLinearForCausalLM", "kimi_linear"),
     _built("Lfm2ForCausalLM", "lfm2"),
     _built("Lfm2MoeForCausalLM", "lfm2"),
     _built("MambaForCausalLM", "mamba"),

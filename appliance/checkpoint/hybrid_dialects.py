@@ -70,6 +70,22 @@ def _nemotron_h(values: Json) -> Json:
     return {"layer_types": kinds, "num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
 
 
+def _kimi_linear(values: Json) -> Json:
+    """The sizes and the layers, counted from 1, of the delta rule may lie in a mapping of their own. Raises
+    CheckpointError if it is none."""
+    inner = values.get("linear_attn_config") or {}
+    if not isinstance(inner, Mapping):
+        raise CheckpointError("config.json", f"linear_attn_config is {inner!r}; a mapping is expected")
+    names = {
+        "linear_head_dim": "head_dim",
+        "linear_num_heads": "num_heads",
+        "linear_conv_kernel_dim": "short_conv_kernel_size",
+    }
+    attends = inner.get("full_attn_layers", range(5, MAX_LAYERS, 4))
+    kinds = [_LINEAR[index + 1 not in attends] for index in range(_num_layers(values))]
+    return {"layer_types": kinds, **{key: inner.get(name) for key, name in names.items()}}
+
+
 def _olmo_hybrid(values: Json) -> Json:
     kinds = ["full_attention" if index % 4 == 3 else "linear_attention" for index in range(_num_layers(values))]
     if kinds and "full_attention" not in kinds:
@@ -148,6 +164,26 @@ HYBRIDS: Final[Mapping[str, Dialect]] = {
             "num_experts_per_tok": 2,
         },
         derived=_jamba,
+        rotates="none",
+        kinds=_LINEAR,
+    ),
+    "kimi_linear": Dialect(
+        names={
+            "num_experts_per_tok": "num_experts_per_token",
+            "norm_topk_prob": "moe_renormalize",
+            "n_group": "num_expert_group",
+            "n_shared_experts": "num_shared_experts",
+            "max_position_embeddings": "model_max_length",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "model_max_length": _NO_LIMIT,
+            "num_experts": 256,
+            "num_experts_per_token": 8,
+            "num_shared_experts": 1,
+            "routed_scaling_factor": 2.446,
+        },
+        derived=_kimi_linear,
         rotates="none",
         kinds=_LINEAR,
     ),

@@ -1,7 +1,5 @@
 """DeepSeek V2, V2-Lite, V3 and R1, Kimi K2 and GLM 4.7 Flash: latent attention, and experts beside a shared block."""
 
-from msgspec.structs import replace
-
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.spec import DecoderSpec, RoutingSpec
 from appliance.models.deepseek_routing import deepseek_mixture, drafting_layers
@@ -27,9 +25,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
 
 def _mixture(model: Model) -> Mixture:
     first_dense = 3 if model.config.model_type == "deepseek_v3" else 1
-    mixture = deepseek_mixture(model, renormalize=True, first_dense=first_dense)
-    kinds = model.fields.get("mlp_layer_types")
-    return mixture if kinds is None else replace(mixture, is_sparse=tuple(kind == "sparse" for kind in kinds))
+    return deepseek_mixture(model, renormalize=True, first_dense=first_dense)
 
 
 def _v2_mixture(model: Model) -> Mixture:

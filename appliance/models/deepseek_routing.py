@@ -13,7 +13,8 @@ def drafting_layers(model: Model, default: int) -> tuple[str, ...]:
 
 
 def deepseek_mixture(model: Model, renormalize: bool, first_dense: int) -> Mixture:
-    """renormalize and first_dense are the family's defaults of `norm_topk_prob` and `first_k_dense_replace`."""
+    """renormalize and first_dense are the family's defaults of `norm_topk_prob` and `first_k_dense_replace`; newer
+    configs list the kind of each layer."""
     routing = RoutingSpec(
         "sigmoid",
         correction=True,
@@ -23,5 +24,6 @@ def deepseek_mixture(model: Model, renormalize: bool, first_dense: int) -> Mixtu
         num_chosen_groups=model.count("topk_group", 1),
     )
     spec = model.experts(routing, model.shared_experts(model.count("n_shared_experts", 0)))
-    first = model.count("first_k_dense_replace", first_dense)
-    return Mixture.of(model, spec, is_sparse=tuple(index >= first for index in range(model.config.num_layers)))
+    first, kinds = model.count("first_k_dense_replace", first_dense), model.fields.get("mlp_layer_types")
+    is_sparse = tuple(index >= first for index in range(model.config.num_layers))
+    return Mixture.of(model, spec, is_sparse=is_sparse if kinds is None else tuple(kind == "sparse" for kind in kinds))

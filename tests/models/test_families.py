@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from appliance.checkpoint.dialects import DIALECTS
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Geometry, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.layers.spec import DecoderSpec, ExpertsSpec
 from appliance.models.describe import build_decoder
@@ -179,6 +180,26 @@ def test_layers_with_experts_are_those_that_the_config_names(name: str, sparse: 
 
 def test_layers_that_draft_are_left_out() -> None:
     assert "*layers.2.*" in decoder("glm4_moe").ignored_tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "removed", "older_form"),
+    [
+        ("kimi_linear", "layer_types", {"linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 3]}}),
+        ("lfm2", "layer_types", {"full_attn_idxs": [1]}),
+        ("nemotron_h", "layers_block_type", {"hybrid_override_pattern": "ME*-"}),
+        ("qwen3_next", "layer_types", {"full_attention_interval": 4}),
+    ],
+)
+def test_older_forms_of_the_kinds_of_layers_give_one_decoder(name: str, removed: str, older_form: Json) -> None:
+    values = {key: value for key, value in config(name).items() if key != removed}
+    assert len(values) < len(config(name))
+    assert decoder(name, values | older_form) == decoder(name)
+
+
+def test_a_kind_of_layer_that_a_family_lacks_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="layer type 'linear_attention' is not in this version"):
+        decoder("llama", config("llama") | {"layer_types": ["full_attention", "linear_attention"]})
 
 
 def test_every_dialect_is_of_a_family_that_is_tested() -> None:
