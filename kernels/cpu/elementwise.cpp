@@ -187,7 +187,7 @@ void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step
   });
 }
 
-void run_scale(appl_pool& pool, const appl_scale& op, int rows) {
+void run_scale(appl_pool& pool, const appl_factor& op, int rows) {
   const float factor = op.factor;
   for_rows(pool, rows, op.x.width, [&](int64_t row) {
     float* x = row_of(op.x, row);

@@ -190,7 +190,7 @@ typedef struct {
   appl_span x;
   float factor;
   int32_t reserved;
-} appl_scale;
+} appl_factor;
 
 /* Spans of experts hold int32 numbers in place of floats. */
 typedef struct {
@@ -285,7 +285,7 @@ typedef struct {
     appl_short_conv short_conv;
     appl_gated_delta gated_delta;
     appl_state_space state_space;
-    appl_scale scale;
+    appl_factor scale;
   } as;
 } appl_operator;
 
