@@ -1,5 +1,6 @@
 """Pass `modelling`: whether our own decoder runs the model, or modelling code of transformers or of the checkpoint."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,10 +21,10 @@ COSTS = (
 )
 # Keys of a config that ask for what the code does beside keys and values of the config's heads.
 _BEYOND = {
-    "kv_lora_rank": "latent attention, whose cache is not that of its heads",
     "attention_chunk_size": "attention in chunks",
     "num_kv_shared_layers": "layers that share caches",
 }
+_KINDS = ("full_attention", "sliding_attention")  # others keep a state, or see otherwise than by a window
 _MOVING_ROPES = ("dynamic", "longrope")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
@@ -129,10 +130,14 @@ def _of_config(inputs: PlanInputs) -> Iterator[Obstacle]:
         if config.get(key):
             yield Obstacle("model.source", f"{key} in the checkpoint's config asks for {what}")
     try:
-        ropes = {layer.rope.kind for layer in normalize_config(inputs.model.config).layers if layer.rope is not None}
+        layers = normalize_config(inputs.model.config).layers
     except CheckpointError as error:
         yield Obstacle("model.source", error.problem)
         return
+    for kind, count in Counter(layer.kind for layer in layers if layer.kind not in _KINDS).items():
+        message = f"{count} of {len(layers)} layers are of kind {kind}; modelling code runs {' and '.join(_KINDS)}"
+        yield Obstacle("model.source", message)
+    ropes = {layer.rope.kind for layer in layers if layer.rope is not None}
     for kind in sorted(ropes.intersection(_MOVING_ROPES)):
         path = "model.rope_scaling" if inputs.spec.model.rope_scaling else "model.source"
         yield Obstacle(path, f"rotary positions of kind {kind} depend on the longest sequence of a step")

@@ -21,7 +21,7 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0,
 }  # fmt: skip
-# Architectures that no family of ours has: windows and soft caps; multipliers; routed and shared experts.
+# Architectures without a family: windows and soft caps; multipliers; routed and shared experts; latent attention.
 UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
     "vaultgemma": (
         "VaultGemmaConfig",
@@ -32,7 +32,14 @@ UNKNOWN: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteMoeSharedConfig",
         {"num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 32},
     ),
-}
+    "youtu": (
+        "YoutuConfig",
+        {
+            "head_dim": 8, "num_key_value_heads": 4, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+            "q_lora_rank": 24, "kv_lora_rank": 32, "tie_word_embeddings": False,
+        },
+    ),
+}  # fmt: skip
 OWN_CODE = Path(__file__).parent / "own_code"
 
 

@@ -90,7 +90,8 @@ def test_other_content_of_the_code_is_another_engine() -> None:
 
 
 STUCK = msgspec.structs.replace(CODE, obstacles=("it keeps states of its own besides keys and values",))
-YARN = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+HYBRID = {"model_type": "olmo_hybrid", "layer_types": ["full_attention", "linear_attention"]}
+DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
 
 
 @pytest.mark.parametrize(
@@ -100,10 +101,10 @@ YARN = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
         ({}, "", Modelling(version="5.0.0"), "model.source", "transformers 5.0.0 has no class NewForCausalLM"),
         ({}, "", Modelling(version="5.0.0", of_transformers=STUCK), "model.source", "keeps states of its own"),
         ({"is_encoder_decoder": True}, "", FOUND, "model.source", "is an encoder-decoder"),
-        ({"kv_lora_rank": 8}, "", FOUND, "model.source", "asks for latent attention"),
+        (HYBRID, "", FOUND, "model.source", "1 of 2 layers are of kind linear_attention"),
         ({"attention_chunk_size": 8}, "", FOUND, "model.source", "asks for attention in chunks"),
         ({"num_kv_shared_layers": 1}, "", FOUND, "model.source", "layers that share caches"),
-        (YARN, "", FOUND, "model.source", "rotary positions of kind dynamic"),
+        (DYNAMIC, "", FOUND, "model.source", "rotary positions of kind dynamic"),
         ({"architectures": ["NewModel"]}, "", FOUND, "model.source", "NewModel is no causal language model"),
         ({}, "  quantization: int8\n", FOUND, "model.quantization", "int8 is made for our own kernels"),
         ({}, "  code_revision: main\n", FOUND, "model.code_revision", "no code that comes with the checkpoint runs"),
