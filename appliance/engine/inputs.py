@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from appliance.catalog.pooling import PoolingKind
 from appliance.catalog.sampling import COLUMNS
 from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
@@ -32,7 +33,8 @@ class LogitRows:
 
 class InputBuilder:
     """Builds StepInputs in reused buffers: they are valid until the next call. While the same rows decode, the same
-    inputs (same revision) are advanced in place. `few_logits` None: all logits of every row are computed."""
+    inputs (same revision) are advanced in place. `few_logits` None: all logits of every row are computed.
+    `pooling`: of a model that pools, whose rows are not those of logits."""
 
     def __init__(
         self,
@@ -41,10 +43,12 @@ class InputBuilder:
         max_num_tokens: int,
         max_num_seqs: int,
         few_logits: FewLogits | None = None,
+        pooling: PoolingKind | None = None,
         *,
         has_states: bool = False,
     ) -> None:
         self._rows = rows
+        self._pooling = pooling
         self._few_logits = few_logits
         self._block_size = block_size
         self._num_rows = max_num_seqs
@@ -108,6 +112,7 @@ class InputBuilder:
             slots[:, positions < np.repeat(write_starts, lengths)] = -1
         ends = starts + lengths
         wanted = self._logit_rows(chunks, row_ids, sample, query_start)
+        types = positions >= self._rows.second_segment[of] if self._rows.num_with_types else None
         num_largest = self._num_largest(wanted.rows)
         inputs = StepInputs(
             token_ids=token_ids,
@@ -120,6 +125,7 @@ class InputBuilder:
             num_largest=num_largest,
             past=None if num_largest is None else self._past(wanted.rows),
             states=state_pieces(chunks, row_ids, starts, query_start) if self._has_states else None,
+            token_types=None if types is None else types.astype(np.int32),
         )
         wanted.revision = inputs.revision
         return inputs, wanted
@@ -146,9 +152,16 @@ class InputBuilder:
         return np.take(self._rows.block_tables[:, :, :width], row_ids, axis=1, out=tables, mode="clip")
 
     def _logit_rows(self, chunks: tuple[Chunk, ...], row_ids: Int32, sample: Int32, query_start: Int32) -> LogitRows:
-        """Returns the last token of each chunk that samples, and, with prompt_logprobs, all before a prompt token."""
+        """Returns the last token of each chunk that samples, and, with prompt_logprobs, all before a prompt token. A
+        model that pools may want the first one, or all: then chunks are whole prompts."""
+        if self._pooling == "all":
+            rows = np.repeat(row_ids, np.diff(query_start))
+            count = len(rows)
+            return LogitRows(np.arange(count, dtype=np.int32), rows, np.full(count, NO_TOKEN, np.int32), count)
         sampling = np.flatnonzero(sample)
         tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
+        if self._pooling == "cls":
+            tokens = query_start[:-1][sampling]
         given = np.full(len(tokens), NO_TOKEN, np.int32)
         if not self._rows.prompt_logprobs:
             return LogitRows(tokens, rows, given, len(rows))

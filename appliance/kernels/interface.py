@@ -71,6 +71,7 @@ class StepInputs:
     num_largest: [R], how many of a row's largest logits must be exact, 0 for all; the others may be any smaller
     numbers, which stay smaller when divided by a temperature from LEAST_SCREENED_TEMPERATURE to 100. None: all logits
     of every row.
+    token_types: [T], the segment of each token in a model that has several. None: 0 for every token.
     past: tokens that do not count among the largest; their logits are exact if they are as large. None: no row has any.
     states: None exactly if the program has no states.
 
@@ -89,6 +90,7 @@ class StepInputs:
     num_largest: np.ndarray | None = None
     past: PastTokens | None = None
     states: StatePieces | None = None
+    token_types: np.ndarray | None = None
     follows: bool = False
     revision: int = field(init=False, default_factory=new_revision, compare=False)
 

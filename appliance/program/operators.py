@@ -24,16 +24,19 @@ from appliance.program.work import Forms, OperatorWork
 
 
 class Embed(Record, frozen=True):
-    """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset])."""
+    """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset]) (+
+    type_table[token_types[t]]). type_table: f32 [num_types, D]; without token_types in a step, every type is 0."""
 
-    doc = "token (and position) embeddings"
+    doc = "token (and position, and segment) embeddings"
     matrices = ("table", "position_table")
+    vectors = ("type_table",)
 
     table: str
     out: Slot
     scale: float = 1.0
     position_table: str | None = None
     position_offset: int = 0
+    type_table: str | None = None
 
     def work(self, forms: Forms) -> OperatorWork:
         return OperatorWork("embed", row_bytes=4 * self.out.width)
@@ -217,6 +220,37 @@ class PagedAttention(Record, frozen=True):
         )
 
 
+class WholeAttention(Record, frozen=True):
+    """Attention among the tokens of a step, which holds each sequence whole; nothing is kept.
+
+    A query at i sees keys from i - before to i + after; None is all of them. bias: f32 [H, 2 * max_model_len - 1],
+    added to the scores of head h: that of key j is bias[h, j - i + max_model_len - 1]. A row rounds alike in any batch.
+    """
+
+    doc = "attention among the tokens of whole sequences, without a cache"
+    vectors = ("bias",)
+
+    q: Span
+    k: Span
+    v: Span
+    out: Slot
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    before: int | None = None
+    after: int | None = None
+    bias: str | None = None
+
+    def work(self, forms: Forms) -> OperatorWork:
+        window = None if self.before is None or self.after is None else self.before + self.after + 1
+        return OperatorWork(
+            label="attention" if window is None else "attention in a window",
+            visit_operations=4 * self.num_heads * self.head_dim,
+            window=window,
+        )
+
+
 class Add(Record, frozen=True):
     """out += x."""
 
@@ -230,6 +264,15 @@ class GatherRows(Record, frozen=True):
     """out [R, D] = x[sampled_rows]."""
 
     doc = "pick the rows whose logits are wanted"
+
+    x: Slot
+    out: Slot
+
+
+class MeanRows(Record, frozen=True):
+    """out [R, D]: out[r] = the mean of x over all tokens of the sequence in which sampled_rows[r] is."""
+
+    doc = "mean over the tokens of a sequence"
 
     x: Slot
     out: Slot
@@ -256,7 +299,7 @@ class Scale(Record, frozen=True):
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
-    | ShortConv | GatedDelta | StateSpace | Scale
+    | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

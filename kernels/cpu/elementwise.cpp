@@ -1,5 +1,6 @@
 #include "elementwise.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -87,6 +88,10 @@ void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
   for_rows(pool, step.num_tokens, op.out.width * 8, [&](int64_t row) {
     float* out = row_of(op.out, row);
     gather_row(*op.table, step.token_ids[row], op.scale, out);
+    if (op.type_table != nullptr) {
+      const int type = step.token_types == nullptr ? 0 : step.token_types[row];
+      map(out, op.out.width, [](Floats a, Floats b) { return a + b; }, out, op.type_table + size_t(type) * size_t(op.out.width));
+    }
     if (op.position_table == nullptr) return;
     std::vector<float> position(size_t(op.out.width));
     gather_row(*op.position_table, step.positions[row] + op.position_offset, 1.0f, position.data());
@@ -192,6 +197,19 @@ void run_scale(appl_pool& pool, const appl_factor& op, int rows) {
   for_rows(pool, rows, op.x.width, [&](int64_t row) {
     float* x = row_of(op.x, row);
     map(x, op.x.width, [factor](Floats v) { return v * factor; }, x);
+  });
+}
+
+void run_mean_rows(appl_pool& pool, const appl_move& op, const appl_step& step) {
+  const int width = op.x.width;
+  const int32_t* const starts_end = step.query_start + step.num_seqs + 1;
+  for_rows(pool, step.num_sampled, width * 16, [&](int64_t row) {
+    const int32_t* const end = std::upper_bound(step.query_start, starts_end, step.sampled_rows[row]);
+    float* out = row_of(op.out, row);
+    std::memcpy(out, row_of(op.x, end[-1]), size_t(width) * sizeof(float));
+    for (int32_t t = end[-1] + 1; t < *end; ++t) map(out, width, [](Floats a, Floats b) { return a + b; }, out, row_of(op.x, t));
+    const float factor = 1.0f / float(*end - end[-1]);
+    map(out, width, [factor](Floats v) { return v * factor; }, out);
   });
 }
 

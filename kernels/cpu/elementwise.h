@@ -19,6 +19,7 @@ void run_sigmoid_gate(appl_pool& pool, const appl_gate& op, int rows);
 void run_scale_by_position(appl_pool& pool, const appl_position_scale& op, const appl_step& step);
 void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step);
 void run_scale(appl_pool& pool, const appl_factor& op, int rows);
+void run_mean_rows(appl_pool& pool, const appl_move& op, const appl_step& step);
 void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows);
 
 }  // namespace appl

@@ -11,6 +11,7 @@
 #include "screen.h"
 #include "states.h"
 #include "status.h"
+#include "whole_attention.h"
 
 using appl::require;
 
@@ -23,7 +24,7 @@ bool is_same(const appl_span& a, const appl_span& b) {
 const appl_limits& checked(const appl_limits& limits) {
   require(limits.max_tokens > 0 && limits.max_seqs > 0 && limits.max_sampled > 0 && limits.max_model_len > 0, "a limit is not positive");
   require(limits.block_size > 0 && limits.block_size <= 256, "block_size must be 1 to 256");
-  require(limits.num_blocks > 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
+  require(limits.num_blocks >= 0 && int64_t{limits.num_blocks} * limits.block_size <= INT_MAX, "bad num_blocks");
   require(limits.kv_layout >= APPL_F32 && limits.kv_layout <= APPL_BF16, "the cache is f32, f16 or bf16");
   return limits;
 }
@@ -46,11 +47,12 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   const size_t attention = attends ? appl::attention_workspace_bytes(pool.num_threads(), largest, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
   workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ +
-                            std::max({attention, linear, screen_bytes_, experts_bytes_, states_bytes_}));  // one at a time
+                            std::max({attention, linear, screen_bytes_, experts_bytes_, states_bytes_, whole_bytes_}));  // one at a time
 }
 
 void appl_program::bind_cache(const appl_kv_cache& cache) {
   require(cache.num_kv_heads > 0 && cache.key_dim > 0 && cache.value_dim > 0, "a cache has no heads");
+  require(limits_.num_blocks > 0, "a cache has no blocks");
   require(cache.keys != nullptr, "a cache has no memory");
   require(cache.group >= 0 && cache.group <= int(layers_.size()), "a cache has a bad group");
   appl::KvGeometry geometry(limits_, cache.num_kv_heads, cache.key_dim, cache.value_dim);
@@ -121,6 +123,11 @@ void appl_program::bind(const appl_operator& op) {
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
     max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
     groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= appl::sees_all(op.as.attention);
+  }
+  if (op.kind == APPL_OP_EMBED && op.as.embed.type_table != nullptr) num_types_ = op.as.embed.num_types;
+  if (op.kind == APPL_OP_WHOLE_ATTENTION) {
+    const int longest = std::min(limits_.max_model_len, limits_.max_tokens);
+    whole_bytes_ = std::max(whole_bytes_, size_t(pool_.num_threads()) * appl::whole_attention_bytes(op.as.whole_attention, longest));
   }
   if (op.kind == APPL_OP_LINEAR) bind_linear(bound);
   if (op.kind == APPL_OP_LINEAR && op.as.linear.screen != nullptr) bind_screen(bound);
@@ -217,11 +224,14 @@ void appl_program::check_step(const appl_step& step) const {
   for (int t = 0; t < step.num_tokens; ++t) {
     require(step.token_ids[t] >= 0 && step.token_ids[t] < vocabulary_, "step: a token id is outside the vocabulary");
     require(step.positions[t] >= 0 && step.positions[t] < limits_.max_model_len, "step: a position is beyond max_model_len");
+    const int type = step.token_types == nullptr ? 0 : step.token_types[t];
+    require(type >= 0 && type < num_types_, "step: a token's type is not in the model");
   }
   require(step.query_start[0] == 0 && step.query_start[step.num_seqs] == step.num_tokens, "step: query_start does not cover the tokens");
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
+    require(whole_bytes_ == 0 || tokens == length, "step: a sequence is not whole, and the model keeps nothing of the rest");
   }
   if (!states_.empty()) appl::check_pieces(step, limits_.num_states);
   else require(step.piece_first == nullptr, "step: it has pieces, and the program has no states");
@@ -417,8 +427,10 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       const appl::Cascade& cascade = groups_[size_t(layer.group)].cascade;
       return appl::run_attention(pool_, as.attention, layer, appl::of_group(step, layer.group), cascade, scratch<uint8_t>());
     }
+    case APPL_OP_WHOLE_ATTENTION: return appl::run_whole_attention(pool_, as.whole_attention, step, scratch<float>());
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
+    case APPL_OP_MEAN_ROWS: return appl::run_mean_rows(pool_, as.move, step);
     case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
     case APPL_OP_EXPERTS: return appl::run_experts(pool_, as.experts, bound.experts, rows(as.experts.x), scratch<uint8_t>());
     case APPL_OP_GATED_ADD: return appl::run_gated_add(pool_, as.gated_add, rows(as.gated_add.x));

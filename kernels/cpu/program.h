@@ -104,6 +104,8 @@ struct appl_program {
   size_t experts_bytes_ = 0;  // of the scratch of experts, and of matrices for each head
   size_t states_bytes_ = 0;   // of the scratch of operators with states
   size_t constant_bytes_ = 0;
+  size_t whole_bytes_ = 0;  // of the scratch of attention without a cache
+  int num_types_ = 1;       // of tokens
   appl::ScreenPauses pauses_;
   // Layers that share block tables, and which of these sequences read together in the current step.
   struct Group {

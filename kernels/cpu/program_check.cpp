@@ -36,10 +36,22 @@ void check_embed(const appl_embed& op, const appl_limits& limits) {
   check_span(op.out);
   require(op.out.extent == APPL_TOKENS, "embed writes one row a token");
   require(op.table != nullptr && op.table->columns == op.out.width, "embed: the table's width differs from the slot's");
+  require(op.type_table == nullptr || op.num_types > 0, "embed: a table of types without rows");
   if (op.position_table == nullptr) return;
   require(op.position_table->columns == op.out.width, "embed: the position table's width differs from the slot's");
   require(op.position_offset >= 0 && limits.max_model_len <= op.position_table->rows - op.position_offset,
           "embed: the position table is shorter than max_model_len");
+}
+
+void check_whole_attention(const appl_whole_attention& op, const appl_limits& limits) {
+  check_same_shape(op.q, op.out);
+  check_same_shape(op.k, op.v);
+  check_same_rows(op.q, op.k);
+  require(op.q.extent == APPL_TOKENS && op.head_dim > 0 && op.num_kv_heads > 0 && op.num_heads > 0 && op.num_heads % op.num_kv_heads == 0,
+          "whole_attention: num_heads is no multiple of num_kv_heads");
+  require(op.q.width == op.num_heads * op.head_dim && op.k.width == op.num_kv_heads * op.head_dim,
+          "whole_attention: a span is not as wide as its heads");
+  require(op.bias == nullptr || op.bias_reach >= limits.max_model_len, "whole_attention: the bias is shorter than max_model_len");
 }
 
 void check_norm(const appl_norm& op) {
@@ -215,13 +227,15 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_ROPE: return check_rope(op.as.rope, limits);
     case APPL_OP_KV_WRITE: return check_kv_write(op.as.kv_write, layers);
     case APPL_OP_PAGED_ATTENTION: return check_attention(op.as.attention, layers);
+    case APPL_OP_WHOLE_ATTENTION: return check_whole_attention(op.as.whole_attention, limits);
     case APPL_OP_ADD: return check_same_shape(op.as.move.x, op.as.move.out);
+    case APPL_OP_MEAN_ROWS:
     case APPL_OP_GATHER_ROWS:
       check_span(op.as.move.x);
       check_span(op.as.move.out);
       return require(
           op.as.move.x.width == op.as.move.out.width && op.as.move.x.extent == APPL_TOKENS && op.as.move.out.extent == APPL_SAMPLED,
-          "gather_rows: takes token rows to sampled rows of the same width");
+          "gather_rows, mean_rows: take token rows to sampled rows of the same width");
     case APPL_OP_CHOOSE_EXPERTS: return check_route(op.as.route);
     case APPL_OP_EXPERTS: return check_experts(op.as.experts);
     case APPL_OP_GATED_ADD:
@@ -251,7 +265,9 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_GATED_ACTIVATION: return {{op.as.gated.out, {}}, 1};
     case APPL_OP_ROPE: return {{op.as.rope.x, {}}, 1};
     case APPL_OP_PAGED_ATTENTION: return {{op.as.attention.out, {}}, 1};
+    case APPL_OP_WHOLE_ATTENTION: return {{op.as.whole_attention.out, {}}, 1};
     case APPL_OP_ADD:
+    case APPL_OP_MEAN_ROWS:
     case APPL_OP_GATHER_ROWS: return {{op.as.move.out, {}}, 1};
     case APPL_OP_CHOOSE_EXPERTS: return {{op.as.route.experts, op.as.route.factors}, 2};
     case APPL_OP_EXPERTS: return {{op.as.experts.out, {}}, 1};

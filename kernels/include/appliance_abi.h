@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 14
+#define APPL_ABI_VERSION 15
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -104,6 +104,9 @@ typedef struct {
   appl_span out;
   float scale;
   int32_t position_offset;
+  const float* type_table; /* num_types rows of out.width; NULL for none */
+  int32_t num_types;
+  int32_t reserved;
 } appl_embed;
 
 typedef struct { /* RMS and layer norm */
@@ -176,7 +179,18 @@ typedef struct {
   const float* slopes; /* a key's score gets slope * (its position - the query's), one a head; NULL for none */
 } appl_attention;
 
-typedef struct { /* Add, GatherRows */
+/* Attention among the tokens of a step, which holds each sequence whole; no cache. A query at i sees keys from i - before to i + after. */
+typedef struct {
+  appl_span q, k, v, out;
+  int32_t num_heads, num_kv_heads, head_dim;
+  int32_t before, after; /* negative: all */
+  float scale;
+  const float* bias;  /* num_heads rows of 2 * bias_reach - 1 numbers, added to the scores: that of key j is at j - i + bias_reach - 1 */
+  int32_t bias_reach; /* the longest sequence */
+  int32_t reserved;
+} appl_whole_attention;
+
+typedef struct { /* Add, GatherRows, MeanRows */
   appl_span x, out;
 } appl_move;
 
@@ -286,6 +300,7 @@ typedef struct {
     appl_gated_delta gated_delta;
     appl_state_space state_space;
     appl_factor scale;
+    appl_whole_attention whole_attention;
   } as;
 } appl_operator;
 
@@ -324,6 +339,7 @@ typedef struct {
   int32_t past_rows, past_stride; /* of past_table */
   const int32_t *past_table, *past_row, *num_past;                        /* tokens that do not count in num_largest; NULL: none */
   const int32_t *piece_first, *piece_start, *piece_source, *piece_target; /* NULL exactly if the program has no states */
+  const int32_t* token_types;                                             /* the segment of each token; NULL: all 0 */
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL if no row requests log-probabilities. */

@@ -3,7 +3,7 @@
 #define APPLIANCE_OPERATORS_H
 
 typedef enum {
-  APPL_OP_EMBED = 0,              /* token (and position) embeddings */
+  APPL_OP_EMBED = 0,              /* token (and position, and segment) embeddings */
   APPL_OP_RMS_NORM = 1,           /* RMS norm, with the residual sum */
   APPL_OP_LAYER_NORM = 2,         /* layer norm, with the residual sum */
   APPL_OP_HEAD_NORM = 3,          /* norm of each head */
@@ -26,7 +26,9 @@ typedef enum {
   APPL_OP_GATED_DELTA = 20,       /* gated delta rule over a state of each head */
   APPL_OP_STATE_SPACE = 21,       /* selective state space model over a state of each head */
   APPL_OP_SCALE = 22,             /* multiply with a constant */
-  APPL_OP_COUNT = 23,
+  APPL_OP_WHOLE_ATTENTION = 23,   /* attention among the tokens of whole sequences, without a cache */
+  APPL_OP_MEAN_ROWS = 24,         /* mean over the tokens of a sequence */
+  APPL_OP_COUNT = 25,
 } appl_operator_kind;
 
 #endif

@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 14
+ABI_VERSION = 15
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
@@ -46,6 +46,8 @@ class Embed(Structure):
         ("out", Span),
         ("scale", c_float),
         ("position_offset", c_int32),
+        ("type_table", c_void_p),
+        *((name, c_int32) for name in ("num_types", "reserved")),
     ]
 
 
@@ -118,6 +120,16 @@ class Attention(Structure):
         ("chunk", c_int32),
         ("sinks", c_void_p),
         ("slopes", c_void_p),
+    ]
+
+
+class WholeAttention(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("q", "k", "v", "out")),
+        *((name, c_int32) for name in ("num_heads", "num_kv_heads", "head_dim", "before", "after")),
+        ("scale", c_float),
+        ("bias", c_void_p),
+        *((name, c_int32) for name in ("bias_reach", "reserved")),
     ]
 
 
@@ -221,6 +233,7 @@ class _Arguments(Union):
         ("gated_delta", GatedDelta),
         ("state_space", StateSpace),
         ("scale", Scale),
+        ("whole_attention", WholeAttention),
     ]
 
 
@@ -279,6 +292,7 @@ class Step(Structure):
         *((name, c_int32) for name in ("past_rows", "past_stride")),
         *((name, c_void_p) for name in ("past_table", "past_row", "num_past")),
         *((f"piece_{name}", c_void_p) for name in PIECE_ARRAYS),
+        ("token_types", c_void_p),
     ]
 
 

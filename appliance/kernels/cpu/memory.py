@@ -36,4 +36,4 @@ def row_stride(array: np.ndarray) -> int:
 
 def has_gaps(array: np.ndarray) -> bool:
     """Returns whether the innermost dimension is not contiguous."""
-    return array.shape[-1] > 1 and array.strides[-1] != array.itemsize
+    return array.size > 0 and array.shape[-1] > 1 and array.strides[-1] != array.itemsize

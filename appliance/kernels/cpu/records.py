@@ -44,6 +44,10 @@ class Addresses:
         """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of columns."""
         return self.weights.table(name, columns)
 
+    def rows(self, name: str, rows: int) -> np.ndarray:
+        """Returns an f32 [rows, columns] array that stays alive. Raises BindError for another number of rows."""
+        return self.weights.rows(name, rows)
+
 
 def _span(value: Span | Slot | None, at: Addresses) -> abi.Span:
     if value is None:
@@ -56,7 +60,16 @@ def _span(value: Span | Slot | None, at: Addresses) -> abi.Span:
 
 def _embed(op: ops.Embed, at: Addresses) -> abi.Embed:
     position_table = None if op.position_table is None else at.matrix(op.position_table)
-    return abi.Embed(at.matrix(op.table), position_table, _span(op.out, at), op.scale, op.position_offset)
+    types = None if op.type_table is None else at.table(op.type_table, op.out.width)
+    return abi.Embed(
+        table=at.matrix(op.table),
+        position_table=position_table,
+        out=_span(op.out, at),
+        scale=op.scale,
+        position_offset=op.position_offset,
+        type_table=None if types is None else types.ctypes.data,
+        num_types=0 if types is None else types.shape[0],
+    )
 
 
 def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> abi.Norm:
@@ -137,7 +150,25 @@ def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
     )
 
 
-def _move(op: ops.Add | ops.GatherRows, at: Addresses) -> abi.Move:
+def _whole_attention(op: ops.WholeAttention, at: Addresses) -> abi.WholeAttention:
+    bias = None if op.bias is None else at.rows(op.bias, op.num_heads)
+    return abi.WholeAttention(
+        q=_span(op.q, at),
+        k=_span(op.k, at),
+        v=_span(op.v, at),
+        out=_span(op.out, at),
+        num_heads=op.num_heads,
+        num_kv_heads=op.num_kv_heads,
+        head_dim=op.head_dim,
+        before=-1 if op.before is None else op.before,
+        after=-1 if op.after is None else op.after,
+        scale=op.scale,
+        bias=None if bias is None else bias.ctypes.data,
+        bias_reach=0 if bias is None else (bias.shape[1] + 1) // 2,
+    )
+
+
+def _move(op: ops.Add | ops.GatherRows | ops.MeanRows, at: Addresses) -> abi.Move:
     return abi.Move(_span(op.x, at), _span(op.out, at))
 
 
@@ -273,6 +304,8 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     GatedDelta: ("gated_delta", _gated_delta),
     StateSpace: ("state_space", _state_space),
     ops.Scale: ("scale", _scale),
+    ops.WholeAttention: ("whole_attention", _whole_attention),
+    ops.MeanRows: ("move", _move),
 }
 
 

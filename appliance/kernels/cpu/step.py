@@ -37,6 +37,7 @@ class NativeStep:
         for name in abi.STEP_ARRAYS:
             setattr(step, name, getattr(inputs, name).ctypes.data)
         step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
+        step.token_types = None if inputs.token_types is None else inputs.token_types.ctypes.data
         self._put_past(inputs.past)
         self._put_pieces(inputs.states)
 
@@ -65,6 +66,7 @@ def _check(inputs: StepInputs) -> None:
         and inputs.slot_mapping.shape == (inputs.block_tables.shape[0], tokens)
         and inputs.query_start.shape[0] == sequences + 1
         and inputs.block_tables.shape[1:2] == (sequences,)
+        and (inputs.token_types is None or inputs.token_types.shape[0] == tokens)
         and (inputs.num_largest is None or inputs.num_largest.shape == inputs.sampled_rows.shape)
     )
     if not fits:
@@ -74,6 +76,8 @@ def _check(inputs: StepInputs) -> None:
     for name in ("slot_mapping", "block_tables"):
         if not getattr(inputs, name).flags.c_contiguous:
             raise StepError(f"{name} is not an array of int32 without gaps")
+    if inputs.token_types is not None:
+        _check_array("token_types", inputs.token_types)
     if inputs.num_largest is not None:
         _check_array("num_largest", inputs.num_largest)
     if inputs.past is not None:

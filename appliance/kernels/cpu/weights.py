@@ -94,6 +94,12 @@ class BoundWeights:
             raise BindError(f"table {name!r} has {table.shape[1]} columns, the program needs {columns}")
         return table
 
+    def rows(self, name: str, rows: int) -> np.ndarray:
+        table = self._vectors[name]
+        if table.shape[0] != rows:
+            raise BindError(f"table {name!r} has {table.shape[0]} rows, the program needs {rows}")
+        return table
+
     @property
     def size_bytes(self) -> int:
         size_of = self._library.functions.appl_weight_bytes

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from appliance.program.operators import PagedAttention
+from appliance.program.operators import PagedAttention, WholeAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +58,23 @@ def attend(
         return torch.einsum("hqk,khd->qhd", torch.softmax(scores, dim=-1), values)
     with_sinks = torch.cat((scores, sinks[:, None, None].expand(-1, q.shape[0], 1)), dim=-1)
     return torch.einsum("hqk,khd->qhd", torch.softmax(with_sinks, dim=-1)[..., :-1], values)
+
+
+def attend_whole(
+    op: WholeAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns [n, H * d] for a whole sequence. q: f32 [n, H * d]; k, v: f32 [n, G * d]; bias: [H, 2 * reach - 1]."""
+    length, group = q.shape[0], op.num_heads // op.num_kv_heads
+    queries = q.reshape(length, op.num_heads, op.head_dim)
+    keys, values = (x.reshape(length, -1, op.head_dim).repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", queries, keys) * op.scale
+    ahead = torch.arange(length)[None, :] - torch.arange(length)[:, None]
+    if bias is not None:
+        scores += bias[:, ahead + (bias.shape[1] + 1) // 2 - 1]
+    hidden = torch.zeros_like(ahead, dtype=torch.bool)
+    if op.before is not None:
+        hidden |= ahead < -op.before
+    if op.after is not None:
+        hidden |= ahead > op.after
+    weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)

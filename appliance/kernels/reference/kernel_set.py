@@ -140,6 +140,8 @@ class _TorchStep(Step):
         if inputs.states is not None:
             self.pieces = inputs.states
         self.sampled_rows = torch.from_numpy(inputs.sampled_rows).long()
+        types = np.zeros_like(inputs.token_ids) if inputs.token_types is None else inputs.token_types
+        self.token_types = torch.from_numpy(types).long()
 
     def slot(self, slot: Slot) -> torch.Tensor:
         return self._buffers[slot.index][: self._rows[slot.extent]]

@@ -8,7 +8,7 @@ import torch
 from appliance.kernels.interface import StatePieces
 from appliance.kernels.reference import routing, states
 from appliance.kernels.reference.activations import activate
-from appliance.kernels.reference.attention import LayerCache, attend
+from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
@@ -34,6 +34,7 @@ class Step(Protocol):
     sampled_rows: torch.Tensor
     states: states.StateSlots
     pieces: StatePieces
+    token_types: torch.Tensor
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
@@ -44,6 +45,8 @@ def embed(op: ops.Embed, step: Step) -> None:
     rows = step.weights[op.table][step.token_ids] * op.scale
     if op.position_table is not None:
         rows = rows + step.weights[op.position_table][step.positions + op.position_offset]
+    if op.type_table is not None:
+        rows = rows + step.weights[op.type_table][step.token_types]
     step.slot(op.out).copy_(rows)
 
 
@@ -133,6 +136,21 @@ def paged_attention(op: ops.PagedAttention, step: Step) -> None:
         rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
         keys, values = step.caches[op.cache].gather(tables[sequence], length)
         out[rows] = attend(op, q[rows], keys, values, sinks).flatten(1)
+
+
+def whole_attention(op: ops.WholeAttention, step: Step) -> None:
+    q, k, v = step.span(op.q), step.span(op.k), step.span(op.v)
+    bias = None if op.bias is None else step.weights[op.bias]
+    for sequence in range(len(step.seq_lens)):
+        rows = slice(step.query_start[sequence], step.query_start[sequence + 1])
+        step.slot(op.out)[rows] = attend_whole(op, q[rows], k[rows], v[rows], bias)
+
+
+def mean_rows(op: ops.MeanRows, step: Step) -> None:
+    x, starts = step.slot(op.x), torch.tensor(step.query_start)
+    for row, token in enumerate(step.sampled_rows):
+        sequence = int(torch.searchsorted(starts, token, right=True)) - 1
+        step.slot(op.out)[row] = x[starts[sequence] : starts[sequence + 1]].mean(0)
 
 
 def add(op: ops.Add, step: Step) -> None:
@@ -228,4 +246,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     GatedDelta: gated_delta,
     StateSpace: state_space,
     ops.Scale: scale,
+    ops.WholeAttention: whole_attention,
+    ops.MeanRows: mean_rows,
 }
