@@ -2,17 +2,46 @@
 
 import msgspec
 
+_LABELS = ("classify", "score", "embed")
+
 
 class Architecture(msgspec.Struct, frozen=True):
-    """One architecture. `family`: the dotted path of its module in appliance.models; None: it cannot run yet."""
+    """One architecture. `family`: the dotted path of its module in appliance.models; None: it cannot run yet.
+
+    tasks: what it can do, and first what it is for. is_causal: its tokens see those before them alone. base: the
+    architecture of the same layers by whose name it is listed.
+    """
 
     name: str
     family: str | None
     tasks: tuple[str, ...] = ("generate",)
+    is_causal: bool = True
+    base: str | None = None
 
 
 def _built(name: str, family: str) -> Architecture:
-    return Architecture(name, f"appliance.models.{family}")
+    return Architecture(name, f"appliance.models.{family}", ("generate", "embed", "classify", "score"))
+
+
+def _encoder(stem: str, family: str, *others: str) -> tuple[Architecture, ...]:
+    """An encoder under the names of its heads: the model alone, masked language model, classifiers, and `others`."""
+    dotted = f"appliance.models.{family}"
+    embeds = (f"{stem}Model", f"{stem}ForMaskedLM", *others)
+    classifies = (f"{stem}ForSequenceClassification", f"{stem}ForTokenClassification")
+    return (
+        *(Architecture(name, dotted, ("embed",), is_causal=False, base=f"{stem}Model") for name in embeds),
+        *(Architecture(name, dotted, _LABELS, is_causal=False, base=f"{stem}Model") for name in classifies),
+    )
+
+
+def _pooled(entry: Architecture) -> tuple[Architecture, ...]:
+    """The other names of a decoder: its layers alone, and with a classifier."""
+    stem = entry.name.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    names = (
+        (f"{stem}Model", ("embed",)),
+        *((f"{stem}For{kind}Classification", _LABELS) for kind in ("Sequence", "Token")),
+    )
+    return tuple(Architecture(name, entry.family, tasks, base=entry.name) for name, tasks in names)
 
 
 def _known(name: str, *tasks: str) -> Architecture:
@@ -94,14 +123,25 @@ _BUILT = (
 
 # These are listed so that the refusal says "not in this version" instead of "unknown".
 _KNOWN = (
-    _known("BertModel", "embed"),
     _known("BloomForCausalLM"),
     _known("Gemma3ForConditionalGeneration"),
     _known("MPTForCausalLM"),
     _known("Qwen2VLForConditionalGeneration"),
     _known("Qwen2_5_VLForConditionalGeneration"),
     _known("WhisperForConditionalGeneration", "transcribe"),
-    _known("XLMRobertaForSequenceClassification", "classify", "score"),
 )
 
-ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_BUILT)}
+_ENCODERS = (
+    *_encoder("Bert", "bert"),
+    *_encoder("Roberta", "bert"),
+    *_encoder("XLMRoberta", "bert"),
+    *_encoder("DistilBert", "distilbert"),
+    *_encoder("Gte", "nomic_bert"),
+    *_encoder("MPNet", "mpnet"),
+    *_encoder("ModernBert", "modernbert"),
+    *_encoder("New", "nomic_bert"),
+    *_encoder("NomicBert", "nomic_bert"),
+)
+_POOLED = tuple(other for entry in _BUILT for other in _pooled(entry))
+
+ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_POOLED, *_ENCODERS, *_BUILT)}

@@ -284,7 +284,9 @@ def _intermediate_size(fields: ConfigFields) -> int:
 
 def _max_position(fields: ConfigFields, ropes: Mapping[str, RopeFacts]) -> int:
     """Returns the context length: scaled if the config gives the length before scaling (vLLM's rule)."""
-    claimed = fields.count("max_position_embeddings")
+    claimed = fields.count("max_position_embeddings") - fields.dialect.first_position
+    if claimed < 1:
+        raise CheckpointError("config.json", "max_position_embeddings leaves no position for a token")
     rope = ropes.get("full_attention")
     if rope is None or rope.kind not in _EXTENDED_BY_ROPE or fields.model_type.startswith("gemma3"):
         return claimed

@@ -22,7 +22,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     have a window. window_switch: layers have windows only with `use_sliding_window`, from `max_window_layers` on.
     rotates: which layers have rotary positions; none where positions are learned. has_chunks: layers with rotary
     positions see only their own chunk. kinds: the layer types that it may have; where no types are stated and the first
-    is no attention, it is that of every layer.
+    is no attention, it is that of every layer. first_position: rows of the position table before that of the first
+    token, which counts them among its max_position_embeddings.
     """
 
     names: Mapping[str, str] = {}
@@ -32,6 +33,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     window_switch: bool = False
     rotates: Literal["all", "none", "windows"] = "all"
     has_chunks: bool = False
+    first_position: int = 0
     kinds: tuple[str, ...] = ("full_attention", "sliding_attention", "chunked_attention")
 
 

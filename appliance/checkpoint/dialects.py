@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.checkpoint.dialect import Dialect, Json, size_of
+from appliance.checkpoint.encoder_dialects import ENCODERS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.hybrid_dialects import HYBRIDS
 
@@ -73,6 +74,7 @@ _QWEN2: Final = Dialect(
 
 DIALECTS: Final[Mapping[str, Dialect]] = {
     **HYBRIDS,
+    **ENCODERS,
     "arcee": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096}),
     "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
     "cohere2": Dialect(

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from appliance.catalog.pooling import PoolingKind
+
 CheckpointFormat = Literal["safetensors", "gguf"]
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
@@ -119,6 +121,27 @@ class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
     negated_rates: bool = False  # decay rates are stored as -exp(A_log) (GGUF)
 
 
+class DenseFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A dense module of sentence-transformers: its tensors are `<name>.linear.weight` and `.bias`."""
+
+    name: str  # its folder
+    out_features: int
+    bias: bool
+    activation: Literal["tanh", "relu", "gelu"] | None
+
+
+class SentenceFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sentence-transformers folder says beside its model: modules, prompts and length."""
+
+    kind: PoolingKind | None  # None: it has no pooling module
+    normalize: bool
+    dense: tuple[DenseFacts, ...]
+    prompts: dict[str, str]  # texts before the input, by name
+    default_prompt: str | None  # the name of the one that is used where none is asked for
+    max_length: int | None  # tokens
+    similarity: str  # "cosine", "dot", ...
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     root: str  # folder, or the .gguf file
     format: CheckpointFormat
@@ -129,6 +152,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerFacts
     tensors: tuple[TensorFacts, ...]
     stored: StoredConventions
+    sentence: SentenceFacts | None = None
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte from which the above was read
 

@@ -13,6 +13,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
+from appliance.checkpoint.sentence import read_sentence
 from appliance.checkpoint.token_ids import TokenIds, id_of
 
 MAX_JSON_BYTES: Final = 64_000_000
@@ -50,6 +51,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
     method, quantization = _quantization(config) or _modelopt_settings(root, digest)
     if method in _JOINS:
         tensors = _JOINS[method](root, quantization, tensors)
+    sentence, more = read_sentence(root, digest)
     geometry = derive_geometry(normalized)
     tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(
@@ -60,8 +62,9 @@ def read_folder_facts(root: Path) -> ModelFacts:
         generation_config=generation,
         geometry=geometry,
         tokenizer=tokenizer,
-        tensors=tensors,
+        tensors=(*tensors, *more),
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2),
+        sentence=sentence,
         quantization=method,
         header_sha256=digest.hexdigest(),
     )

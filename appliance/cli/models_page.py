@@ -16,6 +16,10 @@ its config asks for and this version lacks is refused by name; `appliance plan` 
 add one: [add a model](../extending/add-a-model.md). Other causal language models run on
 [transformers' modelling code](../guides/other-models.md), where that takes its attention from outside.
 
+Decoders are also read under the names of their layers alone (`Qwen3Model`) and with a classifier
+(`Qwen3ForSequenceClassification`, `Qwen3ForTokenClassification`); encoders under those and as masked language models
+(`BertForMaskedLM`). What such a model is for: [embeddings](../guides/embeddings.md).
+
 | architecture | GGUF architecture | built by |
 |---|---|---|
 """
@@ -29,7 +33,8 @@ def models_text() -> str:
     files = defaultdict(list)
     for name, (architecture, _) in (*GGUF.items(), *WITH_EXPERTS.items()):
         files[architecture].append(name)
-    built = sorted((entry for entry in ARCHITECTURES.values() if entry.family), key=lambda entry: entry.name.lower())
+    own = (entry for entry in ARCHITECTURES.values() if entry.family and entry.base in (None, entry.name))
+    built = sorted(own, key=lambda entry: entry.name.lower())
     rows = "".join(
         f"| `{entry.name}` | {_code(files[entry.name])} | `models/{_module(entry.family)}.py` |\n" for entry in built
     )

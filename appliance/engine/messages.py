@@ -110,6 +110,11 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate", omit_defaults=True):
+    """A prompt that the engine continues; if its model pools, the answer is a vector, and nothing is sampled.
+
+    second_segment: the first token whose type is 1, of a model whose tokens have types.
+    """
+
     request_id: str  # unique among the open requests of one client
     prompt_token_ids: list[int]
     sampling: SamplingParams
@@ -118,6 +123,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     priority: int = 0  # lower is sooner; only under the priority policy
     cache_salt: str | None = None
     arrival_time: float = 0.0  # seconds of the client's wall clock
+    second_segment: int | None = None
     is_streamed: bool = True  # the client reads tokens as they come, so that steps are kept short
 
 
@@ -191,6 +197,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     num_cached_tokens: int = 0  # prompt tokens served from the prefix cache when the sequence was admitted
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
+    vector: bytes | None = None  # f32, little-endian: of the sequence, or one of each token behind the other
     error: str | None = None
     error_kind: ErrorKind | None = None
     error_field: str | None = None  # the field of the request to blame, if any

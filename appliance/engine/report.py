@@ -62,3 +62,15 @@ def _why_no_token(logits: Float32Array) -> RowError:
         return RowError(ErrorKind.INTERNAL, "the model gave logits that are not numbers (NaN) for this sequence")
     limits = "the constraint, allowed_token_ids, logit_bias, bad_words and min_tokens"
     return RowError(ErrorKind.INVALID, f"no token may come next: {limits} exclude all")
+
+
+def pooled_vectors(wanted: LogitRows, pooled: Logits) -> tuple[dict[int, bytes], dict[int, RowError]]:
+    """Returns the vectors of each row as f32 bytes, one behind the other; and the rows whose numbers are not finite."""
+    parts: dict[int, list[bytes]] = {}
+    errors: dict[int, RowError] = {}
+    for at, row in enumerate(wanted.rows.tolist()):
+        vector = pooled.row(at)
+        if not np.isfinite(vector).all():
+            errors[row] = RowError(ErrorKind.INTERNAL, "the model's numbers overflowed: its vector is not finite")
+        parts.setdefault(row, []).append(vector.astype("<f4", copy=False).tobytes())
+    return {row: b"".join(each) for row, each in parts.items()}, errors

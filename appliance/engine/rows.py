@@ -72,6 +72,8 @@ class Rows:
         self.biases: dict[int, tuple[list[int], list[float]]] = {}
         self.forbidden: dict[int, ForbiddenIds] = {}
         self.prompt_logprobs: dict[int, int] = {}
+        self.second_segment = np.full(num_rows, max_len, np.int32)  # where tokens of type 1 begin
+        self.num_with_types = 0  # rows that have such tokens
 
     def put(self, new: NewRow) -> None:
         row, sampling, count = new.row, new.sampling, len(new.token_ids)
@@ -92,9 +94,15 @@ class Rows:
             self.forbidden[row] = self._forbidden(new)
         if new.prompt_logprobs is not None:
             self.prompt_logprobs[row] = self._count(new.prompt_logprobs)
+        if new.second_segment is not None:
+            self.second_segment[row] = new.second_segment
+            self.num_with_types += 1
         self._put_mask(row, sampling)
 
     def drop(self, row: int) -> None:
+        if self.second_segment[row] < self.token_ids.shape[1]:
+            self.second_segment[row] = self.token_ids.shape[1]
+            self.num_with_types -= 1
         self.biases.pop(row, None)
         self.forbidden.pop(row, None)
         self.prompt_logprobs.pop(row, None)

@@ -15,7 +15,7 @@ from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
-from appliance.engine.report import row_logprobs, rows_without_token
+from appliance.engine.report import pooled_vectors, row_logprobs, rows_without_token
 from appliance.engine.rows import Rows
 from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
@@ -60,9 +60,12 @@ class Runner:
         most_largest = 0 if few is None else few.most
         num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
         self._windows = config.windows
+        self._pools = config.pooling is not None
         self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, len(config.windows))
         tokens, has_states = config.max_num_batched_tokens, config.num_snapshots is not None
-        self._inputs = InputBuilder(self._rows, config.block_size, tokens, num_rows, few, has_states=has_states)
+        self._inputs = InputBuilder(
+            self._rows, config.block_size, tokens, num_rows, few, config.pooling, has_states=has_states
+        )
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
@@ -76,6 +79,8 @@ class Runner:
         ran = self._run_model(plan, failed)
         if ran is None or not len(ran.wanted.rows):
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
+        if self._pools:
+            return self._pooled(plan, ran, failed)
         batch, sampled = self._sample(ran, failed)
         self.laps.lap("sample")
         self._append(ran.wanted, sampled, failed)
@@ -226,6 +231,13 @@ class Runner:
         failed.update(errors)
         self.laps.lap("prepare sampling")
         return batch, self._executable.sample(ran.logits, batch)
+
+    def _pooled(self, plan: StepPlan, ran: _Ran, failed: dict[int, RowError]) -> StepResult:
+        vectors, errors = pooled_vectors(ran.wanted, ran.logits)
+        self.laps.lap("report")
+        return StepResult(
+            plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=errors | failed, vectors=vectors
+        )
 
     def _append(self, wanted: LogitRows, sampled: SampledBatch, failed: dict[int, RowError]) -> None:
         rows, tokens = wanted.rows[: wanted.num_sampled], sampled.token_ids[: wanted.num_sampled]

@@ -18,6 +18,7 @@ class NewRow(msgspec.Struct, frozen=True):
     seed: int
     prompt_logprobs: int | None  # requested and not delivered yet
     grammar: Grammar | None = None
+    second_segment: int | None = None  # the first token whose type is 1
 
 
 class StateMoves(msgspec.Struct, frozen=True):
@@ -92,5 +93,6 @@ class StepResult(msgspec.Struct, frozen=True):
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # by row, for this chunk's prompt positions from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
     drafts: dict[int, list[int]] = {}  # by row
+    vectors: dict[int, bytes] = {}  # by row, of a model that pools, in place of tokens
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False

@@ -1,4 +1,7 @@
-"""The attention block: projections into one slot, head norms, rotation, cache write, paged attention."""
+"""The attention block: projections into one slot, head norms, rotation, cache write, paged attention.
+
+An encoder has no cache.
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +9,7 @@ from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.spec import AttentionSpec, QueryKeyNorm
 from appliance.program.attention import ScaleByPosition, SigmoidGate
 from appliance.program.caches import KvShape
-from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope
+from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope, WholeAttention
 from appliance.program.slots import Slot, Span
 
 
@@ -30,6 +33,8 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     _emit_rope(builder, spec, heads)
     if norm is not None and norm.after_rotation:
         _emit_query_key_norms(builder, spec, norm, prefix, heads)
+    if spec.is_whole:
+        return _emit_whole(builder, spec, parts)
     if (warmth := spec.temperature) is not None:
         builder.emit(ScaleByPosition(parts.q, warmth.scale, warmth.length, warmth.offset))
     cache = _emit_cache(builder, spec, layer, parts)
@@ -53,6 +58,19 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     )
     if parts.gate is not None:
         builder.emit(SigmoidGate(out, parts.gate))
+    return out
+
+
+def _emit_whole(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> Slot:
+    """Emits the attention of an encoder. Raises ValueError for what it cannot have."""
+    others = spec.temperature, spec.chunk, spec.alibi, spec.soft_cap, spec.value_dim, spec.kv_source
+    if any(each is not None for each in others) or spec.sinks or parts.gate or parts.k is None or parts.v is None:
+        raise ValueError("attention without a cache has windows, and nothing else beside its heads")
+    out = builder.slot("attention", spec.num_heads * spec.head_dim)
+    reach = None if spec.window is None else spec.window // 2
+    sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    bias = None if spec.position_bias is None else builder.bias_table(spec.position_bias, spec.num_heads)
+    builder.emit(WholeAttention(parts.q, parts.k, parts.v, out, *sizes, spec.scale, reach, reach, bias))
     return out
 
 

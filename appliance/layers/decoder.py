@@ -13,6 +13,7 @@ from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.mixers import Mixed, emit_mixer
 from appliance.layers.norms import emit_norm
+from appliance.layers.pooling import emit_pooling
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer
@@ -37,14 +38,19 @@ def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> Compi
     stream = _Stream(_emit_embedding(builder, spec))
     for layer in range(len(spec.layers)):
         stream = _LayerCompiler(builder, spec, layer).emit(stream)
-    return builder.finish(_emit_head(builder, spec, stream))
+    emit_last = _emit_head if spec.pooling is None else _emit_pooled
+    return builder.finish(emit_last(builder, spec, stream))
 
 
 def _emit_embedding(builder: ProgramBuilder, spec: DecoderSpec) -> Slot:
     hidden = builder.slot("hidden", spec.hidden_size)
+    out = hidden if spec.embedding_norm is None else builder.slot("embedded", spec.hidden_size)
     table = builder.weight("embed", spec.vocab_size, spec.hidden_size, role="embedding")
     positions = builder.weight("positions", -1, spec.hidden_size) if spec.learned_positions else None
-    builder.emit(Embed(table, hidden, spec.embedding_scale, positions, spec.position_offset))
+    types = builder.weight("types", -1, spec.hidden_size) if spec.has_token_types else None
+    builder.emit(Embed(table, out, spec.embedding_scale, positions, spec.position_offset, types))
+    if spec.embedding_norm is not None:
+        emit_norm(builder, spec.embedding_norm, "embed_norm", out, hidden)
     return hidden
 
 
@@ -71,20 +77,20 @@ class _LayerCompiler(NamedTuple):
     def _emit_mixer(self, stream: _Stream, mixer: Mixer) -> _Stream:
         stream, normed = self._normed("attention_norm", stream)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
-        if self._is_last:
+        if self._is_gathered:
             stream, mixed = self._gathered(stream), self._gathered_mixed(mixed)
         return self._with_branch(stream, self._mixer_output(mixed), "post_attention_norm")
 
     def _emit_feed_forward(self, stream: _Stream, spec: FeedForward) -> _Stream:
         stream, normed = self._normed("feed_forward_norm", stream)
-        if self._is_last and self.spec.mixer is None:
+        if self._is_gathered and self.spec.mixer is None:
             stream, normed = self._gathered(stream), self._gather("normed", normed)
         return self._with_branch(stream, self._feed_forward(spec, normed), "post_feed_forward_norm")
 
     def _emit_parallel(self, stream: _Stream, mixer: Mixer, feed_forward: FeedForward) -> _Stream:
         stream, normed = self._normed("attention_norm", stream)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
-        if self._is_last:
+        if self._is_gathered:
             stream, mixed = self._gathered(stream), self._gathered_mixed(mixed)
             normed = self._gather("normed", normed) if self.spec.residual.one_norm else normed
         if not self.spec.residual.one_norm:
@@ -96,15 +102,18 @@ class _LayerCompiler(NamedTuple):
         return self._with_branch(stream, branch, "")
 
     @property
-    def _is_last(self) -> bool:
-        return self.layer == len(self.decoder.layers) - 1
+    def _is_gathered(self) -> bool:
+        """Returns whether only some rows are needed from here on: in the last layer, except for a mean of all."""
+        is_mean = self.decoder.pooling is not None and self.decoder.pooling.kind == "mean"
+        return self.layer == len(self.decoder.layers) - 1 and not is_mean
 
     def _name(self, part: str) -> str:
         return f"layers.{self.layer}.{part}"
 
     def _normed(self, name: str, stream: _Stream) -> tuple[_Stream, Slot]:
-        """Returns what a block reads: a norm of the sum, or the sum itself if only outputs are normed."""
-        if self.spec.residual.norms == "output":
+        """Returns what a block reads: a norm of the sum, or the sum itself if no norm stands before the block."""
+        residual = self.spec.residual
+        if residual.norms in ("output", "post") or (residual.bare_mixer and name == "attention_norm"):
             stream = self._summed(stream)
             return stream, stream.hidden
         normed = _emit_stream_norm(self.builder, self.decoder, self._name(name), stream)
@@ -138,6 +147,8 @@ class _LayerCompiler(NamedTuple):
     def _with_branch(self, stream: _Stream, branch: Slot, norm_name: str) -> _Stream:
         """Returns the stream with the output of a block to add, which is normed first if the layer says so."""
         residual = self.spec.residual
+        if residual.norms == "post":
+            return _Stream(self._normed_sum(stream.hidden, branch, self._name(norm_name)))
         if residual.norms != "pre":
             out = self.builder.slot("post_normed", self.decoder.hidden_size, branch.extent)
             branch = emit_norm(self.builder, self.decoder.norm, self._name(norm_name), branch, out)
@@ -145,6 +156,12 @@ class _LayerCompiler(NamedTuple):
             self.builder.emit(Add(branch, stream.hidden))
             return stream
         return _Stream(stream.hidden, branch, residual.multiplier)
+
+    def _normed_sum(self, hidden: Slot, branch: Slot, name: str) -> Slot:
+        """Returns the norm of hidden + branch. Two slots take turns, as the norm does not write where the sum is."""
+        slots = [self.builder.slot(role, hidden.width, hidden.extent) for role in ("hidden", "normed")]
+        out = slots[1] if hidden == slots[0] else slots[0]
+        return emit_norm(self.builder, self.decoder.norm, name, branch, out, hidden)
 
     def _gathered(self, stream: _Stream) -> _Stream:
         return _Stream(self._gather("hidden", stream.hidden), stream.branch, stream.scale)
@@ -164,6 +181,13 @@ def _emit_stream_norm(builder: ProgramBuilder, spec: DecoderSpec, name: str, str
     if stream.branch is None:
         return emit_norm(builder, spec.norm, name, stream.hidden, out)
     return emit_norm(builder, spec.norm, name, stream.branch, out, stream.hidden, stream.scale)
+
+
+def _emit_pooled(builder: ProgramBuilder, spec: DecoderSpec, stream: _Stream) -> Slot:
+    """Emits the pooling head; returns its result [R, W], W numbers of each pooled row."""
+    assert spec.pooling is not None, "a head of logits is emitted by _emit_head"
+    rows = _emit_stream_norm(builder, spec, "norm", stream) if spec.has_final_norm else stream.hidden
+    return emit_pooling(builder, spec.pooling, rows)
 
 
 def _emit_head(builder: ProgramBuilder, spec: DecoderSpec, stream: _Stream) -> Slot:

@@ -23,4 +23,5 @@ def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, prefix: st
     else:
         builder.project(x, [up], inner, spec.activation)
     emit_scale(builder, whole(inner), spec.down_scale)
-    builder.project(inner, [Projection(f"{prefix}.down", out.width, spec.bias)], out)
+    down_bias = spec.bias if spec.down_bias is None else spec.down_bias
+    builder.project(inner, [Projection(f"{prefix}.down", out.width, down_bias)], out)

@@ -1,6 +1,6 @@
 """Builds a StepProgram: slots by role, operators in order, and the checkpoint parts of each named weight."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from appliance.catalog.formats import TensorRole
 from appliance.layers.rope import RopeSpec
+from appliance.layers.spec import PositionBias
 from appliance.program.caches import KvShape
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.record import ActivationKind
@@ -29,16 +30,30 @@ class WeightUse(msgspec.Struct, frozen=True):
     role: TensorRole
 
 
+class BiasUse(msgspec.Struct, frozen=True):
+    """A table of position biases, and the weight that it is made from."""
+
+    spec: PositionBias
+    source: WeightUse
+
+
 class CompiledDecoder(msgspec.Struct, frozen=True):
-    """A program and the sources of its weights. `weights` and `ropes` together name every weight that it reads."""
+    """A program and the sources of its weights. `weights`, `ropes` and `biases` together name every weight that it
+    reads."""
 
     program: StepProgram
     weights: Mapping[str, WeightUse]
     ropes: Mapping[str, RopeSpec]
+    biases: Mapping[str, BiasUse] = {}
+
+    def uses(self) -> Iterator[WeightUse]:
+        """Yields what is read of the checkpoint, for the program itself and for tables."""
+        yield from self.weights.values()
+        yield from (use.source for use in self.biases.values())
 
     def roles(self) -> dict[str, TensorRole]:
         """Returns the role of each logical weight."""
-        return {part: use.role for use in self.weights.values() for part in use.parts}
+        return {part: use.role for use in self.uses() for part in use.parts}
 
 
 class Projection(msgspec.Struct, frozen=True):
@@ -62,6 +77,7 @@ class ProgramBuilder:
     operators: list[Operator] = field(default_factory=list)
     weights: dict[str, WeightUse] = field(default_factory=dict)
     ropes: dict[str, RopeSpec] = field(default_factory=dict)
+    biases: dict[str, BiasUse] = field(default_factory=dict)
     caches: list[KvShape] = field(default_factory=list)
     states: list[StateShape] = field(default_factory=list)
     cache_of_layer: dict[int, int] = field(default_factory=dict)  # of layers whose keys other layers may read
@@ -111,6 +127,12 @@ class ProgramBuilder:
         self.ropes[name] = rope
         return name
 
+    def bias_table(self, spec: PositionBias, num_heads: int) -> str:
+        """Returns the name of the table of position biases, which all layers share."""
+        source = WeightUse(("position_bias",), ((spec.num_buckets, num_heads),), "other")
+        self.biases["position_bias.table"] = BiasUse(spec, source)
+        return "position_bias.table"
+
     def project(
         self,
         x: Slot | Span,
@@ -148,7 +170,7 @@ class ProgramBuilder:
         program = StepProgram(
             tuple(self.operators), tuple(self._slots.values()), logits, tuple(self.caches), tuple(self.states)
         )
-        return CompiledDecoder(program, dict(self.weights), dict(self.ropes))
+        return CompiledDecoder(program, dict(self.weights), dict(self.ropes), dict(self.biases))
 
 
 def _joined_name(weights: Sequence[str]) -> str:

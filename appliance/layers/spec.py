@@ -1,11 +1,11 @@
 """DecoderSpec: a model family as data. `layers.decoder` compiles one into a StepProgram; nothing here computes.
 
 Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (see docs/concepts/models.md):
-`embed`, `positions`, `norm`, `head`, and under `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`,
-`k_norm`, `o`, `sinks`, `attention_gate`, `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`,
-`post_feed_forward_norm`, each with `.bias` if the block has one. A layer of experts has `router`, `router.correction`,
-`experts.<e>.gate|up|down`, `shared.gate|up|down` and `shared_gate` in place of `gate`, `up` and `down`. The recurrent
-mixers name theirs in their docstrings.
+`embed`, `positions`, `types`, `position_bias`, `embed_norm`, `norm`, `head`, those of a pooling head, and under
+`layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`, `k_norm`, `o`, `sinks`, `attention_gate`,
+`post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with `.bias` if the
+block has one. A layer of experts has `router`, `router.correction`, `experts.<e>.gate|up|down`, `shared.gate|up|down`
+and `shared_gate` in place of `gate`, `up` and `down`. The recurrent mixers name theirs in their docstrings.
 """
 
 import math
@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from appliance.catalog.pooling import PoolingKind
 from appliance.layers.rope import RopeSpec
 from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
@@ -70,13 +71,22 @@ class Temperature(msgspec.Struct, frozen=True):
     offset: int = 0
 
 
+class PositionBias(msgspec.Struct, frozen=True):
+    """Numbers added to the scores by the distance of two tokens, one a head and bucket: the weight `position_bias`
+    [num_buckets, heads], which layers share. Distances from max_distance on are in the last bucket of their side."""
+
+    num_buckets: int
+    max_distance: int
+
+
 class AttentionSpec(msgspec.Struct, frozen=True):
     """Attention of heads over cached keys and values.
 
     window, chunk, soft_cap: as in PagedAttention. sinks: each head has a logit for nothing. alibi: the largest exponent
     of the slopes of ALiBi. gate: the output is multiplied with sigmoids of a projection of the input, one a column or
     one a head. value_dim: the width of a value where it is not head_dim. kv_source: an earlier layer whose keys and
-    values are read, so that this layer has none of its own.
+    values are read, so that this layer has none of its own. is_whole: of an encoder, which runs each sequence whole and
+    keeps nothing: a token sees those after it too, with a window half of it on each side.
     """
 
     num_heads: int
@@ -96,6 +106,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     gate: Literal["none", "columns", "heads"] = "none"
     temperature: Temperature | None = None
     kv_source: int | None = None
+    is_whole: bool = False
+    position_bias: PositionBias | None = None  # of a layer that is_whole
 
 
 class LatentAttentionSpec(msgspec.Struct, frozen=True):
@@ -132,6 +144,7 @@ class FeedForwardSpec(msgspec.Struct, frozen=True):
     bias: bool = False
     gate_scale: float = 1.0
     down_scale: float = 1.0
+    down_bias: bool | None = None  # None: as `bias`
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
@@ -174,15 +187,17 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 class ResidualSpec(msgspec.Struct, frozen=True):
     """Where the norms of a layer stand, and how its two blocks add to the residual stream x.
 
-    pre: x += f(norm(x)). output: x += norm(f(x)). sandwich: x += norm(f(norm(x))).
+    pre: x += f(norm(x)). output: x += norm(f(x)). sandwich: x += norm(f(norm(x))). post: x = norm(x + f(x)).
+    bare_mixer: the mixer reads x without a norm before it; with `pre` alone.
     parallel: both blocks read the x before the layer, and their sum is added; with `pre` alone. one_norm: they read
     one norm of it, which is `attention_norm`. multiplier: of the output of a block.
     """
 
-    norms: Literal["pre", "output", "sandwich"] = "pre"
+    norms: Literal["pre", "output", "sandwich", "post"] = "pre"
     parallel: bool = False
     one_norm: bool = False
     multiplier: float = 1.0
+    bare_mixer: bool = False
 
     def __post_init__(self) -> None:
         if (self.parallel and self.norms != "pre") or (self.one_norm and not self.parallel):
@@ -307,9 +322,33 @@ class LayerSpec(msgspec.Struct, frozen=True):
             raise ValueError("only two blocks can be parallel")
 
 
+class HeadMap(msgspec.Struct, frozen=True):
+    """A linear map of pooled rows, then an activation of its result, then a norm. Its weights are always f32.
+
+    weights: logical names of parts of equal size, one below the other. The norm's vectors are `<first part>.norm`.
+    """
+
+    weights: tuple[str, ...]
+    out_features: int
+    bias: bool = False
+    activation: ActivationKind | Literal["tanh"] | None = None
+    norm: NormSpec | None = None
+
+
+class PoolingHead(msgspec.Struct, frozen=True):
+    """What a program makes of a sequence in place of logits: rows by `kind`, through the maps in their order."""
+
+    kind: PoolingKind
+    maps: tuple[HeadMap, ...] = ()
+
+
 class DecoderSpec(msgspec.Struct, frozen=True):
     """A decoder as data. tie_embeddings: the head is the embedding table, and `weights` has no `head`. head_bias: the
-    output head has a bias; a tied head has none."""
+    output head has a bias; a tied head has none.
+
+    pooling: the head of a model that pools, in place of the output head. embedding_norm: of the sum of the embeddings.
+    has_token_types: tokens have types (segments), whose vectors are added to their embeddings.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -322,4 +361,8 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     tie_embeddings: bool = False
     head_bias: bool = False
     logit_soft_cap: float | None = None
+    pooling: PoolingHead | None = None
+    has_final_norm: bool = True
+    embedding_norm: NormSpec | None = None
+    has_token_types: bool = False
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

@@ -39,7 +39,7 @@ def load_model(
 
     Raises ModelError or WeightError (both say what is wrong with the checkpoint), or an error of the kernel set.
     """
-    described = describe(facts, plan.model.max_model_len)
+    described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice)
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with open_tensors(facts) as reader:

@@ -5,6 +5,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, pairwise
 
+import numpy as np
+
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.reader import TensorReader
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
@@ -12,6 +14,7 @@ from appliance.layers.program import CompiledDecoder, WeightUse
 from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import VERSION, StoredRows, translate_matrix, translate_vector
 from appliance.loading.inventory import InventoryItem, WeightError
+from appliance.loading.position_bias import bias_table
 from appliance.loading.rope import rope_table
 from appliance.models.tensors import shape_of
 
@@ -47,15 +50,19 @@ class DecoderWeights(WeightPieces):
         self._total_bytes = sum(self._stored_bytes(use) for use in compiled.weights.values())
 
     def __len__(self) -> int:
-        return len(self._compiled.weights) + len(self._compiled.ropes)
+        return len(self._compiled.weights) + len(self._compiled.ropes) + len(self._compiled.biases)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._compiled.weights
         yield from self._compiled.ropes
+        yield from self._compiled.biases
 
     def __getitem__(self, name: str) -> CanonicalWeight:
         if name in self._compiled.ropes:
             return rope_table(self._compiled.ropes[name], self._max_model_len)
+        if name in self._compiled.biases:
+            bias = self._compiled.biases[name]
+            return bias_table(bias.spec, np.asarray(self._translate(bias.source).data), self._max_model_len)
         use = self._compiled.weights[name]
         self._read_ahead(name)
         weight = self._translate(use)
@@ -70,7 +77,15 @@ class DecoderWeights(WeightPieces):
             for name, use in self._compiled.weights.items()
         }
         ropes = {name: [str(rope), self._max_model_len] for name, rope in self._compiled.ropes.items()}
-        return sha256_json({"version": VERSION, "weights": weights, "ropes": ropes})
+        biases = {
+            name: [
+                str(bias.spec),
+                self._max_model_len,
+                *(_described(self._inventory[part]) for part in bias.source.parts),
+            ]
+            for name, bias in self._compiled.biases.items()
+        }
+        return sha256_json({"version": VERSION, "weights": weights, "ropes": ropes, "biases": biases})
 
     def shape(self, name: str) -> tuple[int, int]:
         return self._starts[name][-1], self._compiled.weights[name].shapes[0][1]

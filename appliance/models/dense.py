@@ -16,6 +16,7 @@ from appliance.layers.spec import (
     Mixer,
     NormSpec,
     ParallelSpec,
+    PositionBias,
     QueryKeyNorm,
     RecurrentSpec,
     ResidualSpec,
@@ -28,6 +29,8 @@ from appliance.models.family import Model, Part
 _MODULES: Final[Mapping[str, str]] = {
     "embed": "embed_tokens",
     "positions": "embed_positions",
+    "types": "embeddings.token_type_embeddings",
+    "embed_norm": "embeddings.LayerNorm",
     "norm": "norm",
     "head": "lm_head",
     "attention_norm": "input_layernorm",
@@ -50,6 +53,7 @@ _MODULES: Final[Mapping[str, str]] = {
 _NORMS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "pre": (("attention_norm",), ("feed_forward_norm",)),
     "output": (("post_attention_norm",), ("post_feed_forward_norm",)),
+    "post": (("post_attention_norm",), ("post_feed_forward_norm",)),
     "sandwich": (("attention_norm", "post_attention_norm"), ("feed_forward_norm", "post_feed_forward_norm")),
 }
 _FEED_FORWARDS: Final = ("mlp", "moe")  # the kinds of layers without a mixer
@@ -62,11 +66,13 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     norm: None for RMS with the config's epsilon. stored_norms: how norm weights lie in safetensors.
     qkv: how query, key and value rows are stored: apart; one after the other in the module `qkv`; or in that module by
     KV head, the query rows of its group first; or apart, with the rows of each query head's gate after its own.
-    gate_up: whether both lie in one module of that name. linear: how linear weights are stored.
+    gate_up: whether both lie in one module of that name, and with up_first the rows of up first. linear: how linear
+    weights are stored.
     logit_scale: of the logits. score_scale: of the attention scores, beside the config's own. mixer: what a layer that
     attends has in place of the config's attention, given its number and that. mixer_parts: its weights in place of
     queries, keys, values and output. parts: further weights of each of these layers. single_blocks: a layer is a mixer,
-    or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored: patterns of further tensors.
+    or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored: patterns of further tensors. encoder: of
+    a model that pools, runs each sequence whole, and has no output head.
     """
 
     modules: Mapping[str, str] = {}
@@ -78,6 +84,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     query_key_norm: QueryKeyNorm | None = None
     qkv: Literal["apart", "joined", "by_head", "gated"] = "apart"
     gate_up: bool = False
+    up_first: bool = False
     linear: Transform = "none"
     gated: bool = True
     interleaved: bool = False
@@ -92,6 +99,27 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
     single_blocks: bool = False
     ignored: tuple[str, ...] = ()
+    encoder: "Encoder | None" = None
+
+
+class Encoder(msgspec.Struct, frozen=True, kw_only=True):
+    """What an encoder has beside its layers.
+
+    embedding_norm: of the sum of the embeddings. token_types: vectors of segments. bare_first: the first layer's
+    attention reads its input without a norm.
+    """
+
+    embedding_norm: bool = True
+    final_norm: bool = False
+    token_types: bool = False
+    position_bias: PositionBias | None = None
+    bare_first: bool = False
+
+    def tables(self) -> Iterator[str]:
+        if self.token_types:
+            yield "types"
+        if self.position_bias is not None:
+            yield "position_bias"
 
 
 class Recurrent(msgspec.Struct, frozen=True):
@@ -130,7 +158,7 @@ def dense_decoder(
             LayerSpec(
                 _mixer(model, dense, index, recurrent),
                 _feed_forward(dense, layer, fed if mixture is None else mixture.feed_forward(index, fed)),
-                _residual(dense, layer, recurrent),
+                _residual(dense, index, layer, recurrent),
             )
             for index, layer in enumerate(config.layers)
         ),
@@ -142,6 +170,9 @@ def dense_decoder(
         tie_embeddings=config.tie_embeddings,
         head_bias=dense.head_bias,
         logit_soft_cap=config.final_soft_cap,
+        has_final_norm=dense.encoder is None or dense.encoder.final_norm,
+        embedding_norm=norm if dense.encoder is not None and dense.encoder.embedding_norm else None,
+        has_token_types=dense.encoder is not None and dense.encoder.token_types,
         ignored_tensors=(*model.ignored(), *dense.ignored),
     )
 
@@ -156,7 +187,9 @@ def _mixer(model: Model, dense: Dense, index: int, recurrent: Recurrent | None) 
     return ParallelSpec(attention, recurrent.spec, recurrent.attention_scale, recurrent.scale)
 
 
-def _residual(dense: Dense, layer: LayerFacts, recurrent: Recurrent | None) -> ResidualSpec:
+def _residual(dense: Dense, index: int, layer: LayerFacts, recurrent: Recurrent | None) -> ResidualSpec:
+    if dense.encoder is not None and dense.encoder.bare_first and index == 0:
+        return replace(dense.residual, bare_mixer=True)
     own = None if recurrent is None or layer.attends else recurrent.residual
     return dense.residual if own is None else own
 
@@ -169,6 +202,8 @@ def _attention(model: Model, dense: Dense, index: int) -> Mixer:
     attention = model.attention(model.config.layers[index])
     scale = attention.scale * dense.score_scale
     attention = replace(attention, query_key_norm=dense.query_key_norm, scale=scale)
+    if dense.encoder is not None:
+        attention = replace(attention, is_whole=True, position_bias=dense.encoder.position_bias)
     if dense.interleaved and attention.rope is not None:
         attention = replace(attention, rope=replace(attention.rope, interleaved=True))
     return attention if dense.mixer is None else dense.mixer(index, attention)
@@ -188,6 +223,11 @@ class _Modules(msgspec.Struct, frozen=True):
         yield self._part("embed")
         if dense.learned_positions:
             yield self._part("positions")
+        if dense.encoder is not None:
+            yield from map(self._part, dense.encoder.tables())
+            has = {"embed_norm": dense.encoder.embedding_norm, "norm": dense.encoder.final_norm}
+            yield from self._norms((name for name, there in has.items() if there), norm)
+            return
         scale = dense.logit_scale
         yield from (replace(part, scale=scale) for part in self._norms(("norm",), norm))
         if not self.model.config.tie_embeddings:
@@ -195,8 +235,9 @@ class _Modules(msgspec.Struct, frozen=True):
 
     def layer(self, norm: NormSpec, index: int) -> Iterator[Part]:
         dense, layer = self.dense, self.model.config.layers[index]
-        residual = _residual(dense, layer, self.recurrent)
+        residual = _residual(dense, index, layer, self.recurrent)
         of_mixer, of_feed_forward = _NORMS[residual.norms]
+        of_mixer = () if residual.bare_mixer else of_mixer
         if layer.kind not in _FEED_FORWARDS:
             yield from self._norms(of_mixer, norm)
             yield from self._mixer(layer)
@@ -220,7 +261,7 @@ class _Modules(msgspec.Struct, frozen=True):
         gate = "gate_up" if self.dense.gate_up else "gate"
         up = "gate_up" if self.dense.gate_up else "up"
         modules = (self._module(gate), self._module(up), self._module("down"))
-        yield from block_parts(self.feed_forward, "", "", modules, self.dense.linear)
+        yield from block_parts(self.feed_forward, "", "", modules, self.dense.linear, self.dense.up_first)
 
     def _qkv(self) -> Iterator[Part]:
         config, bias = self.model.config, self.model.config.attention_bias

@@ -5,11 +5,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, cast
 
 from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.program import CompiledDecoder
 from appliance.layers.spec import DecoderSpec
 from appliance.models.errors import ModelError, Problem
+from appliance.models.pooling import with_pooling
 
 
 class Described(NamedTuple):
@@ -26,13 +28,19 @@ class Described(NamedTuple):
         return Described(self.spec, compile_decoder(self.spec, layouts))
 
 
-def describe(facts: ModelFacts, max_model_len: int) -> Described:
+def describe(facts: ModelFacts, max_model_len: int, pooling: PoolingChoice | None = None) -> Described:
     """Returns the decoder of a checkpoint for sequences of up to `max_model_len` tokens, all matrices in one layout.
+
+    pooling: the head of a model that pools. None: the model generates.
 
     Raises ModelError if this version does not support the architecture or a part of its config; CheckpointError if the
     config has another form.
     """
     spec = build_decoder(facts, max_model_len)
+    if pooling is not None:
+        spec = with_pooling(spec, facts, pooling)
+    elif not spec.has_final_norm:
+        raise ModelError(Problem(f"{facts.architecture} is an encoder, which generates nothing"))
     return Described(spec, compile_decoder(spec, {}))
 
 

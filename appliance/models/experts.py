@@ -134,15 +134,24 @@ def _problems(spec: ExpertsSpec) -> Iterator[Problem]:
 
 
 def block_parts(
-    spec: FeedForwardSpec, prefix: str, where: str, modules: tuple[str, str, str], transform: Transform = "none"
+    spec: FeedForwardSpec,
+    prefix: str,
+    where: str,
+    modules: tuple[str, str, str],
+    transform: Transform = "none",
+    up_first: bool = False,
 ) -> Iterator[Part]:
     """Returns the weights of one feed-forward, whose gate, up and down lie in `modules`, with `where` before each. One
-    module for gate and up has both, the gate's rows first."""
-    rows = _joined_rows(spec.intermediate_size) if modules[0] == modules[1] else {}
+    module for gate and up has both, the gate's rows first unless up_first."""
+    rows = _joined_rows(spec.intermediate_size, up_first) if modules[0] == modules[1] else {}
+    biases = {"down": spec.bias if spec.down_bias is None else spec.down_bias}
     for name, module in zip(("gate", "up", "down"), modules, strict=True):
         if spec.gated or name != "gate":
-            yield Part(f"{prefix}{name}", f"{where}{module}", spec.bias, transform, rows=rows.get(name))
+            yield Part(
+                f"{prefix}{name}", f"{where}{module}", biases.get(name, spec.bias), transform, rows=rows.get(name)
+            )
 
 
-def _joined_rows(width: int) -> Mapping[str, tuple[int, int]]:
-    return {"gate": (0, width), "up": (width, 2 * width)}
+def _joined_rows(width: int, up_first: bool = False) -> Mapping[str, tuple[int, int]]:
+    first, second = ("up", "gate") if up_first else ("gate", "up")
+    return {first: (0, width), second: (width, 2 * width)}

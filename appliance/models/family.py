@@ -28,6 +28,7 @@ from appliance.program.record import ActivationKind
 ACTIVATIONS: Final[dict[str, ActivationKind]] = {
     "silu": "silu",
     "swish": "silu",
+    "swiglu": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -101,6 +102,13 @@ class Model(msgspec.Struct, frozen=True):
     def flag(self, key: str, default: bool) -> bool:
         """Reads a boolean of the config that only some families have. Raises CheckpointError if it is not a boolean."""
         return default if self.fields.get(key) is None else self.fields.flag(key)
+
+    def require(self, key: str, value: str) -> None:
+        """Raises ModelError if the config states another text than the one that the family has."""
+        found = self.fields.text(key, value)
+        if found != value:
+            message = f"{key} is {found!r} in the checkpoint's config, which is not in this version"
+            raise ModelError(Problem(message, allowed=value))
 
     def attention(self, layer: LayerFacts) -> AttentionSpec:
         config = self.config

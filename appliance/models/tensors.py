@@ -42,7 +42,7 @@ def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
 
 
 def _misshapen(described: Described, stored: dict[str, TensorFacts]) -> Iterator[Problem]:
-    for use in described.compiled.weights.values():
+    for use in described.compiled.uses():
         for part, shape in zip(use.parts, use.shapes, strict=True):
             source = described.spec.weights[part]
             found = shape_of(stored[source.tensor], source)

@@ -3,18 +3,21 @@
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
-from appliance.plan.types import SchedulerPlan
+from appliance.plan.types import PoolingPlan, SchedulerPlan
 
+POOLED_SEQS = 256  # prompts in a step of a model that pools: they take no memory from one step to the next
 DEFAULT_STEP_S = 0.15  # nearly seven tokens a second, faster than most people read
 STEP_SHARE = 0.8
 DEFAULT_LATE_SHARE = 0.04  # of the 5 % that a bound on the 95th percentile leaves
 
 
-def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) -> SchedulerPlan:
+def plan_scheduler(
+    inputs: PlanInputs, context: ContextRequest, pooling: PoolingPlan | None, ledger: Ledger
+) -> SchedulerPlan:
+    """pooling: of a model that pools, which may run many short prompts in a step, and perhaps only whole ones."""
     spec, defaults = inputs.spec.scheduler, inputs.profile.defaults
-    num_seqs = _number(inputs, "max_num_seqs", defaults.max_num_seqs, ledger)
-    chunked = True if spec.chunked_prefill == AUTO else bool(spec.chunked_prefill)
-    ledger.take("scheduler.chunked_prefill", "scheduler.chunked_prefill", chunked)
+    num_seqs = _number(inputs, "max_num_seqs", defaults.max_num_seqs if pooling is None else POOLED_SEQS, ledger)
+    chunked = _chunked_prefill(inputs, pooling, ledger)
     num_tokens = _num_tokens(inputs, context, num_seqs, chunked, ledger)
     return SchedulerPlan(
         policy=ledger.take("scheduler.policy", "scheduler.policy", spec.policy),
@@ -27,7 +30,18 @@ def plan_scheduler(inputs: PlanInputs, context: ContextRequest, ledger: Ledger) 
         max_waiting=spec.max_waiting,
         target_step_s=_target_step_s(inputs, chunked, ledger),
         late_share=_late_share(inputs, chunked, ledger),
+        max_num_sampled=num_tokens if pooling is not None and pooling.kind == "all" else num_seqs,
     )
+
+
+def _chunked_prefill(inputs: PlanInputs, pooling: PoolingPlan | None, ledger: Ledger) -> bool:
+    path, wanted = "scheduler.chunked_prefill", inputs.spec.scheduler.chunked_prefill
+    if pooling is None or not pooling.runs_whole:
+        return ledger.take(path, path, True if wanted == AUTO else bool(wanted))
+    why = f"pooling by {pooling.kind} needs all tokens of a prompt in one step"
+    if wanted is True:
+        ledger.refuse(path, "plan/whole-prompts", why, allowed="auto, false", hint="write auto")
+    return ledger.decide(path, False, "model", why)
 
 
 def _target_step_s(inputs: PlanInputs, chunked: bool, ledger: Ledger) -> float | None:

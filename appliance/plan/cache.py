@@ -7,7 +7,7 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.memory import PlannedMemory
-from appliance.plan.types import CachePlan
+from appliance.plan.types import CachePlan, PoolingPlan
 
 AUTO_PREFAULT_BYTES = 256 << 20
 
@@ -27,19 +27,26 @@ def plan_block_size(inputs: PlanInputs, kernels: KernelSetFacts, ledger: Ledger)
     return kernels.default_block_size
 
 
-def plan_cache(inputs: PlanInputs, block_size: int, memory: PlannedMemory, ledger: Ledger) -> CachePlan:
+def plan_cache(
+    inputs: PlanInputs, block_size: int, memory: PlannedMemory, pooling: PoolingPlan | None, ledger: Ledger
+) -> CachePlan:
     return CachePlan(
         block_size=block_size,
         num_blocks=memory.num_blocks,
         prefault_blocks=_prefault_blocks(inputs, memory, ledger),
-        prefix_caching=_prefix_caching(inputs, memory, ledger),
+        prefix_caching=_prefix_caching(inputs, memory, pooling, ledger),
         hash_algorithm=_hash_algorithm(inputs),
         num_snapshots=memory.num_snapshots,
     )
 
 
-def _prefix_caching(inputs: PlanInputs, memory: PlannedMemory, ledger: Ledger) -> bool:
+def _prefix_caching(inputs: PlanInputs, memory: PlannedMemory, pooling: PoolingPlan | None, ledger: Ledger) -> bool:
     path, wanted = "cache.prefix_caching", inputs.spec.cache.prefix_caching
+    if pooling is not None and pooling.runs_whole:
+        why = "all tokens of a prompt are computed, as all are pooled or nothing of them is kept"
+        if wanted and ledger.source_of(path) != "default":
+            ledger.refuse(path, "plan/whole-prompts", why, allowed="false", hint=f"remove {path}")
+        return ledger.decide(path, False, "model", why)
     if wanted and memory.num_snapshots == 0:
         return ledger.decide(path, False, "computed", "a prefix of this model needs its states, and none are kept")
     return ledger.take(path, path, wanted)

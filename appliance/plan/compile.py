@@ -12,6 +12,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
+from appliance.models.describe import Described
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import config_overrides, request_context
@@ -26,13 +27,14 @@ from appliance.plan.ledger import Ledger
 from appliance.plan.loading import plan_loading
 from appliance.plan.memory import MemoryNeeds, plan_memory
 from appliance.plan.model import plan_model
-from appliance.plan.modelling import plan_modelling
+from appliance.plan.modelling import Modelled, plan_modelling
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.parallel import plan_parallel
+from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import EnginePlan, PoolingPlan
 from appliance.spec import LoadedSpec
 
 
@@ -70,13 +72,12 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     refuse_unbuilt(inputs, ledger)
     inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
     context = request_context(inputs, ledger)
-    modelled = plan_modelling(inputs, ledger)
-    described = describe_model(inputs, context.limit, modelled, ledger)
+    modelled, described, pooling = _describe(inputs, context.limit, ledger)
     parallel = plan_parallel(inputs, ledger)
     selection = select_kernel_set(inputs, modelled, ledger)
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
-    scheduler = plan_scheduler(inputs, context, ledger)
+    scheduler = plan_scheduler(inputs, context, pooling, ledger)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -91,6 +92,8 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     check_compatibility(inputs, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
+        task="generate" if pooling is None else pooling.task,
+        pooling=pooling,
         max_model_len=planned.max_model_len,
         experts=plan_experts(program, ledger),
     )
@@ -107,7 +110,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         precision=precision,
         kernels=msgspec.structs.replace(kernels, screen_logits=planned.screen_logits),
         memory=planned.memory,
-        cache=plan_cache(inputs, needs.block_size, planned, ledger),
+        cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
         parallel=parallel,
         restart=plan_restart(inputs),
@@ -124,6 +127,14 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         serving_sha256="",
     )
     return Outcome(with_hashes(plan), ledger)
+
+
+def _describe(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> tuple[Modelled, Described, PoolingPlan | None]:
+    """Whose code runs the model, its program, and how it pools."""
+    modelled = plan_modelling(inputs, ledger)
+    pooling = plan_pooling(inputs, modelled, ledger)
+    described = describe_model(inputs, max_model_len, modelled, pooling, ledger)
+    return modelled, described, described_pooling(pooling, described)
 
 
 def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:

@@ -39,7 +39,9 @@ def config_overrides(spec: DeploymentSpec, model: ModelFacts) -> dict[str, Any]:
 def request_context(inputs: PlanInputs, ledger: Ledger) -> ContextRequest:
     """The model's limit or the spec's, whichever is less; refuses what the model cannot do."""
     spec, limit = inputs.spec.model, inputs.model.geometry.max_position
-    wanted = limit if spec.max_model_len == AUTO else int(spec.max_model_len)
+    sentence = inputs.model.sentence
+    own = limit if sentence is None or sentence.max_length is None else min(limit, sentence.max_length)
+    wanted = own if spec.max_model_len == AUTO else int(spec.max_model_len)
     if wanted > limit and not spec.allow_long_max_model_len:
         ledger.refuse(
             "model.max_model_len",

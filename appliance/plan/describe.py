@@ -8,12 +8,15 @@ from appliance.models.errors import ModelError, Problem
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import Ledger
 from appliance.plan.modelling import Modelled
+from appliance.plan.types import PoolingPlan
 
 RULE = "plan/family"
 _OTHER_MODEL = "choose another checkpoint"
 
 
-def describe_model(inputs: PlanInputs, max_model_len: int, modelled: Modelled, ledger: Ledger) -> Described:
+def describe_model(
+    inputs: PlanInputs, max_model_len: int, modelled: Modelled, pooling: PoolingPlan | None, ledger: Ledger
+) -> Described:
     """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
     then stands for it, as for an architecture that is not in this version, or that modelling code runs."""
     model, programs = inputs.model, inputs.programs
@@ -21,7 +24,7 @@ def describe_model(inputs: PlanInputs, max_model_len: int, modelled: Modelled, l
     if modelled.plan is not None or known is None or known.family is None:
         return programs.outline(model)
     try:
-        described, problems = programs.describe(model, max_model_len)
+        described, problems = programs.describe(model, max_model_len, None if pooling is None else pooling.choice)
     except CheckpointError as error:
         ledger.refuse("model.source", RULE, error.problem, hint=error.hint or _OTHER_MODEL)
         return programs.outline(model)

@@ -74,8 +74,9 @@ class _Machine(msgspec.Struct, frozen=True):
 def estimate(
     plan: EnginePlan, program: PlannedProgram | None, measured: MeasuredFacts, workload: Workload
 ) -> Estimate | None:
-    """Returns None for what the formulas do not cover: models without a program, and devices that are not CPUs."""
-    if program is None or plan.device != "cpu":
+    """Returns None for what the formulas do not cover: models without a program or that pool, and
+    devices that are not CPUs."""
+    if program is None or plan.device != "cpu" or plan.model.pooling is not None:
         return None
     machine, works = _machine(plan, measured), _works(plan, program)
     decode_s, bound = _step(machine, works, _decodes(plan, works, workload), is_prompt=False)

@@ -14,6 +14,7 @@ from appliance.plan.sizes import (
     StepSize,
     activation_bytes,
     activation_formula,
+    bias_tables_bytes,
     kv_block_bytes,
     kv_sizes,
     rope_tables_bytes,
@@ -148,10 +149,12 @@ def _weights(needs: MemoryNeeds) -> MemoryItem:
     ranks = needs.parallel.tensor * needs.parallel.pipeline
     ropes = needs.program.described.compiled.ropes.values() if needs.program.kernels.runs == "programs" else ()
     tables = rope_tables_bytes(ropes, needs.context.limit)
+    biases = bias_tables_bytes(needs.program.program, needs.context.limit)
     parts = [f"{tensors} tensors {format_size(planned)}"]
     parts += [f"over {ranks} ranks"] if ranks > 1 else []
     parts += [f"+ rotary tables {format_size(tables)}"] if tables else []
-    return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables, formula=" ".join(parts))
+    parts += [f"+ position biases {format_size(biases)}"] if biases else []
+    return MemoryItem(name="weights", size_bytes=-(-planned // ranks) + tables + biases, formula=" ".join(parts))
 
 
 def _screen(request: ScreenRequest | None) -> tuple[MemoryItem, ...]:
@@ -171,7 +174,8 @@ def _with_screen(
 
 def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     scheduler, program, precision = needs.scheduler, needs.program, needs.precision
-    step = StepSize(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, needs.num_threads)
+    sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
+    step = StepSize(scheduler.max_num_batched_tokens, sampled, needs.num_threads, needs.context.limit)
     element = ELEMENT_BYTES[precision.activations]
     activations = MemoryItem(
         name="activations",

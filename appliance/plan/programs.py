@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.formats import F32, WeightForm
 from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
+from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.models.describe import Described, describe
 from appliance.models.errors import Problem
@@ -29,14 +30,16 @@ class Programs:
         self._known: dict[tuple[object, ...], Any] = {}
         self._kept: list[object] = []  # whose identity is in the keys
 
-    def describe(self, model: ModelFacts, max_model_len: int) -> tuple[Described, tuple[Problem, ...]]:
+    def describe(
+        self, model: ModelFacts, max_model_len: int, pooling: PoolingChoice | None = None
+    ) -> tuple[Described, tuple[Problem, ...]]:
         """And what is wrong with the checkpoint's tensors. Raises ModelError and CheckpointError."""
 
         def make() -> tuple[Described, tuple[Problem, ...]]:
-            described = describe(model, max_model_len)
+            described = describe(model, max_model_len, pooling)
             return described, tuple(tensor_problems(described, model))
 
-        return self._once(("model", max_model_len), (model,), make)
+        return self._once(("model", max_model_len, pooling), (model,), make)
 
     def outline(self, model: ModelFacts) -> Described:
         return self._once(("outline",), (model,), lambda: outline(model))
@@ -50,7 +53,11 @@ class Programs:
         def make() -> PlannedProgram:
             joined = described.stored_as(_layouts(described, model, forms)) if described.spec.weights else described
             weights = self.weights(joined, model)
-            sizes = {name: weight_bytes(weight, forms, kernels) for name, weight in weights.items()}
+            vectors = joined.compiled.program.vectors()
+            sizes = {
+                name: weight_bytes(weight, forms, kernels, is_vector=name in vectors)
+                for name, weight in weights.items()
+            }
             return PlannedProgram(joined, weights, forms, kernels, sizes)
 
         return self._once(("stored", kernels.name, *forms.items()), (described, model), make)
@@ -81,5 +88,5 @@ def program_of(plan: EnginePlan, model: ModelFacts, programs: Programs) -> Plann
     if plan.model.modelling is not None or known is None or known.family is None:
         return None
     model = with_config_overrides(model, plan.model.config_overrides)
-    described, _ = programs.describe(model, plan.model.max_model_len)
+    described, _ = programs.describe(model, plan.model.max_model_len, plan.model.pooling_choice)
     return programs.stored(described, model, planned_forms(plan.precision), KERNEL_SETS[plan.kernels.kernel_set])

@@ -80,6 +80,8 @@ def head_screen(program: PlannedProgram) -> Screen | None:
 
 def _head(program: PlannedProgram) -> _Head | str:
     """The head with a copy that could be kept of it, or why there is none."""
+    if program.described.spec.pooling is not None:
+        return "a model that pools has no logits"
     if not program.kernels.can_screen_logits:
         return f"{program.kernels.name} computes all logits"
     weight = program.head()

@@ -10,7 +10,7 @@ from appliance.layers.rope import RopeSpec
 from appliance.plan.types import KvGroupPlan
 from appliance.program.arena import Liveness
 from appliance.program.caches import KvShape
-from appliance.program.operators import StepProgram
+from appliance.program.operators import StepProgram, WholeAttention
 from appliance.program.slots import Extent, Slot
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -22,6 +22,7 @@ class StepSize(msgspec.Struct, frozen=True):
     num_tokens: int
     num_sampled: int
     num_threads: int
+    longest: int  # tokens of a sequence
 
 
 def padded(value: int, unit: int) -> int:
@@ -82,6 +83,12 @@ def kv_block_bytes(lanes_per_token: int, block_size: int, kernels: KernelSetFact
 def rope_tables_bytes(ropes: Iterable[RopeSpec], max_model_len: int) -> int:
     """f32 [max_model_len, rotary dim] for each kind of rotation in use."""
     return 4 * max_model_len * sum(rope.rotary_dim for rope in ropes)
+
+
+def bias_tables_bytes(program: StepProgram, max_model_len: int) -> int:
+    """f32 [heads, 2 * max_model_len - 1] for each table of position biases."""
+    heads = {op.bias: op.num_heads for op in program.operators if isinstance(op, WholeAttention) and op.bias}
+    return 4 * (2 * max_model_len - 1) * sum(heads.values())
 
 
 def activation_bytes(liveness: Liveness, step: StepSize, element_bytes: int) -> int:

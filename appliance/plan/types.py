@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from appliance.catalog.degradations import DegradationKind
+from appliance.catalog.pooling import PoolingChoice, PoolingKind, PoolingTask
 from appliance.checkpoint.modelling import CodeFile
 from appliance.plan.serving_types import ServingPlan
 
@@ -17,6 +18,7 @@ SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; 
 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
+VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
 
 
@@ -51,6 +53,32 @@ class ModellingPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[CodeFile, ...]  # that run; other content is refused at the start
 
 
+class PoolingPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model pools, and what is made of its vectors.
+
+    label_token_ids: the scores are the logits of these tokens, of which the last stands for "yes".
+    matryoshka_dimensions: lengths to which vectors may be cut, none for any length; None if they may not be cut.
+    """
+
+    task: PoolingTask
+    kind: PoolingKind
+    activation: VectorActivation
+    width: int = 0  # numbers of a vector
+    label_token_ids: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
+    matryoshka_dimensions: tuple[int, ...] | None = None
+    prompts: dict[str, str] = {}  # texts before an input, by name
+    default_prompt: str | None = None  # the name of the one used where none is asked for
+    is_causal: bool = False
+    has_token_types: bool = False
+    runs_whole: bool = False  # all tokens of a prompt run in one step
+
+    @property
+    def choice(self) -> PoolingChoice:
+        """The part by which the program is described."""
+        return PoolingChoice(task=self.task, kind=self.kind, label_token_ids=self.label_token_ids)
+
+
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # local folder or .gguf
     format: str
@@ -72,6 +100,12 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     show_load_progress: bool = True
     experts: ExpertsPlan | None = None
     modelling: ModellingPlan | None = None  # None: our own decoder runs the model
+    pooling: PoolingPlan | None = None  # None: it generates
+
+    @property
+    def pooling_choice(self) -> PoolingChoice | None:
+        """The part of `pooling` by which the program is described."""
+        return None if self.pooling is None else self.pooling.choice
 
 
 class LoadingPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +202,7 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: int
     max_waiting: int | None  # more are refused with 429
     target_step_s: float | None = None  # of a step that decodes: prompts beside it are cut to that; None: they are not
+    max_num_sampled: int | None = None  # rows of logits, or pooled rows, of a step; None: max_num_seqs
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
 
 

@@ -96,13 +96,13 @@ def _shape(form: WeightPlan | WeightForm) -> tuple[str, int | None, int | None]:
     return form.layout, form.group_size, form.sub_group_size
 
 
-def weight_bytes(weight: Weight, forms: Forms, kernels: KernelSetFacts) -> int:
+def weight_bytes(weight: Weight, forms: Forms, kernels: KernelSetFacts, *, is_vector: bool = False) -> int:
     """Bytes of a weight as the kernel set keeps it: vectors in f32, matrices packed in the form of their parts."""
     if kernels.runs == "models":  # every tensor has the planned float type
         num_elements = weight.copies * weight.rows * (weight.columns or 1)
         return num_elements * forms[next(weight.groups())].element_bits // 8
-    if weight.columns is None:
-        return 4 * weight.rows
+    if weight.columns is None or is_vector:
+        return 4 * weight.rows * (weight.columns or 1)
     form = F32 if weight.role == "other" else forms[next(weight.groups())]
     if kernels.name == "reference":
         form = F32  # the oracle dequantizes everything

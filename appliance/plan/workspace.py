@@ -8,7 +8,7 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, padded
 from appliance.program.attention import HeadLinear
-from appliance.program.operators import PagedAttention
+from appliance.program.operators import PagedAttention, WholeAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
@@ -21,6 +21,7 @@ PARTIALS_PER_THREAD = 32  # kernels/cpu/attention_parts.cpp: results of segments
 GATED_SUMS_BYTES = 504 * 2 * 4 * 16 * 4  # kernels/cpu/linear.h: f32 of a block of rows and four panels of each half
 LEAST_PAIRS = 256  # kernels/cpu/experts.h, head_linear.h: of a row and an expert or head, worked on at a time
 LATENT_SLOTS = 256  # kernels/cpu/attention_scratch.h: keys of a chunk, whose values a thread copies if they are columns
+WHOLE_ROWS, WHOLE_KEYS, WHOLE_COLUMNS = 6, 64, 32  # kernels/cpu/whole_attention.cpp: a tile, and what its sides fill
 DELTA_TOKENS = 32  # kernels/cpu/gated_delta.cpp: tokens whose factors are made together
 DELTA_COLUMNS = 64  # of a tile of values, at most
 MODELLING_SCORES_BYTES = 1 << 26  # kernels/modelling/attention.py: f32 scores, before and after the softmax
@@ -69,9 +70,10 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
         for op in program.operators.get(HeadLinear, ())
         if isinstance(op, HeadLinear)
     )
-    attending = step.num_threads * (scratch + partials) + carried
+    attending = step.num_threads * (scratch + partials) + carried if attention else 0
+    whole = step.num_threads * _whole_attention_bytes(program, step)
     deltas = step.num_threads * _delta_bytes(program)
-    largest = max(attending, step.num_threads * GATED_SUMS_BYTES, deltas, *experts, *heads)
+    largest = max(attending, whole, step.num_threads * GATED_SUMS_BYTES, deltas, *experts, *heads)
     return inputs + _kept_bytes(program) + largest
 
 
@@ -89,6 +91,20 @@ def _delta_bytes(program: PlannedProgram) -> int:
     key_dim = max((op.state_shape[1] for op in deltas), default=0)
     factors = DELTA_TOKENS * (4 * padded(key_dim, LINE_FLOATS) + 3)
     return 4 * (factors + key_dim * DELTA_COLUMNS) if key_dim else 0
+
+
+def _whole_attention_bytes(program: PlannedProgram, step: StepSize) -> int:
+    """Returns a thread's copy of a head's keys and values, and the scores and queries of a tile of rows
+    (kernels/cpu/whole_attention.cpp)."""
+    length = min(step.longest, step.num_tokens)
+    sizes = (
+        padded(length, WHOLE_KEYS) * (op.head_dim + WHOLE_ROWS)
+        + length * padded(op.head_dim, WHOLE_COLUMNS)
+        + WHOLE_ROWS * op.head_dim
+        for op in program.operators.get(WholeAttention, ())
+        if isinstance(op, WholeAttention)
+    )
+    return padded(4 * max(sizes, default=0), 64)
 
 
 def workspace_formula(program: PlannedProgram, step: StepSize) -> str:

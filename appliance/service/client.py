@@ -203,6 +203,7 @@ class EngineClient:
                 priority=request.priority,
                 cache_salt=request.cache_salt,
                 arrival_time=time.time(),
+                second_segment=request.second_segment,
                 is_streamed=is_streamed,
             )
         )

@@ -31,6 +31,7 @@ class TextRequest:
     text: TextOptions = field(default_factory=TextOptions)
     priority: int = 0
     cache_salt: str | None = None
+    second_segment: int | None = None  # where tokens of type 1 begin, in a model whose tokens have types
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,3 +49,4 @@ class TextOutput:
     num_cached_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    vector: bytes | None = None  # f32, little-endian, of a model that pools

@@ -40,6 +40,7 @@ class SequenceText:
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,
             num_cached_tokens=output.num_cached_tokens,
+            vector=output.vector,
         )
         if output.finish_reason is not None:
             self.finished = True

@@ -14,6 +14,7 @@ from appliance.layers.spec import DecoderSpec, ExpertsSpec
 from appliance.models.describe import build_decoder
 from appliance.models.errors import ModelError
 from tests.models.tiny import FAMILIES, VARIANTS
+from tests.models.tiny_pooled import POOLED
 
 Json = dict[str, Any]
 
@@ -204,6 +205,7 @@ def test_a_kind_of_layer_that_a_family_lacks_is_refused() -> None:
 
 def test_every_dialect_is_of_a_family_that_is_tested() -> None:
     tested = {config(name)["model_type"] for name in [*FAMILIES, *VARIANTS]}
+    tested |= {pooled.model_type or pooled.config().model_type for pooled in POOLED.values()}
     assert set(DIALECTS) - tested == set()
 
 

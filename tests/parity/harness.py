@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from appliance.catalog.formats import STORAGES, TensorRole, WeightForm
+from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.execution import Execution
@@ -62,10 +63,11 @@ def bind(
     kernel_set: KernelSet,
     plan: PrecisionPlan | None = None,
     execution: Execution | None = None,
+    pooling: PoolingChoice | None = None,
 ) -> Executable:
     execution = execution or execution_of()
     max_model_len = execution.limits.max_model_len
-    described = describe(facts, max_model_len)
+    described = describe(facts, max_model_len, pooling)
     inventory = take_inventory(described, facts, plan or precision(facts))
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with open_tensors(facts) as reader:

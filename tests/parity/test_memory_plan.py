@@ -1,6 +1,6 @@
 """The memory plan against what the native set allocates: weights, cache, activations and workspace, within 10 %."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from appliance.plan.boot import TOLERANCE, BootReport, compare_boot
 from appliance.plan.prepare import prepare
 from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import FAMILIES
+from tests.models.tiny_pooled import POOLED, make_pooled
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
 
 SPEC = """
@@ -49,11 +50,19 @@ def test_codes_with_their_scales_take_the_planned_bytes(
     check(folder, tmp_path)
 
 
-def check(source: Path, folder: Path, quantization: str = "auto") -> None:
+@pytest.mark.parametrize("name", ["bert-mean", "mpnet-mean", "modernbert-mean", "bert-all", "qwen3-mean"])
+def test_a_model_that_pools_takes_the_planned_bytes(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    make_pooled(name, folder)
+    kind = POOLED[name].kind.upper()
+    check(folder, tmp_path, overrides=("model.task=embed", f"model.override_pooler_config={{pooling_type: {kind}}}"))
+
+
+def check(source: Path, folder: Path, quantization: str = "auto", overrides: Sequence[str] = ()) -> None:
     """Weights are exact; what `plan --verify` allows is 10 %."""
     spec = folder / "deployment.yaml"
     spec.write_text(SPEC.format(source=source, quantization=quantization))
-    plan = prepare(spec).plan
+    plan = prepare(spec, overrides).plan
     backend = load_backend(plan, SchedulerConfig.from_plan(plan), lambda *_: None)
     measured = dict(backend.executable.memory_bytes)
     backend.executable.close()

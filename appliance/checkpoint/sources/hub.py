@@ -35,6 +35,7 @@ from appliance.checkpoint.sources.options import (
 )
 
 # The files of a model folder that are needed: weights, configs, tokenizers and templates, but no pickles.
+_MODULE: Final = re.compile(r"\d+_\w+/[\w.-]+")  # a file of a module of sentence-transformers, such as 1_Pooling
 FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 CODE_FILES: Final = ("*.py", "config.json")
 # Its telemetry sends requests to the hub, even offline, that no user wants.
@@ -117,8 +118,9 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
 
 
 def _like(files: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """Returns the files of the top folder that fit a pattern."""
-    return [name for name in files if "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)]
+    """Returns the files that fit a pattern, of the top folder and of the folders of modules."""
+    known = [name for name in files if any(fnmatch(name, pattern) for pattern in patterns)]
+    return [name for name in known if "/" not in name or _MODULE.fullmatch(name)]
 
 
 def _with_shards(name: str, files: Sequence[str]) -> str | list[str]:

@@ -5,16 +5,18 @@ from appliance.engine.step import Chunk, NewRow, StateMoves, StepPlan
 
 
 class StepBuilder:
-    """A step's remaining budget (`budget` tokens, `logits` rows of logits) and the chunks taken so far."""
+    """A step's remaining budget (`budget` tokens, `logits` rows of logits) and the chunks taken so far. pools_all: the
+    row of every token is wanted."""
 
     __slots__ = (
         "block_copies", "budget", "chunks", "logits", "new_rows", "num_going_on", "num_long_partials",
-        "num_partials", "num_tokens", "shares",
+        "num_partials", "num_tokens", "pools_all", "shares",
     )  # fmt: skip
 
-    def __init__(self, budget: int, logits: int) -> None:
+    def __init__(self, budget: int, logits: int, *, pools_all: bool = False) -> None:
         self.budget = budget
         self.logits = logits
+        self.pools_all = pools_all
         self.num_tokens = 0
         self.num_going_on = 0  # decodes that will decode again and have a block for the next token
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
@@ -46,7 +48,8 @@ class StepBuilder:
         sequence.num_computed = start + length
         self.num_tokens += length
         self.budget -= length
-        self.logits -= length if sequence.prompt_logprobs_left is not None else sample + num_drafts
+        wants_all = self.pools_all or sequence.prompt_logprobs_left is not None
+        self.logits -= length if wants_all else sample + num_drafts
 
     def append_row(self, sequence: Sequence) -> None:
         """Announces a sequence that has just taken its row."""
@@ -62,6 +65,7 @@ class StepBuilder:
                 seed=sequence.seed,
                 prompt_logprobs=sequence.prompt_logprobs_left,
                 grammar=sequence.request.grammar,
+                second_segment=message.second_segment,
             )
         )
 

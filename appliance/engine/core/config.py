@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from appliance.catalog.pooling import PoolingKind
 from appliance.plan.types import EnginePlan
 from appliance.program.kv_blocks import longest_held
 
@@ -31,6 +32,7 @@ class SchedulerConfig:
     num_snapshots: int | None = None  # of the recurrent states; None for a model that has none
     target_step_s: float | None = None  # how long a step with decodes should last; None sets no bound
     late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
+    pooling: PoolingKind | None = None  # the model pools: a sequence ends when its prompt has run
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
     seed: int = 0
 
@@ -43,6 +45,8 @@ class SchedulerConfig:
             raise ValueError(f"num_blocks is {self.num_blocks}; {len(self.windows)} groups of caches need blocks")
         if self.max_num_sampled < self.max_num_seqs:
             raise ValueError(f"max_num_sampled {self.max_num_sampled} is below max_num_seqs {self.max_num_seqs}")
+        if self.pooling not in (None, "last") and (self.chunked_prefill or self.prefix_caching):
+            raise ValueError(f"pooling by {self.pooling} needs all tokens of a prompt in one step")
         if not self.chunked_prefill and self.max_num_batched_tokens < self.max_sequence_len:
             raise ValueError(
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must hold the longest"
@@ -64,7 +68,7 @@ class SchedulerConfig:
             num_blocks=plan.cache.num_blocks,
             max_num_seqs=scheduler.max_num_seqs,
             max_num_batched_tokens=scheduler.max_num_batched_tokens,
-            max_num_sampled=scheduler.max_num_seqs,
+            max_num_sampled=scheduler.max_num_sampled or scheduler.max_num_seqs,
             chunked_prefill=scheduler.chunked_prefill,
             max_num_partial_prefills=scheduler.max_num_partial_prefills,
             max_long_partial_prefills=scheduler.max_long_partial_prefills,
@@ -78,6 +82,7 @@ class SchedulerConfig:
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
             seed=plan.model.seed,
+            pooling=None if plan.model.pooling is None else plan.model.pooling.kind,
         )
 
 

@@ -43,7 +43,9 @@ class StepPlanner:
 
     def _step(self) -> StepBuilder:
         """Builds a step of all decodes, and as many prompt tokens as let it end in time for the streams."""
-        step = StepBuilder(self._config.max_num_batched_tokens, self._config.max_num_sampled)
+        step = StepBuilder(
+            self._config.max_num_batched_tokens, self._config.max_num_sampled, pools_all=self._config.pooling == "all"
+        )
         prefills = self._decoding.schedule(step)
         if self._config.chunked_prefill:
             room = self._pace.prompt_tokens(self._decodes, self._num_alone(prefills))
@@ -60,7 +62,11 @@ class StepPlanner:
         room = self._pace.pause(self._decodes, self._backlog(prefills))
         if room is None:
             return None
-        step = StepBuilder(min(room, self._config.max_num_batched_tokens), self._config.max_num_sampled)
+        step = StepBuilder(
+            min(room, self._config.max_num_batched_tokens),
+            self._config.max_num_sampled,
+            pools_all=self._config.pooling == "all",
+        )
         self._schedule_prompts(step, prefills)
         if step.chunks:
             return step

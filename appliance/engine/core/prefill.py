@@ -35,7 +35,8 @@ class PrefillRules:
     def length(self, sequence: Sequence, num_computed: int, step: StepBuilder) -> int:
         """Returns the tokens to compute in this step; 0 when none can be."""
         remaining = len(sequence.tokens) - num_computed
-        if not self._config.chunked_prefill and remaining > step.budget:
+        room = min(step.budget, step.logits) if step.pools_all else step.budget
+        if not self._config.chunked_prefill and remaining > room:
             return 0
         length = min(remaining, step.budget)
         if self._config.chunked_prefill:

@@ -57,14 +57,16 @@ class RequestFactory:
         config = self._config
         if length == 0:
             raise Refusal(ErrorKind.INVALID, "prompt", "the prompt is empty; it must have at least one token")
-        if length >= config.max_model_len:
+        if config.pooling is not None:
+            self._check_pooled(length)
+        elif length >= config.max_model_len:
             raise Refusal(
                 ErrorKind.INVALID,
                 "prompt",
                 f"the prompt has {length} tokens; the context of {config.max_model_len} leaves room for at most"
                 f" {config.max_model_len - 1} and one to generate",
             )
-        if length >= config.max_sequence_len:
+        elif length >= config.max_sequence_len:
             raise Refusal(
                 ErrorKind.INVALID,
                 "prompt",
@@ -77,3 +79,9 @@ class RequestFactory:
                 "priority",
                 f"priority is {message.priority}; under the {config.policy} policy it must be 0",
             )
+
+    def _check_pooled(self, length: int) -> None:
+        """Nothing is generated: a prompt may be as long as the context."""
+        if length > self._config.max_sequence_len:
+            message = f"the prompt has {length} tokens; the context has {self._config.max_sequence_len}"
+            raise Refusal(ErrorKind.INVALID, "prompt", message)

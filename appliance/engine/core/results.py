@@ -44,7 +44,10 @@ class ResultTaker:
                         sequence.prompt_logprobs += result.prompt_logprobs[chunk.row]
                     if tokens is None:
                         continue
-                    output = self._append(sequence, chunk.num_drafts, tokens, result)
+                    if chunk.row in result.vectors:
+                        output = self._pooled(sequence, result.vectors[chunk.row])
+                    else:
+                        output = self._append(sequence, chunk.num_drafts, tokens, result)
                 except Exception as error:  # noqa: BLE001 - any exception here concerns this sequence alone
                     output = self._fail(sequence, self._fault("its tokens were taken over", error))
             client = sequence.request.client
@@ -95,6 +98,19 @@ class ResultTaker:
             finish_reason=reason,
             stop_token_id=stop_token,
             times=None if reason is None else self._times(sequence.request),
+        )
+
+    def _pooled(self, sequence: Sequence, vector: bytes) -> SequenceOutput:
+        """Ends a sequence whose whole prompt has run, in a model that pools."""
+        sequence.has_run_prompt = True
+        sequence.request.first_token_at = self._clock()
+        self._books.finish(sequence)
+        return SequenceOutput(
+            request_id=sequence.request.message.request_id,
+            num_cached_tokens=sequence.num_cached_tokens,
+            finish_reason=FinishReason.STOP,
+            vector=vector,
+            times=self._times(sequence.request),
         )
 
     def end(self, sequence: Sequence, error: RowError | None = None) -> SequenceOutput:

@@ -43,7 +43,8 @@ class KvMemory:
 
     @property
     def size_bytes(self) -> int:
-        return self.memory.size_bytes
+        """Returns nothing for a program without caches, though something is mapped."""
+        return self.memory.size_bytes if self._parts else 0
 
     def prefault(self, block: int) -> None:
         """Makes a block resident in every lane."""

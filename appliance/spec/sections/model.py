@@ -98,15 +98,18 @@ class ModelSection(Section):
     code_revision: Text | None = field(None, "Branch, tag or commit of the checkpoint's own code.")
     task: Task = field(
         "auto",
-        "What the model is for.",
-        auto="from the checkpoint's architecture",
-        built_values=("auto", "generate"),
+        "What the model is for: generate answers, embed texts, classify them, or score pairs of them.",
+        auto="embed for a sentence-transformers folder, else from the checkpoint's architecture",
+        built_values=("auto", "generate", "embed", "classify", "score"),
     )
     runner: Literal["auto", "generate", "pooling", "draft"] = field(
-        "auto", "How the engine runs it.", auto="from the task", built_values=("auto", "generate")
+        "auto", "How the engine runs it.", auto="from the task", built_values=("auto", "generate", "pooling")
     )
     convert: Literal["auto", "none", "embed", "classify", "reward"] = field(
-        "auto", "Adapts a generation model to a pooling task.", auto="none", built_values=("auto", "none")
+        "auto",
+        "Adapts a generation model to a pooling task.",
+        auto="none",
+        built_values=("auto", "none", "embed", "classify"),
     )
     model_impl: Literal["auto", "appliance", "transformers"] = field(
         "auto",
@@ -188,7 +191,10 @@ class ModelSection(Section):
     )
     hf_overrides: dict[str, Any] = field({}, "Merged over the checkpoint's config.json.", built=False)
     override_pooler_config: dict[str, Any] | None = field(
-        None, "Pooling of embedding models: {pooling_type, normalize}.", built=False
+        None,
+        "Pooling in place of the checkpoint's: {pooling_type: CLS, LAST, MEAN or ALL; normalize or use_activation: "
+        "true or false; label_token_ids: tokens whose logits are the scores, the last for yes; matryoshka_dimensions: "
+        "the lengths to which vectors may be cut, or true for any}.",
     )
     override_neuron_config: dict[str, Any] = field({}, "Neuron device settings.", built=False)
 

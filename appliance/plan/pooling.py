@@ -1,0 +1,198 @@
+"""Pass `pooling`: whether a model generates or pools, which rows it pools, and what is made of the vectors.
+
+The kind of pooling is that of the spec, else of the sentence-transformers files, else of the architecture.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from appliance.catalog.architectures import ARCHITECTURES
+from appliance.catalog.pooling import POOLING_KINDS, PoolingKind, PoolingTask
+from appliance.checkpoint.facts import ModelFacts
+from appliance.models.describe import Described
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.modelling import Modelled
+from appliance.plan.types import PoolingPlan, VectorActivation
+
+RULE: Final = "plan/pooling"
+_SETTINGS: Final = "model.override_pooler_config"
+_KNOWN: Final = ("pooling_type", "normalize", "use_activation", "label_token_ids", "matryoshka_dimensions")
+_CONVERTED: Final[Mapping[str, PoolingTask]] = {"embed": "embed", "classify": "classify"}
+_ACTIVATIONS: Final[Mapping[str, VectorActivation]] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
+
+
+def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> PoolingPlan | None:
+    """Returns how the model pools; None if it generates, as all do that run on modelling code."""
+    task = None if modelled.plan is not None else _task(inputs, ledger)
+    if modelled.plan is not None and (wanted := _wanted(inputs))[0] not in (None, "generate"):
+        ledger.refuse(wanted[1], RULE, "a model that runs on modelling code pools nothing", hint="write generate")
+    settings = inputs.spec.model.override_pooler_config or {}
+    if task is None:
+        if settings:
+            ledger.refuse(_SETTINGS, RULE, "the model generates, and pools nothing", hint="write model.task: embed")
+        return None
+    _check_settings(settings, ledger)
+    sentence, config = inputs.model.sentence, inputs.model.config
+    labels = _labels(config)
+    label_token_ids = _label_token_ids(settings, inputs.model, ledger)
+    return PoolingPlan(
+        task=task,
+        kind=_kind(inputs.model, task, settings, ledger),
+        activation=_activation(inputs.model, task, settings, len(label_token_ids) or len(labels), ledger),
+        label_token_ids=label_token_ids,
+        labels=labels if task != "embed" and not label_token_ids else (),
+        matryoshka_dimensions=_dimensions(settings, config),
+        prompts={} if sentence is None else sentence.prompts,
+        default_prompt=None if sentence is None else sentence.default_prompt,
+        is_causal=_is_causal(inputs.model.architecture),
+    )
+
+
+def described_pooling(pooling: PoolingPlan | None, described: Described) -> PoolingPlan | None:
+    """Returns the plan with what the program tells: the width of a vector, and whether tokens have types."""
+    if pooling is None:
+        return None
+    width = described.compiled.program.logits.width
+    has_types, keeps = described.spec.has_token_types, bool(described.compiled.program.caches)
+    return replace(pooling, width=width, has_token_types=has_types, runs_whole=pooling.kind != "last" or not keeps)
+
+
+def _task(inputs: PlanInputs, ledger: Ledger) -> PoolingTask | None:
+    spec, model = inputs.spec.model, inputs.model
+    known = ARCHITECTURES.get(model.architecture)
+    tasks = known.tasks if known is not None else ("generate",)
+    wanted, path = _wanted(inputs)
+    if wanted is None:
+        return _task_of_checkpoint(inputs, tasks, ledger)
+    if wanted not in tasks:
+        message = f"the architecture {model.architecture} cannot {wanted}"
+        ledger.refuse(path, RULE, message, allowed=f"auto, {', '.join(tasks)}", hint="write auto")
+        return _task_of_checkpoint(inputs, tasks, ledger)
+    ledger.take("model.task", path, wanted)
+    if wanted == "generate" and spec.runner == "pooling":
+        return None  # refused by a rule of the spec
+    return None if wanted == "generate" else cast(PoolingTask, wanted)
+
+
+def _wanted(inputs: PlanInputs) -> tuple[str | None, str]:
+    """Returns the task that the spec names, and the field that does; None for none."""
+    spec = inputs.spec.model
+    if spec.task != AUTO:
+        return spec.task, "model.task"
+    if spec.convert in _CONVERTED:
+        return _CONVERTED[spec.convert], "model.convert"
+    if spec.runner == "generate":
+        return "generate", "model.runner"
+    return None, "model.task"
+
+
+def _task_of_checkpoint(inputs: PlanInputs, tasks: Sequence[str], ledger: Ledger) -> PoolingTask | None:
+    model = inputs.model
+    if model.sentence is not None and model.sentence.kind is not None and "embed" in tasks:
+        reason = "its files are those of a sentence-transformers embedder"
+        return cast(PoolingTask, ledger.decide("model.task", "embed", "model", reason))
+    if inputs.spec.model.runner == "pooling" and tasks[0] == "generate":
+        return cast(PoolingTask, ledger.take("model.task", "model.runner", "embed"))
+    task = tasks[0]
+    if task == "classify" and len(_labels(model.config)) == 1:
+        task = "score"
+    ledger.decide("model.task", task, "model", f"what {model.architecture} is for")
+    return cast(PoolingTask, task) if task in ("embed", "classify", "score") else None
+
+
+def _check_settings(settings: Mapping[str, Any], ledger: Ledger) -> None:
+    for key in settings:
+        if key not in _KNOWN:
+            ledger.refuse(f"{_SETTINGS}.{key}", RULE, f"there is no setting {key!r}", allowed=", ".join(_KNOWN))
+
+
+def _kind(model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], ledger: Ledger) -> PoolingKind:
+    path, stated = "model.pooling.kind", settings.get("pooling_type")
+    if stated is not None:
+        kind = str(stated).lower()
+        if kind not in POOLING_KINDS:
+            allowed = ", ".join(each.upper() for each in POOLING_KINDS)
+            message = f"pooling_type is {stated!r}"
+            ledger.refuse(f"{_SETTINGS}.pooling_type", RULE, message, allowed=allowed, hint="write one of them")
+            return "last"
+        return ledger.take(path, _SETTINGS, kind)
+    if task == "embed" and model.sentence is not None and model.sentence.kind is not None:
+        return ledger.decide(path, model.sentence.kind, "model", "stated in modules.json")
+    if model.architecture.endswith("ForTokenClassification"):
+        return ledger.decide(path, "all", "model", "each token has its class")
+    if _is_causal(model.architecture):
+        return ledger.decide(path, "last", "model", "the last token of a causal model has seen all others")
+    stated = model.config.get("classifier_pooling")
+    if task != "embed" and stated in ("cls", "mean"):
+        return ledger.decide(path, cast(PoolingKind, stated), "model", "classifier_pooling of config.json")
+    if task == "embed":
+        return ledger.decide(path, "mean", "model", "sentence-transformers' own choice for a model without its files")
+    return ledger.decide(path, "cls", "model", "an encoder's classifier reads the first token")
+
+
+def _activation(
+    model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], num_labels: int, ledger: Ledger
+) -> VectorActivation:
+    path = "model.pooling.activation"
+    for key in ("normalize", "use_activation"):
+        if key in settings and not isinstance(settings[key], bool):
+            message = f"{key} is {settings[key]!r}; true or false is expected"
+            ledger.refuse(f"{_SETTINGS}.{key}", RULE, message, allowed="true, false")
+    wanted = settings.get("normalize", settings.get("use_activation"))
+    if wanted is False:
+        return ledger.take(path, _SETTINGS, "none")
+    if task == "embed":
+        if wanted is None and model.sentence is not None and not model.sentence.normalize:
+            return ledger.decide(path, "none", "model", "modules.json has no Normalize")
+        return ledger.decide(path, "normalize", "model", "vectors of length 1, so that a product is a cosine")
+    stated = _stated_activation(model.config)
+    if stated is not None and wanted is None:
+        return ledger.decide(path, stated, "model", "stated in config.json")
+    if num_labels == 1 or model.config.get("problem_type") == "multi_label_classification":
+        return ledger.decide(path, "sigmoid", "model", "each label is decided alone")
+    return ledger.decide(path, "softmax", "model", "one of several labels holds")
+
+
+def _stated_activation(config: Mapping[str, Any]) -> VectorActivation | None:
+    """Returns what a CrossEncoder states, by the last part of its dotted name."""
+    inner = config.get("sentence_transformers")
+    stated = inner.get("activation_fn") if isinstance(inner, Mapping) else None
+    name = stated or config.get("sbert_ce_default_activation_function")
+    return _ACTIVATIONS.get(str(name).rpartition(".")[2]) if name else None
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    named = config.get("id2label")
+    if isinstance(named, Mapping) and named:
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    count = config.get("num_labels", 2)
+    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2))
+
+
+def _label_token_ids(settings: Mapping[str, Any], model: ModelFacts, ledger: Ledger) -> tuple[int, ...]:
+    """Returns the tokens whose logits are the scores, of which the last one stands for "yes"."""
+    ids = settings.get("label_token_ids", ())
+    vocab_size = model.geometry.vocab_size
+    is_list = isinstance(ids, list | tuple) and all(type(each) is int and 0 <= each < vocab_size for each in ids)
+    if not is_list or len(ids) == 1 or not (ids == () or _is_causal(model.architecture)):
+        message = f"label_token_ids is {ids!r}"
+        allowed = f"two token ids or more, below {vocab_size}, of a model that generates"
+        ledger.refuse(f"{_SETTINGS}.label_token_ids", RULE, message, allowed=allowed)
+        return ()
+    return tuple(ids)
+
+
+def _dimensions(settings: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Returns the lengths to which vectors may be cut, none for any length; None if they may not be cut."""
+    stated = settings.get("matryoshka_dimensions", config.get("matryoshka_dimensions"))
+    if isinstance(stated, list | tuple) and all(type(each) is int and each > 0 for each in stated):
+        return tuple(stated)
+    return () if config.get("is_matryoshka") is True or stated is True else None
+
+
+def _is_causal(architecture: str) -> bool:
+    known = ARCHITECTURES.get(architecture)
+    return known is not None and known.is_causal

@@ -1,0 +1,83 @@
+"""Models that pool give the vectors and scores of transformers, many prompts in one step, at every kernel set."""
+
+from collections.abc import Callable
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from appliance.catalog.pooling import PoolingKind
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.read import read_model_facts
+from appliance.kernels.interface import Executable, KernelSet, StepInputs
+from tests.kernels.harness import logits_of
+from tests.models.tiny_pooled import LENGTHS, POOLED, make_pooled, pooled_by_torch
+from tests.parity.harness import BLOCK_SIZE, GROUPS, bind, execution_of
+
+Made = tuple[ModelFacts, torch.nn.Module]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    kept: dict[str, Made] = {}
+
+    def get(name: str) -> Made:
+        if name not in kept:
+            folder: Path = tmp_path_factory.mktemp(name)
+            oracle = make_pooled(name, folder)
+            kept[name] = read_model_facts(folder), oracle
+        return kept[name]
+
+    return get
+
+
+def prompts() -> list[list[int]]:
+    random = np.random.default_rng(3)
+    return [random.integers(4, 96, length).tolist() for length in LENGTHS]
+
+
+def run_whole(executable: Executable, texts: list[list[int]], kind: PoolingKind) -> list[np.ndarray]:
+    """Runs prompts whole in one step; returns what is pooled of each: [W], or [n, W] if all tokens are."""
+    lengths = [len(text) for text in texts]
+    starts = np.cumsum([0, *lengths])
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    widths = [-(-length // BLOCK_SIZE) for length in lengths]
+    tables = np.zeros((GROUPS, len(texts), max(widths)), np.int32)
+    for row, width in enumerate(widths):
+        first = sum(widths[:row])
+        tables[:, row, :width] = np.arange(first, first + width) * GROUPS + np.arange(GROUPS)[:, None]
+    rows = np.repeat(np.arange(len(texts)), lengths)
+    slots = tables[:, rows, positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+    wanted = {"cls": starts[:-1], "all": np.arange(starts[-1])}.get(kind, starts[1:] - 1)
+    values = (list(chain(*texts)), positions, slots, starts, lengths, tables, wanted)
+    found = logits_of(executable, StepInputs(*(np.ascontiguousarray(each, np.int32) for each in values)))
+    return [found[at:end] for at, end in pairwise(starts)] if kind == "all" else list(found)
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_vectors_are_those_of_transformers(name: str, made: Callable[[str], Made], kernel_set: KernelSet) -> None:
+    facts, oracle = made(name)
+    pooled, texts = POOLED[name], prompts()
+    executable = bind(facts, kernel_set, execution=execution_of(64), pooling=pooled.choice)
+    found = run_whole(executable, texts, pooled.kind)
+    assert len(found) == len(texts)
+    for text, vector in zip(texts, found, strict=True):
+        expected = pooled_by_torch(name, oracle, text).numpy()
+        assert vector.shape == expected.shape
+        np.testing.assert_allclose(vector, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
+    executable.close()
+
+
+@pytest.mark.parametrize("name", ["bert-mean", "roberta-cls"])
+def test_a_vector_does_not_depend_on_its_batch(name: str, made: Callable[[str], Made], kernel_set: KernelSet) -> None:
+    facts, _ = made(name)
+    kind, texts = POOLED[name].kind, prompts()
+    executable = bind(facts, kernel_set, execution=execution_of(64), pooling=POOLED[name].choice)
+    together = [vector.copy() for vector in run_whole(executable, texts, kind)]
+    alone = [run_whole(executable, [text], kind)[0].copy() for text in texts]
+    assert len(together) == len(alone) == len(LENGTHS)
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    executable.close()

@@ -1,0 +1,135 @@
+"""What a model is for, which rows it pools and what is made of them: by flag, by its files, by its architecture."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.base.errors import SpecError
+from appliance.plan.prepare import prepare
+from appliance.plan.types import EnginePlan, PoolingPlan
+from tests.models.tiny_pooled import make_pooled, write_sentence_files, write_tokenizer
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {}
+    for name in ("bert-mean", "bert-classify", "bert-score", "bert-tokens", "qwen3-last", "qwen3-classify"):
+        folders[name] = tmp_path_factory.mktemp(name)
+        make_pooled(name, folders[name])
+        write_tokenizer(folders[name])
+    folders["sentence"] = tmp_path_factory.mktemp("sentence")
+    make_pooled("bert-mean", folders["sentence"])
+    write_tokenizer(folders["sentence"])
+    write_sentence_files(folders["sentence"])
+    (folders["sentence"] / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    (folders["sentence"] / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 48}))
+    return folders
+
+
+def planned(folder: Path, model: str = "", rest: str = "") -> EnginePlan:
+    spec = folder / "deployment.yaml"
+    spec.write_text(
+        "api_version: appliance/v1\nkind: Deployment\nname: pooled\n"
+        f"model: {{source: {folder}, {model}}}\nloading: {{keep_packed: false}}\n{rest}"
+    )
+    return prepare(spec, hardware="server-epyc-9654", to_run=False).plan
+
+
+def pooling(plan: EnginePlan) -> PoolingPlan:
+    assert plan.model.pooling is not None
+    return plan.model.pooling
+
+
+def test_a_sentence_transformers_folder_embeds_as_it_says(checkpoints: dict[str, Path]) -> None:
+    plan = planned(checkpoints["sentence"])
+    found = pooling(plan)
+    assert (found.task, found.kind, found.activation, found.width) == ("embed", "cls", "normalize", 48)
+    assert found.has_token_types
+    assert plan.model.max_model_len == 48
+    assert (plan.scheduler.chunked_prefill, plan.scheduler.max_num_seqs) == (False, 256)
+    assert plan.cache.prefix_caching is False
+    assert plan.memory[0].kv_groups == ()
+
+
+def test_a_flag_wins_over_the_files(checkpoints: dict[str, Path]) -> None:
+    settings = "override_pooler_config: {pooling_type: MEAN, normalize: false}, max_model_len: 60"
+    plan = planned(checkpoints["sentence"], settings)
+    assert (pooling(plan).kind, pooling(plan).activation, plan.model.max_model_len) == ("mean", "none", 60)
+    why = {each.path: each.source for each in plan.decisions}
+    assert why["model.pooling.kind"] == "spec"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "expected"),
+    [
+        ("bert-mean", "", ("embed", "mean", "normalize")),
+        ("bert-classify", "", ("classify", "cls", "softmax")),
+        ("bert-score", "", ("score", "cls", "sigmoid")),
+        ("bert-tokens", "", ("classify", "all", "softmax")),
+        ("qwen3-classify", "", ("classify", "last", "softmax")),
+        ("qwen3-last", "task: embed", ("embed", "last", "normalize")),
+        ("qwen3-last", "convert: embed", ("embed", "last", "normalize")),
+        ("qwen3-last", "runner: pooling", ("embed", "last", "normalize")),
+        ("bert-classify", "task: embed", ("embed", "mean", "normalize")),
+    ],
+)
+def test_what_an_architecture_is_for(
+    checkpoints: dict[str, Path], name: str, model: str, expected: tuple[str, str, str]
+) -> None:
+    found = pooling(planned(checkpoints[name], model))
+    assert (found.task, found.kind, found.activation) == expected
+
+
+def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, Path]) -> None:
+    assert planned(checkpoints["qwen3-last"]).model.pooling is None
+    plan = planned(checkpoints["qwen3-last"], "task: embed")
+    assert plan.scheduler.chunked_prefill is True
+    assert plan.cache.prefix_caching is True
+    assert plan.memory[0].kv_bytes_per_token > 0
+    assert planned(checkpoints["sentence"], "task: embed").model.task == "embed"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "rest", "place"),
+    [
+        ("bert-mean", "task: generate", "", "model.task"),
+        ("bert-mean", "task: classify", "", "model.task"),
+        ("qwen3-last", "task: score", "", "model.source"),
+        ("qwen3-last", "override_pooler_config: {pooling_type: CLS}", "", "model.override_pooler_config"),
+        ("bert-mean", "override_pooler_config: {pooling_type: MAX}", "", "model.override_pooler_config.pooling_type"),
+        ("bert-mean", "override_pooler_config: {polling: CLS}", "", "model.override_pooler_config.polling"),
+        ("bert-mean", "override_pooler_config: {normalize: 3}", "", "model.override_pooler_config.normalize"),
+        ("bert-mean", "override_pooler_config: {label_token_ids: [1, 2]}", "", "model.override_pooler_config"),
+        ("bert-mean", "", "scheduler: {chunked_prefill: true}\n", "scheduler.chunked_prefill"),
+        ("bert-mean", "", "cache: {prefix_caching: true}\n", "cache.prefix_caching"),
+        ("bert-mean", "max_model_len: 67", "", "model.max_model_len"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_its_place(
+    checkpoints: dict[str, Path], name: str, model: str, rest: str, place: str
+) -> None:
+    with pytest.raises(SpecError) as raised:
+        planned(checkpoints[name], model, rest)
+    found: list[Any] = [each for each in raised.value.diagnostics if each.path.startswith(place)]
+    assert found, [each.path for each in raised.value.diagnostics]
+    assert found[0].allowed or found[0].hint
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "none"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "none"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+    ],
+)
+def test_the_activation_that_a_cross_encoder_states(
+    checkpoints: dict[str, Path], tmp_path: Path, config: dict[str, Any], expected: str
+) -> None:
+    for file in checkpoints["bert-classify"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    stated = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stated | config))
+    assert pooling(planned(tmp_path)).activation == expected
