@@ -15,6 +15,7 @@ SHIPPED = (
     "mistral_parallel",
     "phi4_mini",
     "pythonic",
+    "qwen3-reranker",
 )
 
 

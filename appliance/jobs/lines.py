@@ -10,7 +10,19 @@ import msgspec
 from appliance.base.hashing import sha256_hex
 from appliance.base.texts import MARK, without_mark
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/score",
+    "/rerank",
+    "/classify",
+    "/pooling",
+    "/v2/embed",
+    "/v2/rerank",
+)
 MAX_LINE_BYTES = 64 << 20
 _FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _DIGEST_CHARACTERS = 16

@@ -4,13 +4,12 @@ import re
 
 from appliance.server.http.routes import ROUTES, path_pattern
 
-_POOLING = "models that embed, score or classify are not in this version"
 _AUDIO = "models that hear or speak are not in this version"
 _SLEEP = "the engine of this version does not sleep; `appliance down` and `apply` free the machine"
 _ADAPTERS = "adapters are not changed by requests: list them in the spec and apply it"
 _REMOTE = "nothing of the engine can be called from outside"
 _REASONS: dict[str, str] = {
-    "(/v1)?/embeddings|/v2/embed|/pooling|/classify|(/v1)?/score|(/v1|/v2)?/rerank": _POOLING,
+    "/embeddings|/embed": "the paths are /v1/embeddings and /v2/embed",
     "/v1/audio/.*|/v1/realtime.*": _AUDIO,
     "/v1/images/.*|/v1/videos.*": "models that draw are not in this version",
     "/v1/moderations": "there is no moderation model in this version",

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from appliance.server.http import degraded
 from appliance.server.http.bodies import IGNORED_FIELDS
-from appliance.server.http.errors import ApiError, as_api_error, internal_error
+from appliance.server.http.errors import ApiError, as_api_error, internal_error, invalid
 from appliance.server.http.gate import Gate, route_path
 from appliance.server.http.misses import Misses
 from appliance.server.http.openapi import document
@@ -64,6 +64,7 @@ async def answer(state: ServerState, route: Route, request: Request) -> Response
     if state.tracer is not None:
         note_arrival(route.path, request.headers)
     try:
+        check_work(state, route)
         response = await route.handler(state, request)
     except ApiError as error:
         response = error.response(route.errors)
@@ -74,6 +75,21 @@ async def answer(state: ServerState, route: Route, request: Request) -> Response
     if route.auth == "key" and "POST" in route.methods:
         degraded.tell(response, state.plan, state.metrics)
     return response
+
+
+def check_work(state: ServerState, route: Route) -> None:
+    """Raises ApiError 400 on a route whose work the model does not do."""
+    model = state.plan.model
+    if route.does == "generate" and model.pooling is not None:
+        routes = "/v1/embeddings" if model.task == "embed" else "/classify, /score and /rerank"
+        message = f"the model {model.served_names[0]} is served to {model.task} and answers no prompts; see {routes}"
+        raise invalid("model", message, "unsupported_task")
+    if route.does == "pool" and model.pooling is None:
+        message = (
+            f"the model {model.served_names[0]} is served to generate; this route is for models that embed, classify or"
+            " score (model.task)"
+        )
+        raise invalid("model", message, "unsupported_task")
 
 
 def _missed(misses: Misses) -> Callable[[Request, Exception], Awaitable[Response]]:

@@ -22,6 +22,14 @@ from appliance.server.http.openapi_answers import (
 )
 from appliance.server.http.routes import Route
 from appliance.server.openai.scoring import ScoringFields
+from appliance.server.pooling.fields import (
+    ClassifyFields,
+    EmbeddingFields,
+    EmbedFields,
+    PoolingFields,
+    RerankFields,
+    ScoreFields,
+)
 from appliance.server.requests.fields import ChatFields, CompletionFields
 from appliance.server.responses.fields import ResponsesFields
 from appliance.server.tokens.demo import DemoFields
@@ -35,6 +43,15 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions/render": ChatFields,
     "/v1/completions/render": CompletionFields,
     "/generative_scoring": ScoringFields,
+    "/v1/embeddings": EmbeddingFields,
+    "/pooling": PoolingFields,
+    "/classify": ClassifyFields,
+    "/score": ScoreFields,
+    "/v1/score": ScoreFields,
+    "/rerank": RerankFields,
+    "/v1/rerank": RerankFields,
+    "/v2/rerank": RerankFields,
+    "/v2/embed": EmbedFields,
     "/inference/v1/generate": GenerateFields,
     "/generate": DemoFields,
     "/v1/batches": BatchFields,

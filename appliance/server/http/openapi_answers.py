@@ -67,6 +67,25 @@ SCHEMAS: dict[str, Any] = {
     "Scores": _object(
         {"object": {"const": "list"}, "data": _list(_object({"index": _INTEGER, "score": {"type": "number"}}))}
     ),
+    "Pooled": _object(
+        {
+            "id": _TEXT,
+            "object": {"const": "list"},
+            "created": _INTEGER,
+            "model": _TEXT,
+            "data": _list(_object({"index": _INTEGER})),
+            "usage": _object({"prompt_tokens": _INTEGER, "total_tokens": _INTEGER}),
+        }
+    ),
+    "Ranked": _object(
+        {
+            "id": _TEXT,
+            "model": _TEXT,
+            "results": _list(_object({"index": _INTEGER, "relevance_score": {"type": "number"}})),
+            "usage": _object({"total_tokens": _INTEGER}),
+        }
+    ),
+    "Embedded": _object({"id": _TEXT, "embeddings": {"type": "object"}, "texts": _list(_TEXT)}),
     "Texts": _object({"text": _list(_TEXT)}),
     "File": _object({"id": _TEXT, "object": {"const": "file"}}),
     "Batch": _object({"id": _TEXT, "object": {"const": "batch"}, "status": _TEXT, "endpoint": _TEXT}),
@@ -101,6 +120,15 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions/render": _json("Rendered"),
     "/v1/completions/render": {"application/json": {"schema": _list(_ref("Rendered"))}},
     "/generative_scoring": _json("Scores"),
+    "/v1/embeddings": _json("Pooled"),
+    "/pooling": _json("Pooled"),
+    "/classify": _json("Pooled"),
+    "/score": _json("Pooled"),
+    "/v1/score": _json("Pooled"),
+    "/rerank": _json("Ranked"),
+    "/v1/rerank": _json("Ranked"),
+    "/v2/rerank": _json("Ranked"),
+    "/v2/embed": _json("Embedded"),
     "/inference/v1/generate": _json("Generated"),
     "/invocations": _json("Completion"),
     "/generate": {**_json("Texts"), "application/octet-stream": {"schema": _TEXT}},

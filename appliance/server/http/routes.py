@@ -15,6 +15,7 @@ from appliance.server.batches import files
 from appliance.server.batches import routes as batch_routes
 from appliance.server.http.errors import ErrorShape
 from appliance.server.openai import chat, completions, models, sagemaker, scoring
+from appliance.server.pooling import routes as pooling_routes
 from appliance.server.responses import routes as response_routes
 from appliance.server.state import ServerState
 from appliance.server.tokens import demo, generate, info, render
@@ -22,6 +23,7 @@ from appliance.server.tokens import routes as token_routes
 
 AuthClass = Literal["public", "key"]  # key: an API key is needed where the plan has any
 ApplyClass = Literal["live", "drain", "restart"]  # how a change of the route's settings takes effect
+RouteWork = Literal["generate", "pool"]
 Handler = Callable[[ServerState, Request], Awaitable[Response]]
 
 
@@ -34,6 +36,7 @@ class Route:
     handler: Handler
     is_served: Callable[[RoutesPlan], bool] = lambda plan: True
     errors: ErrorShape = "openai"
+    does: RouteWork | None = None  # what the model must do for it; None: whatever it does
 
 
 def _api(name: str) -> Callable[[RoutesPlan], bool]:
@@ -61,17 +64,26 @@ def _saved_docs(plan: RoutesPlan) -> bool:
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("/v1/chat/completions", ("POST",), "key", "live", chat.create_chat_completion, _openai),
-    Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai),
-    Route("/v1/chat/completions/render", ("POST",), "key", "live", render.render_chat, _openai),
-    Route("/v1/completions/render", ("POST",), "key", "live", render.render_completion, _openai),
-    Route("/generative_scoring", ("POST",), "key", "live", scoring.score_items, _openai),
-    Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference")),
-    Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker")),
-    Route("/generate", ("POST",), "key", "live", demo.demo_generate, _api("demo")),
+    Route("/v1/chat/completions", ("POST",), "key", "live", chat.create_chat_completion, _openai, does="generate"),
+    Route("/v1/completions", ("POST",), "key", "live", completions.create_completion, _openai, does="generate"),
+    Route("/v1/chat/completions/render", ("POST",), "key", "live", render.render_chat, _openai, does="generate"),
+    Route("/v1/completions/render", ("POST",), "key", "live", render.render_completion, _openai, does="generate"),
+    Route("/generative_scoring", ("POST",), "key", "live", scoring.score_items, _openai, does="generate"),
+    Route("/v1/embeddings", ("POST",), "key", "live", pooling_routes.create_embeddings, _openai, does="pool"),
+    Route("/pooling", ("POST",), "key", "live", pooling_routes.pool, _openai, does="pool"),
+    Route("/classify", ("POST",), "key", "live", pooling_routes.classify, _openai, does="pool"),
+    Route("/score", ("POST",), "key", "live", pooling_routes.score, _openai, does="pool"),
+    Route("/v1/score", ("POST",), "key", "live", pooling_routes.score, _openai, does="pool"),
+    Route("/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
+    Route("/v1/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
+    Route("/v2/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
+    Route("/v2/embed", ("POST",), "key", "live", pooling_routes.embed, _openai, does="pool"),
+    Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference"), does="generate"),
+    Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker"), does="generate"),
+    Route("/generate", ("POST",), "key", "live", demo.demo_generate, _api("demo"), does="generate"),
     Route("/v1/models", ("GET",), "key", "live", models.list_models, _lists_models),
     Route("/v1/models/{model:path}", ("GET",), "key", "live", models.get_model, _lists_models),
-    Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses),
+    Route("/v1/responses", ("POST",), "key", "live", response_routes.create_response, _responses, does="generate"),
     Route("/v1/responses/input_tokens", ("POST",), "key", "live", response_routes.count_input_tokens, _responses),
     Route("/v1/responses/{response_id}", ("GET",), "key", "live", response_routes.get_response, _responses),
     Route("/v1/responses/{response_id}", ("DELETE",), "key", "live", response_routes.delete_response, _responses),
@@ -93,7 +105,16 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/batches", ("GET",), "key", "live", batch_routes.list_batches, _batches),
     Route("/v1/batches/{batch_id}", ("GET",), "key", "live", batch_routes.get_batch, _batches),
     Route("/v1/batches/{batch_id}/cancel", ("POST",), "key", "live", batch_routes.cancel_batch, _batches),
-    Route("/v1/messages", ("POST",), "key", "live", anthropic_routes.create_message, _anthropic, "anthropic"),
+    Route(
+        "/v1/messages",
+        ("POST",),
+        "key",
+        "live",
+        anthropic_routes.create_message,
+        _anthropic,
+        "anthropic",
+        does="generate",
+    ),
     Route(
         "/v1/messages/count_tokens", ("POST",), "key", "live", anthropic_routes.count_tokens, _anthropic, "anthropic"
     ),

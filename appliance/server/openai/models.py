@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.plan.types import ModelPlan
+from appliance.plan.types import ModelPlan, PoolingPlan
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
@@ -47,6 +47,20 @@ def _card(model: ModelPlan, created_s: int, name: str, headers: Mapping[str, str
         "root": model.served_names[0],
         "parent": None,
         "max_model_len": length,
+        "task": model.task,
+        **({} if model.pooling is None else {"pooling": _pooling(model.pooling)}),
+    }
+
+
+def _pooling(pooling: PoolingPlan) -> dict[str, Any]:
+    """What a client of a model that pools wants to know before it asks."""
+    return {
+        "type": pooling.kind,
+        "width": pooling.width,
+        "activation": pooling.activation,
+        "matryoshka_dimensions": pooling.matryoshka_dimensions,
+        "labels": pooling.labels,
+        "prompts": list(pooling.prompts),
     }
 
 

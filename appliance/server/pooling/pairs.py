@@ -1,0 +1,128 @@
+"""Scores of pairs of texts: by a model that reads both, or by the likeness of their vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from appliance.plan.types import PoolingPlan
+from appliance.server.http.errors import invalid
+from appliance.server.pooling.fields import PooledFields
+from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, run, tokenized
+from appliance.server.pooling.vectors import Floats, activated, refuse_task, similarity
+from appliance.server.state import ServerState
+from appliance.text.inputs import Input, InputEncoder, TooLongError
+from appliance.text.template import ChatTemplate
+
+Pair = tuple[str, str]
+_ROLES = ("query", "document")
+_YES = -1  # the last of the labels' tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The score of each pair."""
+
+    request_id: str
+    scores: list[float]
+    num_tokens: int
+
+
+async def score_pairs(
+    state: ServerState,
+    request: Request,
+    pairs: Sequence[Pair],
+    fields: PooledFields,
+    most_of_document: int | None = None,
+) -> Scored:
+    """Scores each pair of a query and a document. most_of_document: the tokens to which a document is cut.
+
+    Raises ApiError 400 for a model that cannot score, and for pairs that are too long and may not be cut.
+    """
+    pooling = pooling_of(state)
+    if pooling.task == "embed":
+        return await _by_likeness(state, request, pairs, fields)
+    if pooling.kind == "all" or (not pooling.label_token_ids and pooling.width != 1):
+        raise refuse_task(pooling, "score pairs of texts", "/classify and /pooling")
+    if most_of_document is not None:
+        pairs = _cut_documents(state, pairs, most_of_document)
+    inputs = await _read_together(state, pooling, pairs, fields)
+    pooled = await run(state, request, inputs, _raw(fields) if pooling.label_token_ids else fields)
+    scores = [_score(pooling, vectors, fields) for vectors in pooled.vectors]
+    return Scored(pooled.request_id, scores, pooled.num_tokens)
+
+
+async def _by_likeness(state: ServerState, request: Request, pairs: Sequence[Pair], fields: PooledFields) -> Scored:
+    """Embeds each different text once, queries and documents each after their own prompt."""
+    prompts = pooling_of(state).prompts
+    before = {"query": prompts.get("query", ""), "document": prompts.get("document", prompts.get("passage", ""))}
+    asked = [(before["query"] + query, before["document"] + document) for query, document in pairs]
+    texts = list(dict.fromkeys(text for pair in asked for text in pair))
+    most, side = most_tokens(state, fields)
+    pooled = await run(state, request, await tokenized(state, texts, most, side, "documents"), fields)
+    of = dict(zip(texts, pooled.vectors, strict=True))
+    return Scored(
+        pooled.request_id, [similarity(of[query], of[document]) for query, document in asked], pooled.num_tokens
+    )
+
+
+async def _read_together(
+    state: ServerState, pooling: PoolingPlan, pairs: Sequence[Pair], fields: PooledFields
+) -> list[Input]:
+    most, side = most_tokens(state, fields)
+    size = sum(len(query) + len(document) for query, document in pairs)
+    encoder, template = InputEncoder(state.tokenizer), pair_template(state)
+
+    def encode_pair(at: int, pair: Pair) -> Input:
+        try:
+            if template is not None:
+                return _rendered(state, template, pair, most)
+            return encoder.pair(*pair, most, may_cut=side is not None)
+        except TooLongError as error:
+            message = f"documents[{at}] {error} with the query; truncate_prompt_tokens cuts longer ones"
+            raise invalid("documents", message, "context_length_exceeded") from error
+
+    if pooling.is_causal and template is None:
+        raise invalid(
+            "model",
+            "this model reads a query and a document in the text of a template, and has none: its scores would mean"
+            " nothing; set model.chat_template",
+            "no_chat_template",
+        )
+    found = await here_or_in_thread(lambda: [encode_pair(at, pair) for at, pair in enumerate(pairs)], size)
+    return noted(found, state)
+
+
+def pair_template(state: ServerState) -> ChatTemplate | None:
+    """Returns the template of a pair: one that has both a query and a document. Others are for conversations."""
+    source = state.plan.model.chat_template or ""
+    if not all(f'"{role}"' in source or f"'{role}'" in source for role in _ROLES):
+        return None
+    return ChatTemplate(source, state.tokenizer.identity.special_tokens)
+
+
+def _rendered(state: ServerState, template: ChatTemplate, pair: Pair, most: int) -> Input:
+    messages = [{"role": role, "content": text} for role, text in zip(_ROLES, pair, strict=True)]
+    text = template.render(messages, add_generation_prompt=True)
+    token_ids = state.tokenizer.encode(text, add_special_tokens=False)
+    if len(token_ids) > most:
+        raise TooLongError(f"has {len(token_ids)} tokens, more than {most}")
+    return Input(token_ids)
+
+
+def _cut_documents(state: ServerState, pairs: Sequence[Pair], most: int) -> list[Pair]:
+    """Cuts each document to its first tokens."""
+    encoder = InputEncoder(state.tokenizer)
+    return [(query, encoder.text_of_first(document, most)) for query, document in pairs]
+
+
+def _raw(fields: PooledFields) -> PooledFields:
+    return PooledFields(priority=fields.priority, request_id=fields.request_id, use_activation=False)
+
+
+def _score(pooling: PoolingPlan, vectors: Floats, fields: PooledFields) -> float:
+    if not pooling.label_token_ids:
+        return float(vectors[0, 0])
+    if not fields.wants_activation:
+        return float(vectors[0, _YES] - vectors[0, 0])
+    return float(activated(vectors, "softmax")[0, _YES])

@@ -1,0 +1,181 @@
+"""From the inputs of a request to the vectors of the engine."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from appliance.engine.messages import SamplingParams
+from appliance.plan.types import PoolingPlan
+from appliance.server.http import degraded
+from appliance.server.http.errors import invalid
+from appliance.server.output.generation import collect, new_request_id
+from appliance.server.pooling.fields import InputFields, PooledFields
+from appliance.server.pooling.vectors import Floats, activated, cut, read_vectors
+from appliance.server.requests.fields import ChatFields, CompletionFields
+from appliance.server.state import ServerState
+from appliance.service.requests import TextOptions, TextRequest
+from appliance.text.inputs import CutSide, Input, InputEncoder, TooLongError
+
+MAX_INPUTS = 2048  # of one request, as OpenAI's
+INLINE_CHARACTERS = 20_000  # about a millisecond of tokenization
+_SAMPLING = SamplingParams(max_tokens=1)
+_TEXT = TextOptions(detokenize=False)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """The vectors [n, W] of each input (n is 1 unless all tokens are pooled), and the tokens of all inputs."""
+
+    request_id: str
+    vectors: list[Floats]
+    num_tokens: int
+
+
+def pooling_of(state: ServerState) -> PoolingPlan:
+    """Returns how the model pools. The gate of the routes has refused a model that does not."""
+    assert state.plan.model.pooling is not None, "routes of models that pool are refused for others"
+    return state.plan.model.pooling
+
+
+def most_tokens(state: ServerState, fields: PooledFields) -> tuple[int, CutSide | None]:
+    """Returns the most tokens of an input, and where a longer one is cut. Raises ApiError 400."""
+    asked, context = fields.truncate_prompt_tokens, state.plan.model.max_model_len
+    if asked is None:
+        return context, None
+    if asked != -1 and not 1 <= asked <= context:
+        message = f"truncate_prompt_tokens is {asked}; it must be -1 or from 1 to {context}"
+        raise invalid("truncate_prompt_tokens", message, "invalid_value")
+    return context if asked == -1 else asked, "end"
+
+
+async def inputs_of(state: ServerState, fields: InputFields) -> list[Input]:
+    """Returns the inputs of a request, tokenized. Raises ApiError 400."""
+    if (fields.input is None) == (fields.messages is None):
+        raise invalid("input", "exactly one of input and messages is needed", "invalid_value")
+    prompt = prompt_text(pooling_of(state), fields.prompt_name, "prompt_name")
+    if fields.messages is not None:
+        chat = ChatFields(
+            messages=fields.messages,
+            add_generation_prompt=fields.add_generation_prompt,
+            chat_template_kwargs=fields.chat_template_kwargs,
+            truncate_prompt_tokens=fields.truncate_prompt_tokens,
+        )
+        return [Input((await state.prompts.chat(chat))[1])]
+    most, side = most_tokens(state, fields)
+    texts = _split("" if fields.input is None else fields.input)
+    if not all(isinstance(each, str) for each in texts):
+        return [_given(each, most, side) for each in texts]
+    return await tokenized(state, [prompt + str(each) for each in texts], most, side, "input")
+
+
+async def tokenized(
+    state: ServerState, texts: Sequence[str], most: int, side: CutSide | None, field: str
+) -> list[Input]:
+    """Returns texts with their special tokens. Raises ApiError 400 for one that is too long and may not be cut."""
+    encoder = InputEncoder(state.tokenizer)
+
+    def encode() -> list[Input]:
+        return [_encoded(encoder, text, most, side, f"{field}[{at}]") for at, text in enumerate(texts)]
+
+    return noted(await here_or_in_thread(encode, sum(map(len, texts))), state)
+
+
+def noted(inputs: list[Input], state: ServerState) -> list[Input]:
+    """Returns the inputs; that some were cut is noted, or refused if the plan says so."""
+    if any(each.is_cut for each in inputs):
+        wanted = state.plan.serving.requests.truncated_prompts
+        if wanted == "error":
+            message = "an input is too long, and this server cuts none"
+            raise invalid("truncate_prompt_tokens", message, "prompt_truncated")
+        degraded.note("truncated_prompt", is_logged=wanted == "warn")
+    return inputs
+
+
+def prompt_text(pooling: PoolingPlan, name: str | None, field: str) -> str:
+    """Returns the text before an input. Raises ApiError 400 for a prompt that the model does not have."""
+    if name is None:
+        return pooling.prompts.get(pooling.default_prompt or "", "")
+    if name not in pooling.prompts:
+        known = ", ".join(pooling.prompts) or "none"
+        raise invalid(field, f"the model has no prompt {name[:40]!r}; it has {known}", "invalid_value")
+    return pooling.prompts[name]
+
+
+async def run(
+    state: ServerState,
+    request: Request,
+    inputs: Sequence[Input],
+    given: PooledFields,
+    dimensions: int | None = None,
+) -> Pooled:
+    """Runs the inputs and returns their vectors, activated unless the request says otherwise. Raises ApiError."""
+    pooling, priority = pooling_of(state), state.sampling.check_priority(_with_priority(given.priority))
+    request_id = new_request_id(request, state.plan.serving.http, given.request_id)
+    requests = [
+        TextRequest(
+            request_id=request_id,
+            prompt_token_ids=each.token_ids,
+            sampling=_SAMPLING,
+            text=_TEXT,
+            priority=priority,
+            second_segment=each.second_segment if pooling.has_token_types else None,
+        )
+        for each in inputs
+    ]
+    outputs = await collect(state, request, requests)
+    raw = [outputs[index].vector or b"" for index in range(len(requests))]
+    kind = pooling.activation if given.wants_activation else "none"
+    vectors = [activated(cut(read_vectors(data, pooling.width), dimensions), kind) for data in raw]
+    return Pooled(request_id, vectors, sum(len(each.token_ids) for each in inputs))
+
+
+async def here_or_in_thread(work: Callable[[], T], num_characters: int) -> T:
+    return work() if num_characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+
+
+def _with_priority(priority: int | None) -> CompletionFields:
+    return CompletionFields(prompt="", priority=priority)
+
+
+def _encoded(encoder: InputEncoder, text: str, most: int, side: CutSide | None, where: str) -> Input:
+    try:
+        found = encoder.one(text, most, side)
+    except TooLongError as error:
+        message = f"{where} {error}; truncate_prompt_tokens cuts longer inputs"
+        raise invalid(where, message, "context_length_exceeded") from error
+    if not found.token_ids:
+        raise invalid(where, f"{where} is empty: it has no tokens", "invalid_value")
+    return found
+
+
+def _given(token_ids: str | list[int], most: int, side: CutSide | None) -> Input:
+    assert not isinstance(token_ids, str), "texts and token ids do not mix"
+    if len(token_ids) > most and side is None:
+        message = f"input has {len(token_ids)} tokens; this model takes {most}"
+        raise invalid("input", message, "context_length_exceeded")
+    return Input(token_ids[:most], is_cut=len(token_ids) > most)
+
+
+def _split(given: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """Returns one input or several, all texts or all token ids. Raises ApiError 400."""
+    if isinstance(given, str):
+        return [given]
+    kinds = {type(each) for each in given}
+    if len(kinds) != 1:
+        what = "is an empty list" if not given else "mixes texts with token ids"
+        raise invalid("input", f"input {what}", "invalid_value")
+    several = [[each for each in given if isinstance(each, int)]] if kinds == {int} else given
+    if len(several) > MAX_INPUTS:
+        raise invalid("input", f"input has {len(several)} inputs; {MAX_INPUTS} are allowed", "invalid_value")
+    found: list[str | list[int]] = []
+    for each in several:
+        if isinstance(each, list) and (not each or any(not 0 <= token < 1 << 31 for token in each)):
+            raise invalid("input", "input has an empty list, or a token id that no vocabulary has", "invalid_value")
+        if not isinstance(each, int):
+            found.append(each)
+    return found
