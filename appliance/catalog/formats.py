@@ -175,7 +175,8 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
 }
 
 # The methods of quantization in which a checkpoint may be stored, as its config spells them.
-STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
+STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4",
+                  "bitsandbytes", "hqq")  # fmt: skip
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {

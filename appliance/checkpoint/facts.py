@@ -29,7 +29,10 @@ Storage = Literal[
 ]  # fmt: skip
 
 # How the codes of a tensor lie in its file: in rows of the matrix, or as the named method packs them.
-Packing = Literal["rows", "gptq", "gptq_v2", "awq", "e4m3", "mxfp4", "nvfp4", "nvfp4_inverse"]
+Packing = Literal[
+    "rows", "gptq", "gptq_v2", "awq", "e4m3", "mxfp4", "nvfp4", "nvfp4_inverse", "bitsandbytes_4", "bitsandbytes_8",
+    "hqq",
+]  # fmt: skip
 
 
 class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):

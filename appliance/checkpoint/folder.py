@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
-from appliance.checkpoint import awq, compressed_tensors, float4, float8, gptq, modelopt
+from appliance.checkpoint import awq, bitsandbytes, compressed_tensors, float4, float8, gptq, hqq, modelopt
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -29,6 +29,8 @@ _JOINS: Final[dict[str, _Join]] = {
     float8.FBGEMM: float8.join_fp8,
     float4.MXFP4: float4.join_mxfp4,
     modelopt.METHOD: modelopt.join_modelopt,
+    bitsandbytes.METHOD: bitsandbytes.join_bitsandbytes,
+    hqq.METHOD: hqq.join_hqq,
 }
 
 

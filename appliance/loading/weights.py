@@ -20,7 +20,8 @@ from appliance.models.tensors import shape_of
 
 # With these, rows of a weight are not rows of the file.
 _REORDERING = ("transpose", "transpose_parts", "unpermute_heads")
-_ROW_PACKINGS = ("rows", "e4m3", "nvfp4", "nvfp4_inverse")  # with these they are, each in one piece
+# With these they are, each in one piece.
+_ROW_PACKINGS = ("rows", "e4m3", "nvfp4", "nvfp4_inverse", "bitsandbytes_4", "bitsandbytes_8")
 Progress = Callable[[int, int], None]  # (bytes read so far, total bytes)
 
 

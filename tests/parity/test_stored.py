@@ -9,9 +9,11 @@ import torch
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
+from tests.models.stored.bitsandbytes import eight_bits, four_bits
 from tests.models.stored.floats import e4m3, nvfp4
+from tests.models.stored.hqq import hqq
 from tests.models.stored.integers import awq, gptq
-from tests.models.stored.scheme import write_stored
+from tests.models.stored.scheme import write_mxfp4, write_stored
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.test_compressed_tensors import TIGHT, deviation, logits
 
@@ -24,9 +26,21 @@ SCHEMES = {
     "gptq act-order": gptq(4, 32, ordered=True),
     "awq": awq(32),
     "fp8": e4m3("row"),
+    "hqq": hqq(4, 32),
+    "bitsandbytes nf4": four_bits("nf4", nested=True),
+    "bitsandbytes int8": eight_bits(),
     "nvfp4": nvfp4(),
 }
 Written = tuple[ModelFacts, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder: Path = tmp_path_factory.mktemp("mixture")
+    oracle = write_mxfp4("gpt-oss", folder)
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([PROMPT])).logits[0].numpy()
+    return read_model_facts(folder), expected
 
 
 @pytest.fixture(scope="module", params=SCHEMES)
@@ -39,6 +53,14 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     facts = read_model_facts(folder)
     assert SCHEMES[request.param].storage in {tensor.storage for tensor in facts.tensors}
     return facts, expected
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_experts_of_gpt_oss(quantize: bool, mixture: Written, kernel_set: KernelSet) -> None:
+    """Products with codes that stand for floats take activations as they are, whatever other weights take."""
+    facts, expected = mixture
+    assert "mxfp4" in {tensor.storage for tensor in facts.tensors}
+    np.testing.assert_allclose(logits(facts, kernel_set, quantize=quantize), expected, **TIGHT)
 
 
 def test_logits(stored: Written, kernel_set: KernelSet) -> None:

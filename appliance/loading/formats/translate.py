@@ -14,12 +14,14 @@ from appliance.layers.spec import WeightSource
 from appliance.loading.formats import blocks32, books, k_quants, ternary
 from appliance.loading.formats.awq import AwqMatrix
 from appliance.loading.formats.bits import Array
+from appliance.loading.formats.bitsandbytes import EightBitMatrix, FourBitMatrix
 from appliance.loading.formats.codes import CodeTensors
 from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
 from appliance.loading.formats.e2m1 import MicroscalingMatrix, NvMatrix
 from appliance.loading.formats.e4m3 import E4m3Matrix
 from appliance.loading.formats.gptq import GptqMatrix
 from appliance.loading.formats.groups import FormatError
+from appliance.loading.formats.hqq import HqqMatrix
 from appliance.loading.formats.matrices import MatrixReader, Quantized, Read, Rows
 from appliance.loading.formats.rounding import quantize
 from appliance.loading.formats.transposed import TransposedParts
@@ -52,6 +54,9 @@ MATRIX_READERS: dict[str, Callable[[TensorFacts, Read, int | None], MatrixReader
     "mxfp4": MicroscalingMatrix,
     "nvfp4": NvMatrix,
     "nvfp4_inverse": NvMatrix,
+    "bitsandbytes_4": FourBitMatrix,
+    "bitsandbytes_8": EightBitMatrix,
+    "hqq": HqqMatrix,
 }
 # The transforms of single values, which apply to f32.
 _CHANGES: dict[str, Callable[[Array], Array]] = {

@@ -20,7 +20,7 @@ from appliance.loading.formats.translate import StoredRows, translate_matrix
 from appliance.models.tensors import shape_of
 from tests.checkpoint.files import write_folder
 from tests.checkpoint.test_folder import CONFIG
-from tests.models.stored.floats import mxfp4
+from tests.models.stored.e2m1 import mxfp4
 
 EXPERTS, ROWS, COLUMNS = 3, 48, 96
 NAME = "experts.gate_up_proj"

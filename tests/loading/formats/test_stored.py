@@ -1,5 +1,6 @@
 """Matrices as the methods of quantization store them, read from files: the values are their library's, bit for bit."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,9 @@ from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.translate import StoredRows, translate_matrix
 from tests.checkpoint.files import write_folder
 from tests.checkpoint.test_folder import CONFIG
+from tests.models.stored.bitsandbytes import eight_bits, four_bits
 from tests.models.stored.floats import compressed, e4m3, nvfp4
+from tests.models.stored.hqq import hqq
 from tests.models.stored.integers import awq, gptq
 from tests.models.stored.scheme import Packed, Scheme
 
@@ -40,6 +43,14 @@ SCHEMES = {
     "gptq act-order, 3 bits, asymmetric": gptq(3, 64, symmetric=False, ordered=True),
     "awq": awq(128),
     "awq, one group": awq(-1),
+    "hqq 4": hqq(4, 64),
+    "hqq 8": hqq(8, 128),
+    "hqq 2": hqq(2, 16),
+    "bitsandbytes nf4": four_bits("nf4"),
+    "bitsandbytes nf4, nested": four_bits("nf4", nested=True),
+    "bitsandbytes nf4, long blocks": four_bits("nf4", 512),
+    "bitsandbytes fp4, nested": four_bits("fp4", 128, nested=True),
+    "bitsandbytes int8": eight_bits(),
     "fp8 by matrix": e4m3("matrix"),
     "fp8 by row": e4m3("row"),
     "fp8 by block": e4m3("block"),
@@ -149,3 +160,19 @@ def test_columns_of_each_part_become_rows(matrix: Read, rows: tuple[int, int] | 
     assert_same(turned.values(COLUMNS - 3, COLUMNS + 5), expected[COLUMNS - 3 : COLUMNS + 5])
     translated = translate_matrix([turned], F32, stop - start, 100, 1100)
     assert_same(translated.data, expected[100:1100])
+
+
+LIBRARY: dict[str, str] = {
+    "nf4": "886c9c31d9ad15ef",
+    "nf4, nested": "a62d494ae2ed3265",
+    "nf4, long blocks": "2ae8c37221d09f90",
+    "fp4, nested": "bb40e3af09d667fa",
+}
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_bitsandbytes_itself_makes_the_same(name: str) -> None:
+    """Digests of what its functional.dequantize_4bit made of these tensors, version 0.50.2 on a CPU."""
+    matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
+    _, values = SCHEMES[f"bitsandbytes {name}"].pack(matrix)
+    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == LIBRARY[name]
