@@ -5,7 +5,7 @@ import platform
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
 from appliance.plan.boot import read_boot_report
 from appliance.plan.inputs import ResolvedFiles
-from appliance.plan.prepare import find_machine, find_model, resolve_files
+from appliance.plan.prepare import find_code, find_machine, find_model, resolve_files
 from appliance.plan.render import render_json
 from appliance.spec import LoadedSpec, load_text
 
@@ -114,9 +114,12 @@ def _plan(gathered: _Gathered, loaded: LoadedSpec, shared: ShareableSpec, base: 
     machine = find_machine(loaded.spec, None)
     gathered.values["profile"] = machine.profile.name
     masker = Masker(shared.secrets)
-    model = _without_secrets(masker, find_model(loaded, base, allow_fetch=False))
+    found = find_model(loaded, base, allow_fetch=False)
+    model = _without_secrets(masker, found)
     gathered.members[contents.MODEL] = _json(model)
-    files = _without_secrets(masker, _record(resolve_files(loaded, base, allow_fetch=False), loaded))
+    resolved = resolve_files(loaded, base, allow_fetch=False)
+    resolved = replace(resolved, modelling=find_code(loaded, base, found, allow_fetch=False))
+    files = _without_secrets(masker, _record(resolved, loaded))
     gathered.values["files"] = files
     plan = compile_shared(shared.text, machine.facts, machine.profile.name, model, files)
     gathered.members[contents.PLAN] = render_json(plan)

@@ -141,6 +141,18 @@ def test_the_plan_is_made_again_elsewhere(
     assert json.loads(capsys.readouterr().out)["name"] == "shared"
 
 
+def test_the_code_that_runs_a_model_is_in_the_plan_of_its_bundle(shared: Path, tmp_path: Path) -> None:
+    spec = plain(shared)
+    spec.write_text(spec.read_text().replace("source: ./model\n", "source: ./model\n  model_impl: transformers\n"))
+    members = bundle_of(spec, tmp_path)
+    code = json.loads(members["plan.json"])["model"]["modelling"]
+    assert [file["name"].rpartition("/")[2] for file in code["files"]] == [
+        "modeling_llama.py",
+        "configuration_llama.py",
+    ]
+    assert main(["plan", "--from-bundle", str(tmp_path / "support.tar.gz")]) == 0
+
+
 def test_a_broken_spec_still_makes_a_bundle(shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain(shared).write_text(shared.read_text() + "scheduler: {max_num_seqs: PLANTED-value}\n")
     members = bundle_of(shared, tmp_path)
