@@ -49,6 +49,17 @@ def _known(name: str, *tasks: str) -> Architecture:
 
 
 _BUILT = (
+    _built("AfmoeForCausalLM", "afmoe"),
+    _built("BaichuanForCausalLM", "baichuan"),
+    _built("BaiChuanForCausalLM", "baichuan"),
+    _built("BloomForCausalLM", "bloom"),
+    _built("HunYuanMoEV1ForCausalLM", "hunyuan"),
+    _built("InternLM2ForCausalLM", "internlm2"),
+    _built("MiMoV2FlashForCausalLM", "mimo_v2"),
+    _built("MiniCPMForCausalLM", "minicpm"),
+    _built("Ministral3ForCausalLM", "ministral3"),
+    _built("MptForCausalLM", "mpt"),
+    _built("MPTForCausalLM", "mpt"),
     _built("ArceeForCausalLM", "llama"),
     _built("CohereForCausalLM", "cohere"),
     _built("Cohere2ForCausalLM", "cohere"),
@@ -123,9 +134,7 @@ _BUILT = (
 
 # These are listed so that the refusal says "not in this version" instead of "unknown".
 _KNOWN = (
-    _known("BloomForCausalLM"),
     _known("Gemma3ForConditionalGeneration"),
-    _known("MPTForCausalLM"),
     _known("Qwen2VLForConditionalGeneration"),
     _known("Qwen2_5_VLForConditionalGeneration"),
     _known("WhisperForConditionalGeneration", "transcribe"),

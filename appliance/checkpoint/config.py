@@ -62,7 +62,7 @@ _ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "num_hidden_layers": ("n_layer",),
     "hidden_size": ("n_embd",),
     "num_attention_heads": ("n_head",),
-    "max_position_embeddings": ("n_positions", "n_ctx"),
+    "max_position_embeddings": ("n_positions", "n_ctx", "model_max_length"),
     "intermediate_size": ("n_inner",),
     "rms_norm_eps": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
     "hidden_act": ("hidden_activation", "activation_function"),

@@ -14,7 +14,7 @@ from appliance.checkpoint.hybrid_dialects import HYBRIDS
 
 def _wide(values: Json) -> Json:
     """A feed-forward four times as wide as the residual stream."""
-    hidden = values.get("hidden_size", values.get("n_embd"))
+    hidden = next((values[name] for name in ("hidden_size", "n_embd", "n_embed", "d_model") if name in values), None)
     return {"intermediate_size": 4 * size} if (size := size_of(hidden)) else {}
 
 
@@ -54,6 +54,21 @@ def _latent(values: Json) -> Json:
     return {"head_dim": size} if (size := size_of(values.get("qk_rope_head_dim"))) else {}
 
 
+def _mimo(values: Json) -> Json:
+    """MiMo's own configs have a list with a one for each layer that has a window, and a base of the rotation of each
+    kind of layer. Raises CheckpointError for any other list."""
+    pattern, thetas = values.get("hybrid_layer_pattern"), (values.get("rope_theta"), values.get("swa_rope_theta"))
+    found: dict[str, object] = {}
+    if pattern is not None:
+        if not isinstance(pattern, list) or any(kind not in (0, 1) for kind in pattern):
+            raise CheckpointError("config.json", "hybrid_layer_pattern must list 0 or 1 for each layer")
+        found["layer_types"] = ["sliding_attention" if kind else "full_attention" for kind in pattern]
+    if None not in thetas:
+        kinds = ("full_attention", "sliding_attention")
+        found["rope_parameters"] = {kind: {"rope_theta": theta} for kind, theta in zip(kinds, thetas, strict=True)}
+    return found
+
+
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
 _GELU_NEW: Final = {"hidden_act": "gelu_new"}
 _GLM: Final = Dialect(
@@ -75,6 +90,31 @@ _QWEN2: Final = Dialect(
 DIALECTS: Final[Mapping[str, Dialect]] = {
     **HYBRIDS,
     **ENCODERS,
+    "afmoe": Dialect(
+        names={"num_local_experts": "num_experts"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 128,
+            "num_local_experts": 64,
+            "num_experts_per_tok": 6,
+            "sliding_window": 1024,
+            "max_position_embeddings": 16_384,
+        },
+        window_every=4,
+        rotates="windows",
+    ),
+    "bloom": Dialect(
+        names={"hidden_size": "n_embed", "max_position_embeddings": "seq_length"},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            **_ALL_BIASES,
+        },
+        derived=_wide,
+        rotates="none",
+    ),
     "arcee": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096}),
     "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
     "cohere2": Dialect(
@@ -193,6 +233,9 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "granitemoe": Dialect(defaults={"attention_multiplier": 1.0, "max_position_embeddings": 2048}),
     "helium": Dialect(defaults={"rms_norm_eps": 1e-8, "head_dim": 128, "rope_theta": 100_000.0}),
     "hunyuan_v1_dense": Dialect(defaults={"rms_norm_eps": 1e-5}),
+    "hunyuan_v1_moe": Dialect(
+        names={"num_experts_per_tok": "moe_topk"}, defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048}
+    ),
     "jais2": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", **_ALL_BIASES}),
     "llama": Dialect(defaults={"max_position_embeddings": 2048}),
     "llama4_text": Dialect(
@@ -206,9 +249,40 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         },
         has_chunks=True,
     ),
+    "mimo_v2_flash": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 192,
+            "sliding_window": 129,
+            "num_key_value_heads": 4,
+            "attention_out_bias": False,
+            "partial_rotary_factor": 0.334,
+            "max_position_embeddings": 131_072,
+        },
+        derived=_mimo,
+    ),
+    "ministral3": Dialect(
+        defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_position_embeddings": 262_144}
+    ),
     "mistral": Dialect(defaults={"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131_072}),
     "minicpm3": Dialect(
         defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 32_768}, derived=_latent
+    ),
+    "mpt": Dialect(
+        names={
+            "hidden_size": "d_model",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+            "max_position_embeddings": "max_seq_len",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+        },
+        derived=_wide,
+        rotates="none",
     ),
     "minimax_m2": Dialect(derived=_rotary_dim, defaults={"rope_theta": 5_000_000.0, "num_key_value_heads": 8}),
     "mixtral": Dialect(

@@ -6,6 +6,7 @@ An encoder has no cache.
 from typing import NamedTuple
 
 from appliance.layers.program import ProgramBuilder, Projection
+from appliance.layers.scale import emit_scale
 from appliance.layers.spec import AttentionSpec, QueryKeyNorm
 from appliance.program.attention import ScaleByPosition, SigmoidGate
 from appliance.program.caches import KvShape
@@ -115,6 +116,8 @@ def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, layer: int, parts:
         return builder.cache_of_layer[spec.kv_source]
     assert parts.k is not None, "a layer without a source has keys"
     reach = spec.window if spec.chunk is None else spec.chunk
+    if parts.v is not None:
+        emit_scale(builder, parts.v, spec.value_scale)
     cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, _value_dim(spec), reach))
     builder.cache_of_layer[layer] = cache
     builder.emit(KvWrite(parts.k, parts.v, cache, spec.num_kv_heads, spec.head_dim, spec.value_dim))

@@ -18,7 +18,7 @@ from appliance.layers.rope import RopeSpec
 from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
-Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads", "log_of_negated"]
+Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads", "log_of_negated", "unit_rows"]
 
 
 class WeightSource(msgspec.Struct, frozen=True):
@@ -29,7 +29,8 @@ class WeightSource(msgspec.Struct, frozen=True):
     is 1 + w. log_of_negated: it is log(-w). unpermute_heads: the rows of each of num_heads heads are stored in the
     order (0, d/2, 1, d/2 + 1, ...) for interleaved rotation, and are reordered. rows: (start, stop) of a fused tensor,
     or (start, stop, step) of one in which the rows of several weights alternate; of each of num_parts equal parts, such
-    as heads, in which the tensor is stored. scale: a factor of every value of a vector.
+    as heads, in which the tensor is stored. unit_rows: each row is divided by its Euclidean length. scale: a factor of
+    every value of a vector.
     """
 
     tensor: str
@@ -84,9 +85,9 @@ class AttentionSpec(msgspec.Struct, frozen=True):
 
     window, chunk, soft_cap: as in PagedAttention. sinks: each head has a logit for nothing. alibi: the largest exponent
     of the slopes of ALiBi. gate: the output is multiplied with sigmoids of a projection of the input, one a column or
-    one a head. value_dim: the width of a value where it is not head_dim. kv_source: an earlier layer whose keys and
-    values are read, so that this layer has none of its own. is_whole: of an encoder, which runs each sequence whole and
-    keeps nothing: a token sees those after it too, with a window half of it on each side.
+    one a head. value_dim: the width of a value where it is not head_dim. value_scale: a factor of values. kv_source: an
+    earlier layer whose keys and values are read, so that this layer has none of its own. is_whole: of an encoder, which
+    runs each sequence whole and keeps nothing: a token sees those after it too, with a window half of it on each side.
     """
 
     num_heads: int
@@ -100,6 +101,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     out_bias: bool = False
     query_key_norm: QueryKeyNorm | None = None
     value_dim: int | None = None
+    value_scale: float = 1.0
     chunk: int | None = None
     alibi: float | None = None
     sinks: bool = False

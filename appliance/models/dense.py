@@ -70,9 +70,9 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     weights are stored.
     logit_scale: of the logits. score_scale: of the attention scores, beside the config's own. mixer: what a layer that
     attends has in place of the config's attention, given its number and that. mixer_parts: its weights in place of
-    queries, keys, values and output. parts: further weights of each of these layers. single_blocks: a layer is a mixer,
-    or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored: patterns of further tensors. encoder: of
-    a model that pools, runs each sequence whole, and has no output head.
+    queries, keys, values and output. parts: further weights of each of these layers, or of the layer of a number.
+    single_blocks: a layer is a mixer, or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored:
+    patterns of further tensors. encoder: of a model that pools, runs each sequence whole, and has no output head.
     """
 
     modules: Mapping[str, str] = {}
@@ -88,6 +88,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     linear: Transform = "none"
     gated: bool = True
     interleaved: bool = False
+    embedding_norm: bool = False
     learned_positions: bool = False
     position_offset: int = 0
     embedding_scale: float = 1.0
@@ -96,7 +97,7 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     head_bias: bool = False
     mixer: Callable[[int, AttentionSpec], Mixer] | None = None
     mixer_parts: tuple[Part, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] | Callable[[int], tuple[Part, ...]] = ()
     single_blocks: bool = False
     ignored: tuple[str, ...] = ()
     encoder: "Encoder | None" = None
@@ -171,7 +172,7 @@ def dense_decoder(
         head_bias=dense.head_bias,
         logit_soft_cap=config.final_soft_cap,
         has_final_norm=dense.encoder is None or dense.encoder.final_norm,
-        embedding_norm=norm if dense.encoder is not None and dense.encoder.embedding_norm else None,
+        embedding_norm=norm if dense.embedding_norm or (dense.encoder and dense.encoder.embedding_norm) else None,
         has_token_types=dense.encoder is not None and dense.encoder.token_types,
         ignored_tensors=(*model.ignored(), *dense.ignored),
     )
@@ -221,6 +222,8 @@ class _Modules(msgspec.Struct, frozen=True):
     def top(self, norm: NormSpec) -> Iterator[Part]:
         dense = self.dense
         yield self._part("embed")
+        if dense.embedding_norm:
+            yield from self._norms(("embed_norm",), norm)
         if dense.learned_positions:
             yield self._part("positions")
         if dense.encoder is not None:
@@ -240,18 +243,18 @@ class _Modules(msgspec.Struct, frozen=True):
         of_mixer = () if residual.bare_mixer else of_mixer
         if layer.kind not in _FEED_FORWARDS:
             yield from self._norms(of_mixer, norm)
-            yield from self._mixer(layer)
+            yield from self._mixer(index, layer)
         if not dense.single_blocks or layer.kind in _FEED_FORWARDS:
             yield from self._norms(() if residual.one_norm else of_feed_forward, norm)
             is_sparse = self.mixture is not None and self.mixture.is_sparse[index]
             yield from self.mixture.parts() if self.mixture is not None and is_sparse else self._feed_forward()
 
-    def _mixer(self, layer: LayerFacts) -> Iterator[Part]:
+    def _mixer(self, index: int, layer: LayerFacts) -> Iterator[Part]:
         norm = self.dense.query_key_norm
         if layer.attends:
             out = self._linear("o", self.model.config.attention_out_bias)
             yield from self.dense.mixer_parts or (*self._qkv(), out)
-            yield from self.dense.parts
+            yield from self.dense.parts(index) if callable(self.dense.parts) else self.dense.parts
         if layer.attends and norm is not None:
             yield from self._norms(("q_norm", "k_norm"), norm.norm)
         if self.recurrent is not None and (not layer.attends or layer.kind == "hybrid"):

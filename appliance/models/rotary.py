@@ -84,9 +84,20 @@ def _linear(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
     return LinearScaling(rotary.number("factor")), 1.0
 
 
+def _dynamic(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
+    """Hunyuan states a factor alpha for all lengths, with which theta becomes theta * alpha^(d / (d - 2))."""
+    alpha = rotary.facts.parameters.get("alpha")
+    if not alpha:
+        return None, 1.0
+    dim = rotary.rotary_dim
+    return DivisorScaling(tuple(rotary.number("alpha") ** (2 * pair / (dim - 2)) for pair in range(dim // 2))), 1.0
+
+
 def _dynamic_problems(rotary: _Rotary) -> Iterator[Problem]:
     """Refuses lengths beyond the trained context, where frequencies would change as a sequence grows. Up to it, the
     rotation is the default one."""
+    if rotary.facts.parameters.get("alpha"):
+        return
     trained = int(rotary.max_position / rotary.number("factor"))
     if rotary.max_model_len > trained:
         yield Problem(
@@ -168,7 +179,7 @@ class _Scaling(NamedTuple):
 _SCALINGS: dict[str, _Scaling] = {
     "default": _Scaling(_default),
     "linear": _Scaling(_linear, ("factor",)),
-    "dynamic": _Scaling(_default, ("factor",), _dynamic_problems),
+    "dynamic": _Scaling(_dynamic, ("factor",), _dynamic_problems),
     "llama3": _Scaling(_llama3, ("factor", "low_freq_factor", "high_freq_factor"), _llama3_problems),
     "yarn": _Scaling(_yarn, ("factor",)),
     "longrope": _Scaling(_longrope, (), _longrope_problems),

@@ -61,6 +61,11 @@ def older(values: Json) -> Json:
     new = ("rope_parameters",) if values["model_type"] in lists else ("rope_parameters", "layer_types")
     old = {key: value for key, value in values.items() if key not in new}
     rope = values["rope_parameters"]
+    if values["model_type"] == "mimo_v2_flash":
+        kinds = {"sliding_attention": 1, "full_attention": 0}
+        old["hybrid_layer_pattern"] = [kinds[kind] for kind in values["layer_types"]]
+        old["rope_theta"], old["swa_rope_theta"] = (rope[kind]["rope_theta"] for kind in reversed(kinds))
+        return old
     if "full_attention" in rope and values["model_type"] == "olmo3":
         rope = rope["full_attention"]
     if "full_attention" in rope:

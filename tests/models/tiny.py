@@ -14,6 +14,13 @@ _EQUAL_HEADS: dict[str, Any] = {key: value for key, value in SIZES.items() if ke
 _GPT_SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE, "n_embd": HIDDEN_SIZE, "n_layer": 2, "n_head": 4, "n_positions": 128,
 }  # fmt: skip
+_BLOOM_SIZES: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": HIDDEN_SIZE, "n_layer": 2, "n_head": 4}
+_MPT_SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE, "d_model": HIDDEN_SIZE, "n_layers": 2, "n_heads": 4, "max_seq_len": 128,
+}  # fmt: skip
+_GRANITE: dict[str, Any] = {
+    "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 0.5,
+}  # fmt: skip
 _GEMMA: dict[str, Any] = {
     "head_dim": 16,
     "tie_word_embeddings": True,
@@ -146,6 +153,49 @@ FAMILIES: dict[str, Tiny] = {
         "MiniCPM3Config", {**_MLA, "scale_emb": 3, "scale_depth": 1.1, "dim_model_base": 32}, _EQUAL_HEADS
     ),
     "llama4": Tiny("Llama4TextConfig", {**_LLAMA4, "use_qk_norm": True, "interleave_moe_layer_step": 2}),
+    "afmoe": Tiny(
+        "AfmoeConfig",
+        {
+            **MOE,
+            "num_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 8,
+            "num_hidden_layers": 4,
+            "mup_enabled": True,
+            "route_scale": 1.7,
+            "num_shared_experts": 1,
+        },
+    ),
+    "bloom": Tiny("BloomConfig", sizes=_BLOOM_SIZES),
+    "hunyuan-moe": Tiny("HunYuanMoEV1Config", {"head_dim": 16, "num_experts": 6, "moe_topk": 2}),
+    "mimo2": Tiny(
+        "MiMoV2FlashConfig",
+        {
+            **_DEEPSEEK,
+            "n_shared_experts": 0,
+            "head_dim": 24,
+            "v_head_dim": 16,
+            "num_key_value_heads": 1,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 9,
+        },
+    ),
+    "mistral3": Tiny(
+        "Ministral3Config",
+        {
+            "head_dim": 16,
+            **_rope(
+                rope_type="yarn",
+                factor=8.0,
+                original_max_position_embeddings=16,
+                llama_4_scaling_beta=0.4,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
+    "mpt": Tiny("MptConfig", sizes=_MPT_SIZES),
     "mixtral": Tiny("MixtralConfig", {"num_local_experts": 6, "num_experts_per_tok": 2}),
     "qwen2_moe": Tiny("Qwen2MoeConfig", {**MOE, "num_experts": 6, "shared_expert_intermediate_size": 64}),
     "qwen3_moe": Tiny("Qwen3MoeConfig", {**MOE, "num_experts": 6, "head_dim": 32, "norm_topk_prob": True}),
@@ -157,6 +207,13 @@ FAMILIES: dict[str, Tiny] = {
 }
 VARIANTS: dict[str, Tiny] = {
     **tiny_hybrids.VARIANTS,
+    "granite-plain": Tiny("GraniteConfig", {**GRANITE, "attention_multiplier": 0.25}),  # of heads of 16
+    "llama-equal": Tiny("LlamaConfig", {"num_key_value_heads": 4}),
+    "bloom-odd": Tiny("BloomConfig", sizes={**_BLOOM_SIZES, "hidden_size": 96, "n_head": 6}),  # heads: no power of two
+    "mpt-odd": Tiny("MptConfig", sizes={**_MPT_SIZES, "d_model": 96, "n_heads": 6}),
+    "hunyuan-alpha": Tiny(
+        "HunYuanDenseV1Config", {"head_dim": 16, **_rope(rope_type="dynamic", alpha=50.0, factor=1.0)}
+    ),
     "deepseek2-groups": Tiny(
         "DeepseekV2Config",
         {

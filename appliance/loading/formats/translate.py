@@ -58,10 +58,11 @@ MATRIX_READERS: dict[str, Callable[[TensorFacts, Read, int | None], MatrixReader
     "bitsandbytes_8": EightBitMatrix,
     "hqq": HqqMatrix,
 }
-# The transforms of single values, which apply to f32.
+# The transforms of values or rows, which apply to f32.
 _CHANGES: dict[str, Callable[[Array], Array]] = {
     "add_one": lambda values: values + np.float32(1.0),
     "log_of_negated": lambda values: np.log(-values),
+    "unit_rows": lambda rows: rows / np.maximum(np.sqrt(np.square(rows).sum(axis=1, keepdims=True)), np.float32(1e-12)),
 }
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
 _NO_ROWS = np.empty((0, 0), np.uint8)
@@ -97,8 +98,8 @@ class StoredRows:
 
     @property
     def is_quantized(self) -> bool:
-        """Rows can be had as codes; transposed ones are floats."""
-        return self._transposed is None and _is_quantized(self._tensor)
+        """Rows can be had as codes; transposed and changed ones are floats."""
+        return self._transposed is None and self._change is None and _is_quantized(self._tensor)
 
     def stored(self, start: int, stop: int) -> Array:
         """Returns rows as stored: bytes of quantized types, else elements."""
@@ -129,9 +130,10 @@ class StoredRows:
         """Returns f32 rows. Quantized types are dequantized."""
         if self._transposed is not None:
             return self._transposed.values(self._places(start, stop))
-        if self.is_quantized:
-            return self.groups(start, stop).dequantize()
-        values = widen(self.stored(start, stop), self.storage)
+        if _is_quantized(self._tensor):
+            values = self.groups(start, stop).dequantize()
+        else:
+            values = widen(self.stored(start, stop), self.storage)
         values = values if self._change is None else self._change(values)
         return values if self._scale == 1 else values * self._scale
 

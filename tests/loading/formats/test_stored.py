@@ -176,3 +176,11 @@ def test_bitsandbytes_itself_makes_the_same(name: str) -> None:
     matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
     _, values = SCHEMES[f"bitsandbytes {name}"].pack(matrix)
     assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == LIBRARY[name]
+
+
+def test_rows_of_length_one(matrix: Read) -> None:
+    stored = matrix[2].float().numpy()
+    expected = stored / np.sqrt(np.square(stored).sum(axis=1, keepdims=True))
+    rows = translate_matrix([rows_of(matrix, WeightSource("m.weight", "unit_rows"))], F32, COLUMNS).data
+    tolerance = 1e-6 if matrix[2].dtype is torch.float32 else 1e-2  # the library rounds what it reads
+    np.testing.assert_allclose(rows, expected, rtol=tolerance, atol=1e-7)
