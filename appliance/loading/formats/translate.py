@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,7 +17,7 @@ from appliance.loading.formats.bitsandbytes import EightBitMatrix, FourBitMatrix
 from appliance.loading.formats.codes import CodeTensors
 from appliance.loading.formats.dense import ELEMENT_TYPES, dense_weight, narrow, widen
 from appliance.loading.formats.e2m1 import MicroscalingMatrix, NvMatrix
-from appliance.loading.formats.e4m3 import E4m3Matrix
+from appliance.loading.formats.e4m3 import E4m3Matrix, Order, TransposedBlocks, takes_whole_blocks
 from appliance.loading.formats.gptq import GptqMatrix
 from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.hqq import HqqMatrix
@@ -66,7 +65,6 @@ _CHANGES: dict[str, Callable[[Array], Array]] = {
 }
 DENSE_LAYOUTS = ("f32", "f16", "bf16")
 _NO_ROWS = np.empty((0, 0), np.uint8)
-Order = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class StoredRows:
@@ -82,13 +80,13 @@ class StoredRows:
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._change = _CHANGES.get(source.transform)
         self._matrix = _matrix_reader(tensor, source, read)
-        self._transposed = _transposed_parts(tensor, source, read)
+        self._transposed = _transposed_parts(tensor, source, read) if self._matrix is None else None
         has_rows = self._matrix is None and self._transposed is None
         self._rows = _transformed_rows(tensor, source, read(tensor.name)) if has_rows else _NO_ROWS
         self._scale = np.float32(source.scale)
         num_rows = len(self._rows) if self._matrix is None else self._matrix.num_rows
-        if self._transposed is not None:
-            self._order, self._range = None, range(len(self._transposed))
+        if source.transform == "transpose_parts":
+            self._order, self._range = None, range(num_rows if self._transposed is None else len(self._transposed))
             return
         self._order = _order(num_rows, source)
         self._range = _range_of(num_rows, source) if self._order is None else range(len(self._order))
@@ -182,8 +180,14 @@ def _transposed_parts(tensor: TensorFacts, source: WeightSource, read: Read) -> 
 
 def _matrix_reader(tensor: TensorFacts, source: WeightSource, read: Read) -> MatrixReader | None:
     """Returns the reader of a matrix that is not stored row by row, else None."""
-    if tensor.packing == "rows" or source.transform == "transpose_parts":
+    if tensor.packing == "rows":
         return None
+    if source.transform == "transpose_parts":
+        order = _order(tensor.shape[0], source)
+        parts = None if order is None else order.reshape(source.num_parts, -1)
+        return (
+            TransposedBlocks(tensor, read, parts) if parts is not None and takes_whole_blocks(tensor, parts) else None
+        )
     if (source.transform == "transpose") != tensor.is_transposed:
         raise FormatError(f"{tensor.packing} matrices cannot be transposed")
     if (source.index is None) != (len(tensor.shape) == 2):

@@ -67,8 +67,8 @@ SCHEMES = {
 Read = tuple[Path, TensorFacts, torch.Tensor]
 
 
-def read(scheme: Scheme, root: Path) -> Read:
-    matrix = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(len(scheme.storage))) * 0.02 + 0.003
+def read(scheme: Scheme, root: Path, num_rows: int = ROWS) -> Read:
+    matrix = torch.randn(num_rows, COLUMNS, generator=torch.Generator().manual_seed(len(scheme.storage))) * 0.02 + 0.003
     parts, values = scheme.pack(matrix)
     write_folder(root, CONFIG | {"quantization_config": scheme.config})
     tensors = {f"m.{name}": part.contiguous() for name, part in parts.items()}
@@ -125,6 +125,36 @@ def test_pieces_and_slices(matrix: Read) -> None:
     assert_same(translate_matrix([heads], F32, COLUMNS).data, matrix[2][order])
 
 
+NAN = float("nan")
+NOT_NUMBERS = {
+    "fp8 codes": (e4m3("block"), "weight", NAN, "a code of e4m3 is not a number"),
+    "fp8 scales": (e4m3("row"), "weight_scale_inv", NAN, "a scale is not finite"),
+    "nvfp4 scales": (nvfp4(), "weight_scale", NAN, "a code of e4m3 is not a number"),
+    "nvfp4's whole": (nvfp4(), "weight_scale_2", NAN, "a scale is not finite"),
+    "nf4 scales": (four_bits("nf4"), "weight.absmax", NAN, "a scale is not finite"),
+    "nf4 scales of scales": (four_bits("nf4", nested=True), "weight.nested_absmax", NAN, "a scale is not finite"),
+    "nf4's map": (four_bits("nf4"), "weight.quant_map", 0.5, "quant_map is not the map of nf4"),
+    "int8 scales": (eight_bits(), "SCB", NAN, "a scale is not finite"),
+    "hqq zeros": (hqq(4, 64), "zero", NAN, "a scale is not finite"),
+    "awq scales": (awq(128), "scales", NAN, "a scale is not finite"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_NUMBERS)
+def test_what_is_not_a_number_is_refused(what: str, tmp_path: Path) -> None:
+    scheme, part, value, message = NOT_NUMBERS[what]
+
+    def pack(matrix: torch.Tensor) -> Packed:
+        parts, values = scheme.pack(matrix)
+        changed = parts[part].float().contiguous()
+        changed.view(-1)[0] = value
+        return parts | {part: changed.to(parts[part].dtype)}, values
+
+    matrix = read(Scheme(scheme.config, scheme.storage, pack), tmp_path)
+    with pytest.raises(FormatError, match=message):
+        translate_matrix([rows_of(matrix)], F32, COLUMNS)
+
+
 BROKEN = {
     "scales": ("scales", torch.tensor(float("nan")), "a scale is not finite"),
     "zero points": ("qzeros", torch.tensor(0), "a zero point is not 8, and the config says that"),
@@ -160,6 +190,22 @@ def test_columns_of_each_part_become_rows(matrix: Read, rows: tuple[int, int] | 
     assert_same(turned.values(COLUMNS - 3, COLUMNS + 5), expected[COLUMNS - 3 : COLUMNS + 5])
     translated = translate_matrix([turned], F32, stop - start, 100, 1100)
     assert_same(translated.data, expected[100:1100])
+
+
+def test_columns_of_whole_blocks_stay_codes(tmp_path: Path) -> None:
+    """The keys that a latent is expanded to, in DeepSeek's FP8: each head's part, transposed."""
+    matrix = read(e4m3("block"), tmp_path, 512)
+    turned = rows_of(matrix, WeightSource("m.weight", "transpose_parts", rows=(0, 128), num_parts=2))
+    form = STORAGES["f8_g128"].form
+    assert form is not None
+    expected = matrix[2].reshape(2, 256, COLUMNS)[:, :128].swapaxes(1, 2).reshape(2 * COLUMNS, 128)
+    assert turned.is_quantized
+    assert_same(dequantize(translate_matrix([turned], form, 128)).numpy(), expected)
+    assert_same(dequantize(translate_matrix([turned], form, 128, 500, 700)).numpy(), expected[500:700])
+    odd = rows_of(matrix, WeightSource("m.weight", "transpose_parts", rows=(64, 192), num_parts=2))
+    assert not odd.is_quantized
+    with pytest.raises(FormatError, match="not rounded to f8"):
+        translate_matrix([odd], form, 128)
 
 
 LIBRARY: dict[str, str] = {
