@@ -12,6 +12,7 @@ from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.catalog.packing import packed_bytes
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.layers.program import WeightUse
+from appliance.layers.spec import WeightSource
 from appliance.models.describe import Described
 from appliance.models.tensors import is_ignored, shape_of
 from appliance.plan.types import PrecisionPlan, WeightPlan
@@ -58,10 +59,17 @@ def read_weights(described: Described, model: ModelFacts) -> dict[str, Weight]:
 
 
 def _weight(name: str, use: WeightUse, described: Described, stored: Mapping[str, TensorFacts]) -> Weight:
-    sources = [described.spec.weights[part] for part in use.parts]
-    shapes = [(stored[each.tensor], shape_of(stored[each.tensor], each)) for each in sources if each.tensor in stored]
-    parts = (WeightPart(tensor, shape[0], shape[1] if len(shape) > 1 else None) for tensor, shape in shapes)
+    sources = ((described.spec.weights[part], shape) for part, shape in zip(use.parts, use.shapes, strict=True))
+    parts = (_part(stored[each.tensor], each, shape) for each, shape in sources if each.tensor in stored)
     return Weight(name, use.role, tuple(parts))
+
+
+def _part(tensor: TensorFacts, source: WeightSource, used: tuple[int, ...]) -> WeightPart:
+    """used: the shape in the program. What it uses as a vector may have more dimensions in the checkpoint."""
+    shape = shape_of(tensor, source)
+    if len(used) == 1:
+        return WeightPart(tensor, prod(shape), None)
+    return WeightPart(tensor, shape[0], shape[1] if len(shape) > 1 else None)
 
 
 def _by_shape(described: Described, model: ModelFacts) -> Iterator[Weight]:

@@ -51,6 +51,7 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
 }
 
 void appl_program::bind_cache(const appl_kv_cache& cache) {
+  require(limits_.num_blocks > 0, "the program has caches, and there is no block for them");
   require(cache.num_kv_heads > 0 && cache.key_dim > 0 && cache.value_dim > 0, "a cache has no heads");
   require(limits_.num_blocks > 0, "a cache has no blocks");
   require(cache.keys != nullptr, "a cache has no memory");
@@ -235,7 +236,7 @@ void appl_program::check_step(const appl_step& step) const {
   }
   if (!states_.empty()) appl::check_pieces(step, limits_.num_states);
   else require(step.piece_first == nullptr, "step: it has pieces, and the program has no states");
-  for (int group = 0; group < step.num_groups; ++group) check_tables(appl::of_group(step, group));
+  for (int group = 0; group < int(groups_.size()); ++group) check_tables(appl::of_group(step, group));
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
     require(step.num_largest == nullptr || step.num_largest[r] >= 0, "step: a row asks for less than no logits");

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.interface import Eager, Executable, KernelSet, StatePieces, StepInputs
+from appliance.program.caches import KvShape
 from appliance.program.slots import Span
 from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
 from tests.kernels.harness import Graph, batch_step, bind, execution_of, int32, logits_of
@@ -257,6 +259,18 @@ def test_states_have_memory_and_no_step_is_begun_early(native: CpuKernelSet, ref
     assert executable.early_rows == 0
     with pytest.raises(StepError, match="states"):
         executable.start(step_of([[1]], [[(1, -1, 0)]]))
+
+
+def test_a_program_without_caches_needs_no_blocks(native: CpuKernelSet) -> None:
+    graph = Graph()
+    op = short_conv(graph)
+    graph.add(op)
+    program = graph.program(op.out.slot, states=[StateShape(op.state_shape)])
+    executable = bind(native, graph, program, execution_of(num_states=1, num_blocks=0))
+    assert np.isfinite(logits_of(executable, step_of([[1, 2]], [[(2, -1, 0)]]))).all()
+    program = msgspec.structs.replace(program, caches=(KvShape(1, 16, 16),))
+    with pytest.raises(BindError, match="no block"):
+        bind(native, graph, program, execution_of(num_states=1, num_blocks=0))
 
 
 def test_what_does_not_fit_is_refused(native: CpuKernelSet) -> None:

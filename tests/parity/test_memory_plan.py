@@ -26,8 +26,20 @@ hardware: {{memory: {{kv_cache: 1MiB}}}}
 pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
 
 
-@pytest.mark.parametrize("quantization", ["auto", "int8", "int4"])
-@pytest.mark.parametrize("name", [*FAMILIES, "mistral-full"])  # heads of 24: joined rows that fill no panel
+# Families whose tiny checkpoints have widths that do not divide into groups of 32.
+NARROW = {
+    "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "nemotron_h", "qwen3_5", "qwen3_5_moe",
+    "qwen3_next",
+}  # fmt: skip
+CASES = [
+    (name, quantization)
+    for name in [*FAMILIES, "mistral-full"]  # heads of 24: joined rows that fill no panel
+    for quantization in ("auto", "int8", "int4")
+    if quantization == "auto" or name not in NARROW
+]
+
+
+@pytest.mark.parametrize(("name", "quantization"), CASES)
 def test_a_plain_checkpoint_takes_the_planned_bytes(
     name: str, quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
