@@ -35,6 +35,7 @@ ARCHITECTURES: Final = {
     "glm4": ("Glm4ForCausalLM", "glm4"),
     "granite": ("GraniteForCausalLM", "granite"),
     "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
+    "lfm2": ("Lfm2ForCausalLM", "lfm2"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
     "phi2": ("PhiForCausalLM", "phi"),
@@ -87,12 +88,15 @@ _KEYS: Final = {
     "nextn_predict_layers": "num_nextn_predict_layers",
 }
 _OTHER_NUMBERS: Final = (
+    "shortconv.l_cache",
     "attention.scale",
     "rope.dimension_count",
     "rope.scaling.attn_factor",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
 )
+_KV_HEADS: Final = "attention.head_count_kv"
+_HYBRIDS: Final = ("lfm2",)  # a layer of these without KV heads has another mixer
 # If a file has these, the computation differs in ways that no family here can express.
 _REFUSED: Final = ("attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
 _SIGMOID: Final = 2  # llama.cpp's number of the gating function
@@ -146,6 +150,9 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
             continue
         short, value = key.removeprefix(prefix), plain(value)
         if isinstance(value, list) and short in _KEYS:
+            if architecture in _HYBRIDS and short == _KV_HEADS:
+                values["attends"] = [heads != 0 for heads in value]
+                value = [heads for heads in value if heads != 0]
             if len(set(value)) != 1:
                 raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
             value = value[0]
@@ -294,6 +301,16 @@ def _ernie(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["moe_layer_interval"] = values.get("interleave_moe_layer_step", 1)
 
 
+def _lfm2(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """A file has the width of the feed-forward as it is."""
+    count = config.get("num_hidden_layers", 0)
+    attends = values.get("attends") or [True] * count
+    config["layer_types"] = ["full_attention" if has_heads else "conv" for has_heads in attends]
+    config["block_auto_adjust_ff_dim"] = False
+    if "shortconv.l_cache" in values:
+        config["conv_L_cache"] = values["shortconv.l_cache"]
+
+
 def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
     scale = values.get("attention.scale")
     if scale:  # it is the factor of the scores; transformers has x where the factor is x ** -1/2
@@ -310,6 +327,7 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "arcee": _no_window,
     "exaone4": _exaone4,
     "granite": _granite,
+    "lfm2": _lfm2,
     "stablelm": _stablelm,
     "starcoder2": _no_window,
     "llama": _no_window,

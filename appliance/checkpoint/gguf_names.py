@@ -111,6 +111,25 @@ _GPT2: Final = {
     "blk.{n}.ffn_up": "transformer.h.{n}.mlp.c_fc",
     "blk.{n}.ffn_down": "transformer.h.{n}.mlp.c_proj",
 }
+_LFM2: Final = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+    "blk.{n}.attn_norm": "model.layers.{n}.operator_norm",
+    "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
+    "blk.{n}.attn_k": "model.layers.{n}.self_attn.k_proj",
+    "blk.{n}.attn_v": "model.layers.{n}.self_attn.v_proj",
+    "blk.{n}.attn_output": "model.layers.{n}.self_attn.out_proj",
+    "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.q_layernorm",
+    "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.k_layernorm",
+    "blk.{n}.shortconv.conv": "model.layers.{n}.conv.conv",
+    "blk.{n}.shortconv.in_proj": "model.layers.{n}.conv.in_proj",
+    "blk.{n}.shortconv.out_proj": "model.layers.{n}.conv.out_proj",
+    "blk.{n}.ffn_norm": "model.layers.{n}.ffn_norm",
+    "blk.{n}.ffn_gate": "model.layers.{n}.feed_forward.w1",
+    "blk.{n}.ffn_up": "model.layers.{n}.feed_forward.w3",
+    "blk.{n}.ffn_down": "model.layers.{n}.feed_forward.w2",
+}
 NAMES: Final[dict[str, dict[str, str]]] = {
     "llama": _LLAMA | _MIXTRAL,
     "qwen2": _LLAMA,
@@ -139,6 +158,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.query_layernorm",
         "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.key_layernorm",
     },
+    "lfm2": _LFM2,
     "nemotron": _LLAMA,
     "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
     "phi2": _PHI2,

@@ -31,7 +31,7 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
 }  # of families whose names differ
-_PLAIN = ("position", "ffn_gate_inp", "exp_probs_b")  # f32 in every file, without dimensions of one
+_PLAIN = ("position", "ffn_gate_inp", "exp_probs_b", "shortconv.conv")  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _PERMUTED = ("llama", "arcee", "granite", "smollm3")
 _PARTIAL = ("llama", "phi3", "glm4moe", "glm4", "nemotron", "phi2", "stablelm", "command-r", "cohere2")
@@ -162,6 +162,9 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         writer.add_feed_forward_length(4 * config.hidden_size)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
+    if architecture == "lfm2":
+        _write_lfm2(writer, config)
+        return
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count_kv(config.num_key_value_heads)
     if (eps := getattr(config, "rms_norm_eps", None)) is not None:
@@ -191,6 +194,16 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_lfm2(writer: gguf.GGUFWriter, config: Any) -> None:
+    multiple = config.block_multiple_of
+    writer.add_feed_forward_length(-(-(2 * config.intermediate_size // 3) // multiple) * multiple)
+    kv_heads = config.num_key_value_heads
+    writer.add_head_count_kv([kv_heads if kind == "full_attention" else 0 for kind in config.layer_types])
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_shortconv_l_cache(config.conv_L_cache)
 
 
 def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
