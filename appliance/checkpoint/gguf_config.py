@@ -36,6 +36,7 @@ ARCHITECTURES: Final = {
     "granite": ("GraniteForCausalLM", "granite"),
     "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     "lfm2": ("Lfm2ForCausalLM", "lfm2"),
+    "lfm2moe": ("Lfm2MoeForCausalLM", "lfm2_moe"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
     "phi2": ("PhiForCausalLM", "phi"),
@@ -47,7 +48,7 @@ ARCHITECTURES: Final = {
     "starcoder2": ("Starcoder2ForCausalLM", "starcoder2"),
 }
 WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
-_MIXTURES: Final = ("llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe")
+_MIXTURES: Final = ("llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe")
 CONVENTIONS: Final = {
     "arcee": StoredConventions(interleaved_heads=True),
     "gemma": StoredConventions(norm_includes_one=True),
@@ -96,7 +97,7 @@ _OTHER_NUMBERS: Final = (
     "rope.scaling.original_context_length",
 )
 _KV_HEADS: Final = "attention.head_count_kv"
-_HYBRIDS: Final = ("lfm2",)  # a layer of these without KV heads has another mixer
+_HYBRIDS: Final = ("lfm2", "lfm2moe")  # a layer of these without KV heads has another mixer
 # If a file has these, the computation differs in ways that no family here can express.
 _REFUSED: Final = ("attention.kv_lora_rank", "attention.clamp_kqv", "attention.max_alibi_bias")
 _SIGMOID: Final = 2  # llama.cpp's number of the gating function
@@ -150,12 +151,13 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
             continue
         short, value = key.removeprefix(prefix), plain(value)
         if isinstance(value, list) and short in _KEYS:
+            different = set(value)
             if architecture in _HYBRIDS and short == _KV_HEADS:
                 values["attends"] = [heads != 0 for heads in value]
-                value = [heads for heads in value if heads != 0]
-            if len(set(value)) != 1:
+                different.discard(0)
+            if len(different) != 1:
                 raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
-            value = value[0]
+            value = different.pop()
         values[short] = value
     for key in (*_KEYS, *_OTHER_NUMBERS):
         if key in values and not _is_sane_number(values[key]):
@@ -285,8 +287,7 @@ def _deepseek_routing(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["sliding_window"] = None
     if not config.get("routed_scaling_factor"):
         config.pop("routed_scaling_factor", None)
-    if values.get("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise CheckpointError("GGUF", f"expert_gating_func is {values['expert_gating_func']}; {_SIGMOID} is expected")
+    _check_sigmoid(values)
 
 
 def _glm4moe(config: dict[str, Any], values: dict[str, Any]) -> None:
@@ -311,6 +312,18 @@ def _lfm2(config: dict[str, Any], values: dict[str, Any]) -> None:
         config["conv_L_cache"] = values["shortconv.l_cache"]
 
 
+def _lfm2moe(config: dict[str, Any], values: dict[str, Any]) -> None:
+    _lfm2(config, values)
+    config["num_dense_layers"] = config.pop("first_k_dense_replace", 0)
+    config["norm_topk_prob"] = True
+    _check_sigmoid(values)
+
+
+def _check_sigmoid(values: dict[str, Any]) -> None:
+    if values.get("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise CheckpointError("GGUF", f"expert_gating_func is {values['expert_gating_func']}; {_SIGMOID} is expected")
+
+
 def _pre_attention_scalar(config: dict[str, Any], values: dict[str, Any], layers_27b: int) -> float:
     scale = values.get("attention.scale")
     if scale:  # it is the factor of the scores; transformers has x where the factor is x ** -1/2
@@ -328,6 +341,7 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "exaone4": _exaone4,
     "granite": _granite,
     "lfm2": _lfm2,
+    "lfm2moe": _lfm2moe,
     "stablelm": _stablelm,
     "starcoder2": _no_window,
     "llama": _no_window,

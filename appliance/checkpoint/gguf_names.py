@@ -159,6 +159,13 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.key_layernorm",
     },
     "lfm2": _LFM2,
+    "lfm2moe": _LFM2
+    | {
+        "blk.{n}.ffn_gate_inp": "model.layers.{n}.feed_forward.gate",
+        "blk.{n}.ffn_gate_exps": "model.layers.{n}.feed_forward.experts.w1",
+        "blk.{n}.ffn_up_exps": "model.layers.{n}.feed_forward.experts.w3",
+        "blk.{n}.ffn_down_exps": "model.layers.{n}.feed_forward.experts.w2",
+    },
     "nemotron": _LLAMA,
     "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
     "phi2": _PHI2,
@@ -177,6 +184,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 _CORRECTIONS: Final = {
     "dots1": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "glm4moe": "model.layers.{n}.mlp.gate.e_score_correction_bias",
+    "lfm2moe": "model.layers.{n}.feed_forward.expert_bias",
     "ernie4_5-moe": "model.layers.{n}.mlp.moe_statics.e_score_correction_bias",
 }
 # Matrices of one row, which files have as vectors.

@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
+    "lfm2_moe": "lfm2moe",
 }  # of families whose names differ
 _PLAIN = ("position", "ffn_gate_inp", "exp_probs_b", "shortconv.conv")  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
@@ -94,7 +95,7 @@ def _stored_parts(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.T
 
 
 def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
-    if name.endswith("e_score_correction_bias"):
+    if name.endswith(("e_score_correction_bias", ".expert_bias")):
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None, name
@@ -162,7 +163,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         writer.add_feed_forward_length(4 * config.hidden_size)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    if architecture == "lfm2":
+    if architecture in ("lfm2", "lfm2moe"):
         _write_lfm2(writer, config)
         return
     writer.add_feed_forward_length(config.intermediate_size)
@@ -197,13 +198,15 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
 
 
 def _write_lfm2(writer: gguf.GGUFWriter, config: Any) -> None:
-    multiple = config.block_multiple_of
-    writer.add_feed_forward_length(-(-(2 * config.intermediate_size // 3) // multiple) * multiple)
+    width, multiple = config.intermediate_size, getattr(config, "block_multiple_of", None)
+    writer.add_feed_forward_length(width if multiple is None else -(-(2 * width // 3) // multiple) * multiple)
     kv_heads = config.num_key_value_heads
     writer.add_head_count_kv([kv_heads if kind == "full_attention" else 0 for kind in config.layer_types])
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_shortconv_l_cache(config.conv_L_cache)
+    if multiple is None:  # the MoE, whose width is as stated
+        _write_experts(writer, config)
 
 
 def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
@@ -217,6 +220,7 @@ def _write_experts(writer: gguf.GGUFWriter, config: Any) -> None:
         "routed_scaling_factor": writer.add_expert_weights_scale,
         "first_k_dense_replace": writer.add_leading_dense_block_count,
         "moe_layer_start_index": writer.add_leading_dense_block_count,
+        "num_dense_layers": writer.add_leading_dense_block_count,
         "n_group": writer.add_expert_group_count,
         "topk_group": writer.add_expert_group_used_count,
     }

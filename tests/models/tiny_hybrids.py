@@ -95,7 +95,9 @@ FAMILIES: dict[str, Tiny] = {
         },
     ),
     "lfm2": Tiny("Lfm2Config", {**_LFM2, "block_multiple_of": 32}),
-    "lfm2_moe": Tiny("Lfm2MoeConfig", {**_LFM2, **MOE, "num_experts": 6, "num_dense_layers": 1}),
+    "lfm2_moe": Tiny(
+        "Lfm2MoeConfig", {**_LFM2, **MOE, "num_experts": 6, "num_dense_layers": 1, "tie_word_embeddings": True}
+    ),
     "qwen3_next": Tiny(
         "Qwen3NextConfig",
         {**_GATED_DELTA, **MOE, "num_experts": 6, "shared_expert_intermediate_size": 48, "mlp_only_layers": [1]},

@@ -99,7 +99,7 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
     elif name == "phi3":
         wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
-    elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe"):
+    elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe", "lfm2_moe"):
         wide |= {"moe_intermediate_size": 256}
         wide |= {"sliding_window": None} if name == "dots1" else {}  # llama.cpp has no window for it
     elif name == "qwen3":
