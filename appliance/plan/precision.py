@@ -17,6 +17,7 @@ from appliance.catalog.formats import (
 )
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.models.describe import Described
+from appliance.models.tensors import is_ignored
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
@@ -47,7 +48,7 @@ def plan_precision(inputs: PlanInputs, described: Described, kernels: KernelSetF
     stored = inputs.programs.weights(described, inputs.model)
     dtype = _dense_type(inputs, stored, ledger)
     _check_quantization(inputs, ledger)
-    _check_storages(inputs, ledger)
+    _check_storages(inputs, described, ledger)
     forms = _forms(inputs, stored, dtype, kernels, ledger)
     program = inputs.programs.stored(
         described, inputs.model, {group: form for group, (form, _) in forms.items()}, kernels
@@ -107,8 +108,11 @@ def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
         ledger.refuse(path, rule, message, allowed="auto, none", hint="write quantization: auto")
 
 
-def _check_storages(inputs: PlanInputs, ledger: Ledger) -> None:
-    refused = {tensor.storage for tensor in inputs.model.tensors if STORAGES[tensor.storage].form is None}
+def _check_storages(inputs: PlanInputs, described: Described, ledger: Ledger) -> None:
+    """Refuses types that cannot be read. Tensors that no weight is made from, such as numbers of positions, may have
+    any type."""
+    read = (tensor for tensor in inputs.model.tensors if not is_ignored(tensor.name, described.spec))
+    refused = {tensor.storage for tensor in read if STORAGES[tensor.storage].form is None}
     if refused and inputs.model.quantization in (None, *STORED_METHODS):
         message = f"tensors are stored as {', '.join(sorted(refused))}, which is not in this version"
         readable = ", ".join(name for name, entry in STORAGES.items() if entry.form is not None)

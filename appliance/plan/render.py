@@ -1,13 +1,15 @@
 """A plan as text for people: one screen; with `explain`, every decision and every refused kernel too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from appliance.base.units import format_size
+from appliance.catalog.pooling import PoolingKind
 from appliance.plan.boot import Comparison
 from appliance.plan.serving_types import AuthPlan, ServingPlan
-from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan, ModellingPlan
+from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan, ModellingPlan, VectorActivation
 
 LABEL = 11  # columns of the labels on the left
 
@@ -43,6 +45,9 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
         chosen = f"{experts.num_chosen} of {experts.num_experts} a token in {experts.num_layers} layers"
         read = f"a token reads {format_size(experts.bytes_per_token)} of {format_size(experts.size_bytes)}"
         yield _row("experts", f"{chosen}; {read}")
+    if (pooling := model.pooling) is not None:
+        made = f"{pooling.width:,} numbers, {_MADE[pooling.activation]}"
+        yield _row("pools", f"{_ROWS[pooling.kind]} to {pooling.task}: {made}")
     yield _row("context", f"{model.max_model_len:,} tokens")
     yield _row(
         "step",
@@ -54,6 +59,20 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     ahead = f", {cache.prefault_blocks:,} of them resident ahead" if cache.prefault_blocks else ""
     yield _row("cache", f"{blocks}{ahead}, {caching}")
     yield _row("listens", f"{_address(plan.serving)}, {_keys(plan.serving.auth)}")
+
+
+_ROWS: Final[Mapping[PoolingKind, str]] = {
+    "cls": "the first token",
+    "last": "the last token",
+    "mean": "the mean of all tokens",
+    "all": "every token",
+}
+_MADE: Final[Mapping[VectorActivation, str]] = {
+    "none": "as they are",
+    "normalize": "of length 1",
+    "sigmoid": "through a sigmoid",
+    "softmax": "through a softmax",
+}
 
 
 def _code(code: ModellingPlan) -> str:

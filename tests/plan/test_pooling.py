@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from appliance.base.errors import SpecError
 from appliance.plan.prepare import prepare
+from appliance.plan.render import render_text
 from appliance.plan.types import EnginePlan, PoolingPlan
 from tests.models.tiny_pooled import make_pooled, write_sentence_files, write_tokenizer
 
@@ -51,6 +54,19 @@ def test_a_sentence_transformers_folder_embeds_as_it_says(checkpoints: dict[str,
     assert (plan.scheduler.chunked_prefill, plan.scheduler.max_num_seqs) == (False, 256)
     assert plan.cache.prefix_caching is False
     assert plan.memory[0].kv_groups == ()
+
+
+def test_the_plan_shows_what_is_pooled(checkpoints: dict[str, Path]) -> None:
+    text = render_text(planned(checkpoints["sentence"]))
+    assert "pools      the first token to embed: 48 numbers, of length 1" in text
+
+
+def test_tensors_that_no_weight_is_made_from_may_have_any_type(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    for file in checkpoints["bert-mean"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "embeddings.position_ids": torch.arange(66)}, tmp_path / "model.safetensors")
+    assert pooling(planned(tmp_path)).task == "embed"
 
 
 def test_a_flag_wins_over_the_files(checkpoints: dict[str, Path]) -> None:

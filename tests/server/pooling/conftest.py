@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+import openai
 import pytest
 import torch
 
@@ -15,6 +16,8 @@ from appliance.cli.inproc_api import inproc_api
 from appliance.plan.prepare import prepare
 from appliance.plan.types import EnginePlan
 from tests.models.tiny_pooled import make_pooled, write_sentence_files, write_tokenizer
+
+T = TypeVar("T")
 
 
 class Served:
@@ -45,6 +48,19 @@ class Served:
         assert answer.status_code == 400, answer.text
         error: dict[str, Any] = answer.json()["error"]
         return error
+
+    def openai(self, ask: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
+        """What OpenAI's own client is answered."""
+
+        async def call() -> T:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app)) as http:
+                client = openai.AsyncOpenAI(
+                    base_url="http://batch/v1", api_key="none", http_client=http, _strict_response_validation=True
+                )
+                return await ask(client)
+
+        found: T = self._wait(call())
+        return found
 
     def close(self) -> None:
         self._wait(self._api.__aexit__(None, None, None))

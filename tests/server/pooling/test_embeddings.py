@@ -4,8 +4,10 @@ import base64
 from collections.abc import Callable
 
 import numpy as np
+import openai
 import pytest
 import torch
+from openai.types import CreateEmbeddingResponse
 
 from tests.server.pooling.conftest import Served
 
@@ -167,3 +169,23 @@ def test_the_plan_says_why(embedder: Served) -> None:
     assert why["scheduler.chunked_prefill"].value is False
     assert embedder.plan.cache.num_blocks == 0
     assert embedder.plan.memory[0].kv_bytes_per_token == 0
+
+
+def test_openais_client_reads_the_vectors(embedder: Served) -> None:
+    async def ask(client: openai.AsyncOpenAI) -> CreateEmbeddingResponse:
+        return await client.embeddings.create(model="pooled", input=[TEXT, OTHER])
+
+    answer = embedder.openai(ask)
+    plain = embedder.ok("/v1/embeddings", input=[TEXT, OTHER], encoding_format="float")
+    assert [each.embedding for each in answer.data] == [
+        pytest.approx(each["embedding"], rel=1e-6) for each in plain["data"]
+    ]
+    assert answer.usage.total_tokens == plain["usage"]["total_tokens"]
+
+
+def test_openais_client_is_told_what_the_model_cannot(embedder: Served) -> None:
+    async def ask(client: openai.AsyncOpenAI) -> object:
+        return await client.chat.completions.create(model="pooled", messages=[{"role": "user", "content": "hi"}])
+
+    with pytest.raises(openai.BadRequestError, match="answers no prompts"):
+        embedder.openai(ask)
