@@ -151,6 +151,9 @@ _ENCODERS = (
     *_encoder("New", "nomic_bert"),
     *_encoder("NomicBert", "nomic_bert"),
 )
+_EMBEDDERS = (Architecture("Gemma3TextModel", "appliance.models.gemma", ("embed",), base="Gemma3ForCausalLM"),)
 _POOLED = tuple(other for entry in _BUILT for other in _pooled(entry))
 
-ARCHITECTURES: dict[str, Architecture] = {entry.name: entry for entry in (*_KNOWN, *_POOLED, *_ENCODERS, *_BUILT)}
+ARCHITECTURES: dict[str, Architecture] = {
+    entry.name: entry for entry in (*_KNOWN, *_POOLED, *_EMBEDDERS, *_ENCODERS, *_BUILT)
+}

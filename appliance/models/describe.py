@@ -9,7 +9,7 @@ from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.decoder import compile_decoder
 from appliance.layers.program import CompiledDecoder
-from appliance.layers.spec import DecoderSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
 
@@ -39,8 +39,9 @@ def describe(facts: ModelFacts, max_model_len: int, pooling: PoolingChoice | Non
     spec = build_decoder(facts, max_model_len)
     if pooling is not None:
         spec = with_pooling(spec, facts, pooling)
-    elif not spec.has_final_norm:
-        raise ModelError(Problem(f"{facts.architecture} is an encoder, which generates nothing"))
+    elif any(isinstance(layer.mixer, AttentionSpec) and layer.mixer.is_whole for layer in spec.layers):
+        message = f"tokens of this {facts.architecture} see those after them: it can embed, and generates nothing"
+        raise ModelError(Problem(message, hint="set model.task: embed"))
     return Described(spec, compile_decoder(spec, {}))
 
 

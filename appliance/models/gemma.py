@@ -4,15 +4,17 @@ Gemma 2 and 3 have norms on both sides of a block, and Gemma 3 also norms of que
 rotary bases are those of the config.
 """
 
+from msgspec.structs import replace
+
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, ResidualSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    """Raises ModelError for the bidirectional (embedding) variants."""
-    model = Model.of(facts, max_model_len, {"use_bidirectional_attention": "attention here is causal"})
+    """EmbeddingGemma is Gemma 3 whose tokens see those after them too."""
+    model = Model.of(facts, max_model_len)
     has_sandwich = model.config.model_type != "gemma"
     dense = Dense(
         modules={"feed_forward_norm": "pre_feedforward_layernorm"} if has_sandwich else {},
@@ -20,5 +22,10 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         stored_norms="none" if facts.stored.norm_includes_one else "add_one",
         query_key_norm=model.query_key_norm() if model.config.model_type == "gemma3_text" else None,
         embedding_scale=model.config.hidden_size**0.5,
+        mixer=_both_ways if model.flag("use_bidirectional_attention", default=False) else None,
     )
     return dense_decoder(model, dense)
+
+
+def _both_ways(_: int, attention: AttentionSpec) -> AttentionSpec:
+    return replace(attention, is_whole=True)

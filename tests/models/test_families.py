@@ -140,7 +140,6 @@ def test_a_known_architecture_that_is_not_built_is_refused() -> None:
     ("name", "change", "message"),
     [
         ("llama", {"hidden_act": "quick_gelu"}, "activation 'quick_gelu'"),
-        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
     ],
 )
@@ -150,11 +149,11 @@ def test_what_a_family_cannot_express_is_refused_by_name(name: str, change: Json
 
 
 def test_everything_that_a_family_cannot_express_is_told_at_once() -> None:
-    values = config("gemma3") | {"use_bidirectional_attention": True, "hidden_activation": "quick_gelu"}
+    values = config("gemma3") | {"hidden_activation": "quick_gelu"}
     values["rope_parameters"]["full_attention"] = {"rope_type": "mrope", "rope_theta": 1e6}
     with pytest.raises(ModelError) as caught:
         decoder("gemma3", values)
-    assert [problem.concerns for problem in caught.value.problems] == ["checkpoint", "checkpoint", "rotary"]
+    assert [problem.concerns for problem in caught.value.problems] == ["checkpoint", "rotary"]
 
 
 @pytest.mark.parametrize(

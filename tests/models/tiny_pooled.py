@@ -34,6 +34,13 @@ def _modernbert() -> Any:
     return transformers.ModernBertConfig(**_SIZES, **ends, local_attention=8)
 
 
+def _embedding_gemma() -> Any:
+    sizes = _SIZES | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
+    return transformers.Gemma3TextConfig(
+        **sizes, use_bidirectional_attention=True, sliding_window=12, sliding_window_pattern=2, query_pre_attn_scalar=16
+    )
+
+
 def _qwen3(**changes: Any) -> Any:
     sizes = _SIZES | {"num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
     return transformers.Qwen3Config(**sizes, **changes)
@@ -91,6 +98,7 @@ POOLED: dict[str, Pooled] = {
     "new-cls": Pooled(
         lambda: transformers.GteConfig(**_SIZES), transformers.GteModel, "embed", "cls", model_type="new"
     ),
+    "gemma-mean": Pooled(_embedding_gemma, transformers.Gemma3TextModel, "embed", "mean"),
     "qwen3-last": Pooled(_qwen3, transformers.Qwen3ForCausalLM, "embed", "last"),
     "qwen3-mean": Pooled(_qwen3, transformers.Qwen3Model, "embed", "mean"),
     "qwen3-classify": Pooled(_qwen3, transformers.Qwen3ForSequenceClassification, "classify", "last"),
