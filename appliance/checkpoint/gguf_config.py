@@ -39,6 +39,9 @@ ARCHITECTURES: Final = {
     "lfm2moe": ("Lfm2MoeForCausalLM", "lfm2_moe"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
+    "olmoe": ("OlmoeForCausalLM", "olmoe"),
+    "minimax-m2": ("MiniMaxM2ForCausalLM", "minimax_m2"),
+    "gptneox": ("GPTNeoXForCausalLM", "gpt_neox"),
     "phi2": ("PhiForCausalLM", "phi"),
     "phi3": ("Phi3ForCausalLM", "phi3"),
     "gpt2": ("GPT2LMHeadModel", "gpt2"),
@@ -48,7 +51,9 @@ ARCHITECTURES: Final = {
     "starcoder2": ("Starcoder2ForCausalLM", "starcoder2"),
 }
 WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
-_MIXTURES: Final = ("llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe")
+_MIXTURES: Final = (
+    "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2",
+)  # fmt: skip
 CONVENTIONS: Final = {
     "arcee": StoredConventions(interleaved_heads=True),
     "gemma": StoredConventions(norm_includes_one=True),
@@ -256,6 +261,10 @@ def _stablelm(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["use_parallel_residual"] = bool(values.get("use_parallel_residual", False))
 
 
+def _gpt_neox(config: dict[str, Any], values: dict[str, Any]) -> None:
+    config["use_parallel_residual"] = bool(values.get("use_parallel_residual", True))
+
+
 def _gpt2(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["activation_function"] = "gelu_new"
 
@@ -337,6 +346,7 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gpt2": _gpt2,
+    "gptneox": _gpt_neox,
     "arcee": _no_window,
     "exaone4": _exaone4,
     "granite": _granite,

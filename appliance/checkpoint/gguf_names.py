@@ -130,6 +130,17 @@ _LFM2: Final = {
     "blk.{n}.ffn_up": "model.layers.{n}.feed_forward.w3",
     "blk.{n}.ffn_down": "model.layers.{n}.feed_forward.w2",
 }
+_GPT_NEOX: Final = {
+    "token_embd": "gpt_neox.embed_in",
+    "output_norm": "gpt_neox.final_layer_norm",
+    "output": "embed_out",
+    "blk.{n}.attn_norm": "gpt_neox.layers.{n}.input_layernorm",
+    "blk.{n}.attn_qkv": "gpt_neox.layers.{n}.attention.query_key_value",
+    "blk.{n}.attn_output": "gpt_neox.layers.{n}.attention.dense",
+    "blk.{n}.ffn_norm": "gpt_neox.layers.{n}.post_attention_layernorm",
+    "blk.{n}.ffn_up": "gpt_neox.layers.{n}.mlp.dense_h_to_4h",
+    "blk.{n}.ffn_down": "gpt_neox.layers.{n}.mlp.dense_4h_to_h",
+}
 NAMES: Final[dict[str, dict[str, str]]] = {
     "llama": _LLAMA | _MIXTRAL,
     "qwen2": _LLAMA,
@@ -143,6 +154,9 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     | _SHARED_EXPERTS
     | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
     "ernie4_5-moe": _LLAMA | _EXPERTS | _SHARED_EXPERTS,
+    "olmoe": _LLAMA | _HEAD_NORMS | _EXPERTS,
+    "minimax-m2": _LLAMA | _HEAD_NORMS | _MIXTRAL,
+    "gptneox": _GPT_NEOX,
     "arcee": _LLAMA,
     "cohere2": _LLAMA,
     "command-r": _LLAMA | _HEAD_NORMS,
@@ -182,6 +196,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 }
 # Tensors that are no module's weight: the Hugging Face name is the whole name.
 _CORRECTIONS: Final = {
+    "minimax-m2": "model.layers.{n}.block_sparse_moe.e_score_correction_bias",
     "dots1": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "glm4moe": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "lfm2moe": "model.layers.{n}.feed_forward.expert_bias",

@@ -19,7 +19,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         root="gpt_neox.",
         norm=NormSpec("layer", model.config.norm_eps, bias=True),
         residual=ResidualSpec(parallel=model.flag("use_parallel_residual", default=True)),
-        qkv="by_head",
+        qkv="joined" if facts.format == "gguf" else "by_head",
         gated=False,
         ignored=_BUFFERS,
     )

@@ -26,6 +26,8 @@ ARCHITECTURES = {
     "hunyuan": "hunyuan-dense",
     "phi": "phi2",
     "mixtral": "llama",
+    "minimax_m2": "minimax-m2",
+    "gpt_neox": "gptneox",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
@@ -35,7 +37,19 @@ ARCHITECTURES = {
 _PLAIN = ("position", "ffn_gate_inp", "exp_probs_b", "shortconv.conv")  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _PERMUTED = ("llama", "arcee", "granite", "smollm3")
-_PARTIAL = ("llama", "phi3", "glm4moe", "glm4", "nemotron", "phi2", "stablelm", "command-r", "cohere2")
+_PARTIAL = (
+    "llama",
+    "gptneox",
+    "minimax-m2",
+    "phi3",
+    "glm4moe",
+    "glm4",
+    "nemotron",
+    "phi2",
+    "stablelm",
+    "command-r",
+    "cohere2",
+)
 _EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")  # of layer norms
 _SCALE_BYTES = {
     "Q2_K": (80, 82, 1.5),
@@ -129,6 +143,8 @@ def _put(raw: np.ndarray, at: int, value: float) -> None:
 
 
 def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
+    if architecture == "gptneox" and ".query_key_value." in name:  # all queries, then all keys, then all values
+        return values.reshape(config.num_attention_heads, 3, -1).swapaxes(0, 1).reshape(values.shape)
     if architecture in _PERMUTED and (heads := _permuted_heads(config, name)):
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
@@ -137,6 +153,8 @@ def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) ->
 
 
 def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
+    if architecture == "gptneox" and ".query_key_value." in name:
+        return values.reshape(3, config.num_attention_heads, -1).swapaxes(0, 1).reshape(values.shape)
     if architecture in _PERMUTED and (heads := _permuted_heads(config, name)):
         return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
@@ -167,7 +185,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         _write_lfm2(writer, config)
         return
     writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_head_count_kv(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     if (eps := getattr(config, "rms_norm_eps", None)) is not None:
         writer.add_layer_norm_rms_eps(eps)
     else:
@@ -190,7 +208,7 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    if architecture == "stablelm":
+    if architecture in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config.use_parallel_residual)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
