@@ -105,7 +105,7 @@ DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
         ({"attention_chunk_size": 8}, "", FOUND, "model.source", "asks for attention in chunks"),
         ({"num_kv_shared_layers": 1}, "", FOUND, "model.source", "layers that share caches"),
         (DYNAMIC, "", FOUND, "model.source", "rotary positions of kind dynamic"),
-        ({"architectures": ["NewModel"]}, "", FOUND, "model.source", "NewModel is no causal language model"),
+        ({"architectures": ["NewEncoder"]}, "", FOUND, "model.source", "NewEncoder is no causal language model"),
         ({}, "  quantization: int8\n", FOUND, "model.quantization", "int8 is made for our own kernels"),
         ({}, "  code_revision: main\n", FOUND, "model.code_revision", "no code that comes with the checkpoint runs"),
     ],
