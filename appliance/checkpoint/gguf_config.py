@@ -37,6 +37,7 @@ ARCHITECTURES: Final = {
     "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     "lfm2": ("Lfm2ForCausalLM", "lfm2"),
     "lfm2moe": ("Lfm2MoeForCausalLM", "lfm2_moe"),
+    "mamba": ("MambaForCausalLM", "mamba"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
     "olmoe": ("OlmoeForCausalLM", "olmoe"),
@@ -59,6 +60,7 @@ CONVENTIONS: Final = {
     "gemma": StoredConventions(norm_includes_one=True),
     "granite": StoredConventions(interleaved_heads=True),
     "llama": StoredConventions(interleaved_heads=True),
+    "mamba": StoredConventions(negated_rates=True),
     "nemotron": StoredConventions(norm_includes_one=True),
     "smollm3": StoredConventions(interleaved_heads=True),
     "gemma2": StoredConventions(norm_includes_one=True),
@@ -95,6 +97,10 @@ _KEYS: Final = {
 }
 _OTHER_NUMBERS: Final = (
     "shortconv.l_cache",
+    "ssm.conv_kernel",
+    "ssm.inner_size",
+    "ssm.state_size",
+    "ssm.time_step_rank",
     "attention.scale",
     "rope.dimension_count",
     "rope.scaling.attn_factor",
@@ -328,6 +334,18 @@ def _lfm2moe(config: dict[str, Any], values: dict[str, Any]) -> None:
     _check_sigmoid(values)
 
 
+def _mamba(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """A file whose time step, b and c are normed is of Falcon Mamba. Files state no heads and no feed-forward."""
+    if values.get("ssm.dt_b_c_rms"):
+        config |= {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"}
+    names = {"conv_kernel": "conv_kernel", "state_size": "state_size", "time_step_rank": "time_step_rank"}
+    config |= {name: values[f"ssm.{key}"] for key, name in names.items() if f"ssm.{key}" in values}
+    width, hidden = values.get("ssm.inner_size", 0), config.get("hidden_size", 0)
+    if not hidden or width % hidden:
+        raise CheckpointError("GGUF", f"ssm.inner_size is {width}; a multiple of {hidden} is expected")
+    config |= {"expand": width // hidden, "intermediate_size": width}
+
+
 def _check_sigmoid(values: dict[str, Any]) -> None:
     if values.get("expert_gating_func", _SIGMOID) != _SIGMOID:
         raise CheckpointError("GGUF", f"expert_gating_func is {values['expert_gating_func']}; {_SIGMOID} is expected")
@@ -352,6 +370,7 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "granite": _granite,
     "lfm2": _lfm2,
     "lfm2moe": _lfm2moe,
+    "mamba": _mamba,
     "stablelm": _stablelm,
     "starcoder2": _no_window,
     "llama": _no_window,

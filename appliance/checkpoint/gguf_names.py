@@ -180,6 +180,17 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.ffn_up_exps": "model.layers.{n}.feed_forward.experts.w3",
         "blk.{n}.ffn_down_exps": "model.layers.{n}.feed_forward.experts.w2",
     },
+    "mamba": {
+        "token_embd": "backbone.embeddings",
+        "output_norm": "backbone.norm_f",
+        "output": "lm_head",
+        "blk.{n}.attn_norm": "backbone.layers.{n}.norm",
+        "blk.{n}.ssm_in": "backbone.layers.{n}.mixer.in_proj",
+        "blk.{n}.ssm_conv1d": "backbone.layers.{n}.mixer.conv1d",
+        "blk.{n}.ssm_x": "backbone.layers.{n}.mixer.x_proj",
+        "blk.{n}.ssm_dt": "backbone.layers.{n}.mixer.dt_proj",
+        "blk.{n}.ssm_out": "backbone.layers.{n}.mixer.out_proj",
+    },
     "nemotron": _LLAMA,
     "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
     "phi2": _PHI2,
@@ -207,11 +218,22 @@ ROW_VECTORS: Final = ("ffn_gate_inp_shexp.weight",)
 # These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
+# Tensors whose names have no ending, in both.
+_PARAMETERS: Final = {
+    "mamba": {
+        "blk.{n}.ssm_a": "backbone.layers.{n}.mixer.A_log",
+        "blk.{n}.ssm_d": "backbone.layers.{n}.mixer.D",
+    },
+}
 _LAYER: Final = re.compile(r"^blk\.(\d{1,4})\.")
 
 
 def hugging_face_name(architecture: str, stored: str) -> str | None:
     """Returns the Hugging Face name of a GGUF tensor; None if the family has no such tensor."""
+    if (bare := _LAYER.match(stored)) is not None:
+        parameter = _PARAMETERS.get(architecture, {}).get(_LAYER.sub("blk.{n}.", stored))
+        if parameter is not None:
+            return parameter.replace("{n}", bare.group(1))
     base, _, suffix = stored.rpartition(".")
     if suffix not in ("weight", "bias"):
         return None

@@ -8,13 +8,10 @@ from appliance.models.dense import Recurrent
 from appliance.models.family import Model, Part
 
 
-def mamba(model: Model, module: str, norm: NormSpec | None = None, bias: bool = False) -> Recurrent:
-    """Returns the mixer of Mamba 1 in the checkpoint's module. norm: of the time step, b and c.
-
-    bias: of the projections in and out, where the config does not say.
-    """
+def mamba(model: Model, module: str, norm: NormSpec | None = None) -> Recurrent:
+    """Returns the mixer of Mamba 1 in the checkpoint's module. norm: of the time step, b and c."""
     width = model.count("mamba_expand", 2) * model.config.hidden_size
-    biased = model.flag("mamba_proj_bias", default=bias)
+    biased = model.flag("mamba_proj_bias", default=False)
     spec = StateSpaceSpec(
         num_heads=width,
         head_dim=1,

@@ -33,8 +33,17 @@ ARCHITECTURES = {
     "glm4_moe": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
     "lfm2_moe": "lfm2moe",
+    "falcon_mamba": "mamba",
 }  # of families whose names differ
-_PLAIN = ("position", "ffn_gate_inp", "exp_probs_b", "shortconv.conv")  # f32 in every file, without dimensions of one
+_PLAIN = (
+    "position",
+    "ffn_gate_inp",
+    "exp_probs_b",
+    "shortconv.conv",
+    "ssm_conv1d",
+    "ssm_dt",
+    "ssm_a",
+)  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _PERMUTED = ("llama", "arcee", "granite", "smollm3")
 _PARTIAL = (
@@ -149,6 +158,8 @@ def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) ->
         return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
         return values + 1
+    if name.endswith("A_log"):
+        return -np.exp(values)
     return values.T if _is_conv1d(architecture, name, values) else values
 
 
@@ -159,6 +170,8 @@ def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) 
         return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
     if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
         return values - 1
+    if name.endswith("A_log"):
+        return np.log(-values)
     return values.T if _is_conv1d(architecture, name, values) else values
 
 
@@ -173,9 +186,12 @@ def _is_conv1d(architecture: str, name: str, values: np.ndarray) -> bool:
 
 
 def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_context_length(getattr(config, "max_position_embeddings", 1 << 20))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
+    if architecture == "mamba":
+        _write_mamba(writer, config)
+        return
     writer.add_head_count(config.num_attention_heads)
     if architecture == "gpt2":
         writer.add_feed_forward_length(4 * config.hidden_size)
@@ -213,6 +229,18 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_mamba(writer: gguf.GGUFWriter, config: Any) -> None:
+    """Writes what llama.cpp's converter does: zero for what such models do not have."""
+    writer.add_head_count(0)
+    writer.add_feed_forward_length(0)
+    writer.add_ssm_conv_kernel(config.conv_kernel)
+    writer.add_ssm_inner_size(config.intermediate_size)
+    writer.add_ssm_state_size(config.state_size)
+    writer.add_ssm_time_step_rank(config.time_step_rank)
+    writer.add_layer_norm_rms_eps(config.layer_norm_epsilon)
+    writer.add_ssm_dt_b_c_rms(config.model_type == "falcon_mamba")
 
 
 def _write_lfm2(writer: gguf.GGUFWriter, config: Any) -> None:
