@@ -15,6 +15,7 @@ from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
 from appliance.checkpoint.token_ids import TokenIds, id_of
+from appliance.checkpoint.torch_file import has_torch_files, read_torch_folder
 
 MAX_JSON_BYTES: Final = 64_000_000
 _GPT2: Final = "GPT2LMHeadModel"
@@ -35,7 +36,7 @@ _JOINS: Final[dict[str, _Join]] = {
 
 
 def read_folder_facts(root: Path) -> ModelFacts:
-    """Reads the facts of a folder that holds config.json and safetensors. Raises CheckpointError."""
+    """Reads the facts of a folder that holds config.json and weights. Raises CheckpointError."""
     digest = hashlib.sha256()
     config = _json(root, "config.json", digest)
     if config is None:
@@ -43,7 +44,8 @@ def read_folder_facts(root: Path) -> ModelFacts:
             root.name, "there is no config.json", "a model folder holds config.json and *.safetensors"
         )
     generation = _json(root, "generation_config.json", digest) or {}
-    tensors, headers = read_folder(root)
+    is_torch = has_torch_files(root)
+    tensors, headers = read_torch_folder(root) if is_torch else read_folder(root)
     for header in headers:
         digest.update(header)
     normalized = normalize_config(config)
@@ -58,7 +60,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
     tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),
-        format="safetensors",
+        format="pt" if is_torch else "safetensors",
         architecture=architecture,
         config=config,
         generation_config=generation,

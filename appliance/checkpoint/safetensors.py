@@ -5,6 +5,7 @@ tensors fill the data section without holes or overlaps, and every size agrees w
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +22,14 @@ MAX_DIMENSIONS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsHeader:
+class WeightFileHeader:
+    """What the header of one weight file says."""
+
     tensors: tuple[TensorFacts, ...]  # in file order
     raw: bytes
 
 
-def read_header(root: Path, name: str) -> SafetensorsHeader:
+def read_header(root: Path, name: str) -> WeightFileHeader:
     """Reads the header of root/name. Raises CheckpointError if the file breaks the format's rules."""
     raw, data_start, file_size = _header_bytes(root / name, name)
     try:
@@ -39,7 +42,7 @@ def read_header(root: Path, name: str) -> SafetensorsHeader:
     tensors = [_tensor(name, tensor, entry, data_start) for tensor, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.offset_bytes, tensor.size_bytes))
     _check_coverage(name, tensors, data_start, file_size)
-    return SafetensorsHeader(tuple(tensors), raw)
+    return WeightFileHeader(tuple(tensors), raw)
 
 
 def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
@@ -47,14 +50,23 @@ def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
 
     Raises CheckpointError if there is none, a shard is missing, or index and shards disagree.
     """
-    index = root / INDEX_NAME
-    if not index.is_file():
+    if not (root / INDEX_NAME).is_file():
         header = read_header(root, _single_file(root))
         return header.tensors, [header.raw]
-    raw = index.read_bytes()
-    refuse_pointer(INDEX_NAME, raw)
-    weight_map = _weight_map(raw)
-    headers = [read_header(root, name) for name in sorted(set(weight_map.values()))]
+    return read_shards(root, INDEX_NAME, (".safetensors",), read_header)
+
+
+def read_shards(
+    root: Path, index_name: str, suffixes: tuple[str, ...], read: Callable[[Path, str], WeightFileHeader]
+) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
+    """Reads the tensors of all files that an index names, and the raw headers (index first).
+
+    Raises CheckpointError if index and shards disagree, or what `read` raises.
+    """
+    raw = (root / index_name).read_bytes()
+    refuse_pointer(index_name, raw)
+    weight_map = _weight_map(index_name, raw, suffixes)
+    headers = [read(root, name) for name in sorted(set(weight_map.values()))]
     tensors = [tensor for header in headers for tensor in header.tensors]
     places: dict[str, str] = {}
     for tensor in tensors:
@@ -63,7 +75,7 @@ def read_folder(root: Path) -> tuple[tuple[TensorFacts, ...], list[bytes]]:
         places[tensor.name] = tensor.file
     for name, file in weight_map.items():
         if places.get(name) != file:
-            raise CheckpointError(INDEX_NAME, f"tensor {name!r} should be in {file} and is not")
+            raise CheckpointError(index_name, f"tensor {name!r} should be in {file} and is not")
     return tuple(tensors), [raw, *(header.raw for header in headers)]
 
 
@@ -149,20 +161,17 @@ def _single_file(root: Path) -> str:
         raise CheckpointError(
             root.name, f"{len(names)} safetensors files and no {INDEX_NAME}", f"found: {', '.join(names[:4])}"
         )
-    hint = None
-    if any(root.glob("*.bin")) or any(root.glob("*.pt")):
-        hint = "PyTorch pickle files run code when read; convert them to safetensors"
-    raise CheckpointError(root.name, "there is no safetensors file in this folder", hint)
+    raise CheckpointError(root.name, "there is no safetensors file in this folder")
 
 
-def _weight_map(raw: bytes) -> dict[str, str]:
+def _weight_map(index_name: str, raw: bytes, suffixes: tuple[str, ...]) -> dict[str, str]:
     try:
         weight_map = json.loads(without_mark(raw, "it"), object_pairs_hook=_unique)["weight_map"]
     except (NotUtf8Error, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(INDEX_NAME, f"is not a weight index: {error}") from error
+        raise CheckpointError(index_name, f"is not a weight index: {error}") from error
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(INDEX_NAME, "weight_map is not an object that names tensors")
+        raise CheckpointError(index_name, "weight_map is not an object that names tensors")
     for name, file in weight_map.items():
-        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
-            raise CheckpointError(INDEX_NAME, f"tensor {name!r} is placed in {file!r}, not a file of this folder")
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(suffixes):
+            raise CheckpointError(index_name, f"tensor {name!r} is placed in {file!r}, not a file of this folder")
     return weight_map

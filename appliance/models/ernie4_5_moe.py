@@ -11,7 +11,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len, {"use_bias": "experts of this family have no biases here"})
     shared = model.shared_experts(model.count("moe_num_shared_experts", 2))
     spec = model.experts(RoutingSpec("softmax", correction=True, renormalize=True), shared)
-    is_row = facts.format == "safetensors"  # [1, experts]; GGUF files have a vector
+    is_row = facts.format != "gguf"  # [1, experts]; GGUF files have a vector
     modules = ExpertModules(correction="mlp.moe_statics.e_score_correction_bias", correction_is_row=is_row)
     mixture = Mixture.of(model, spec, modules, _sparse_layers(model))
     return dense_decoder(model, Dense(interleaved=True, ignored=("*mtp_*",)), mixture)

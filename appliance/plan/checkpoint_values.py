@@ -79,7 +79,7 @@ def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file_name(inputs: PlanInputs) -> str:
-    return "generation_config.json" if inputs.model.format == "safetensors" else "general.sampling of the GGUF file"
+    return "generation_config.json" if inputs.model.format != "gguf" else "general.sampling of the GGUF file"
 
 
 def _say_left_out(left_out: LeftOut, path: str, value: Any, ledger: Ledger) -> None:

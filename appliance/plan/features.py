@@ -53,7 +53,7 @@ def _check_device(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.loading.load_format, inputs.model.format
-    if wanted in ("safetensors", "gguf") and wanted != stored:
+    if wanted in ("safetensors", "gguf", "pt") and wanted != stored:
         message = f"loading.load_format is {wanted}, and the checkpoint is {stored}"
         ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
 
