@@ -26,6 +26,7 @@ VALUES: dict[str, Other] = {
     "model.model_impl": Other("transformers"),
     "model.trust_remote_code": Other("true", ("model.model_impl=transformers",)),
     "model.code_revision": Other("v1", ("model.model_impl=transformers", "model.trust_remote_code=true")),
+    "model.override_pooler_config": Other("{normalize: false}", ("model.convert=embed",)),
     "model.rope_scaling": Other("{rope_type: linear, factor: 2.0}"),
     "decoding.tool_parser": Other("hermes"),
     "decoding.logits_processor_pattern": Other("mine", ("decoding.trust_plugins=true",)),
