@@ -62,7 +62,6 @@ def _emit_rule(builder: ProgramBuilder, spec: GatedDeltaSpec, name: str, spans: 
             num_value_heads=heads,
             by_channel=spec.decay_rank is not None,
             beta_scale=spec.beta_scale,
-            decay_floor=spec.decay_floor,
         )
     )
 

@@ -242,7 +242,6 @@ class GatedDeltaSpec(msgspec.Struct, frozen=True):
     norm: NormSpec
     gate: ActivationKind = "silu"
     beta_scale: float = 1.0
-    decay_floor: float | None = None
     decay_rank: int | None = None
     gate_rank: int | None = None
     out_bias: bool = False
