@@ -43,6 +43,7 @@ ARCHITECTURES: Final = {
     "olmoe": ("OlmoeForCausalLM", "olmoe"),
     "minimax-m2": ("MiniMaxM2ForCausalLM", "minimax_m2"),
     "gptneox": ("GPTNeoXForCausalLM", "gpt_neox"),
+    "gpt-oss": ("GptOssForCausalLM", "gpt_oss"),
     "phi2": ("PhiForCausalLM", "phi"),
     "phi3": ("Phi3ForCausalLM", "phi3"),
     "gpt2": ("GPT2LMHeadModel", "gpt2"),
@@ -53,7 +54,7 @@ ARCHITECTURES: Final = {
 }
 WITH_EXPERTS: Final = {"llama": ("MixtralForCausalLM", "mixtral")}  # what it is with experts
 _MIXTURES: Final = (
-    "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2",
+    "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2", "gpt-oss",
 )  # fmt: skip
 CONVENTIONS: Final = {
     "arcee": StoredConventions(interleaved_heads=True),
@@ -267,6 +268,12 @@ def _stablelm(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["use_parallel_residual"] = bool(values.get("use_parallel_residual", False))
 
 
+def _gpt_oss(config: dict[str, Any], values: dict[str, Any]) -> None:
+    """Files leave out how yarn bounds its ramp, which this family does not round."""
+    if "rope_scaling" in config:
+        config["rope_scaling"]["truncate"] = False
+
+
 def _gpt_neox(config: dict[str, Any], values: dict[str, Any]) -> None:
     config["use_parallel_residual"] = bool(values.get("use_parallel_residual", True))
 
@@ -365,6 +372,7 @@ _SPECIAL: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
     "gemma3": _gemma3,
     "gpt2": _gpt2,
     "gptneox": _gpt_neox,
+    "gpt-oss": _gpt_oss,
     "arcee": _no_window,
     "exaone4": _exaone4,
     "granite": _granite,

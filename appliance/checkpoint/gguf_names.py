@@ -157,6 +157,13 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "olmoe": _LLAMA | _HEAD_NORMS | _EXPERTS,
     "minimax-m2": _LLAMA | _HEAD_NORMS | _MIXTRAL,
     "gptneox": _GPT_NEOX,
+    "gpt-oss": _MODEL
+    | _ATTENTION
+    | _EXPERTS
+    | {
+        "blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm",
+        "blk.{n}.ffn_gate_inp": "model.layers.{n}.mlp.router",
+    },
     "arcee": _LLAMA,
     "cohere2": _LLAMA,
     "command-r": _LLAMA | _HEAD_NORMS,
@@ -241,6 +248,8 @@ def hugging_face_name(architecture: str, stored: str) -> str | None:
     pattern = _LAYER.sub("blk.{n}.", base) if match else base
     if match and pattern == "blk.{n}.exp_probs_b" and architecture in _CORRECTIONS:
         return _CORRECTIONS[architecture].replace("{n}", match.group(1))
+    if match and pattern == "blk.{n}.attn_sinks" and architecture == "gpt-oss":
+        return f"model.layers.{match.group(1)}.self_attn.sinks"
     name = NAMES[architecture].get(pattern)
     return None if name is None else f"{name.replace('{n}', match.group(1) if match else '')}.{suffix}"
 

@@ -14,6 +14,9 @@ _STACKS = ExpertModules(
 )
 
 
+_APART = ExpertModules(router="mlp.router")  # as GGUF files have them
+
+
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
     routing = RoutingSpec("softmax_of_chosen", bias=True)
@@ -28,4 +31,4 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         mixer=lambda _, attention: replace(attention, sinks=True),
         parts=(Part("sinks", "self_attn.sinks", suffix=""),),
     )
-    return dense_decoder(model, dense, Mixture.of(model, spec, _STACKS))
+    return dense_decoder(model, dense, Mixture.of(model, spec, _APART if facts.format == "gguf" else _STACKS))

@@ -36,6 +36,7 @@ ARCHITECTURES = {
     "falcon_mamba": "mamba",
 }  # of families whose names differ
 _PLAIN = (
+    "exps.bias",
     "position",
     "ffn_gate_inp",
     "exp_probs_b",
@@ -108,7 +109,11 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
 def _stored_parts(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors, with the joined stack of gates and ups as the two that files have."""
     for name, tensor in state.items():
-        if name.endswith("experts.gate_up_proj"):
+        if tensor.ndim > 1 and "sinks" not in name and f"{name}_bias" in state:  # gpt-oss: (in, out), in turn
+            yield from _in_turn(name, tensor.transpose(1, 2))
+        elif name.endswith("proj_bias"):
+            yield from _in_turn(name.removesuffix("_bias"), tensor, "bias")
+        elif name.endswith("experts.gate_up_proj"):
             for part, half in zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1), strict=True):
                 yield name.replace("gate_up_proj", f"{part}.weight"), half
         elif name.endswith("experts.down_proj"):
@@ -117,9 +122,20 @@ def _stored_parts(state: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.T
             yield name, tensor
 
 
+def _in_turn(name: str, rows: torch.Tensor, suffix: str = "weight") -> Iterator[tuple[str, torch.Tensor]]:
+    """A stack, or its gates and ups whose rows take turns."""
+    if not name.endswith("gate_up_proj"):
+        yield f"{name}.{suffix}", rows
+        return
+    for at, part in enumerate(("gate_proj", "up_proj")):
+        yield name.replace("gate_up_proj", f"{part}.{suffix}"), rows[:, at::2]
+
+
 def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
     if name.endswith(("e_score_correction_bias", ".expert_bias")):
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
+    if name.endswith("self_attn.sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight"
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     assert found is not None, name
     return found
@@ -215,7 +231,11 @@ def _write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> 
         _write_experts(writer, config)
     if architecture in _PARTIAL:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    if architecture in ("gemma2", "gemma3", "cohere2", "exaone4", "starcoder2"):
+    if architecture == "gpt-oss":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if architecture in ("gemma2", "gemma3", "cohere2", "exaone4", "starcoder2", "gpt-oss"):
         writer.add_sliding_window(config.sliding_window)
     if architecture in ("command-r", "cohere2"):
         writer.add_logit_scale(config.logit_scale)

@@ -85,7 +85,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 def _architecture(name: str) -> str:
-    family = name.split("-", maxsplit=1)[0]
+    family = name if name in FAMILIES else name.split("-", maxsplit=1)[0]
     return ARCHITECTURES.get(family, family)
 
 
@@ -97,6 +97,8 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide = {"n_embd": 256}
     elif name.startswith("gemma"):
         wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
+    elif name == "gpt-oss":
+        wide |= {"swiglu_limit": 7.0}  # llama.cpp's own
     elif name == "phi3":
         wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
     elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe", "lfm2_moe"):
