@@ -206,6 +206,7 @@ def test_columns_of_whole_blocks_stay_codes(tmp_path: Path) -> None:
     assert not odd.is_quantized
     with pytest.raises(FormatError, match="not rounded to f8"):
         translate_matrix([odd], form, 128)
+    assert not rows_of(matrix, WeightSource("m.weight", "transpose_parts", rows=(0, 256, 2), num_parts=2)).is_quantized
 
 
 LIBRARY: dict[str, str] = {
