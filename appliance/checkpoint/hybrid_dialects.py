@@ -4,7 +4,7 @@ The sizes of state space mixers have Bamba's names here (`mamba_d_state`, `mamba
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from appliance.checkpoint.dialect import MAX_LAYERS, Dialect, Json, size_of
 from appliance.checkpoint.errors import CheckpointError
@@ -38,8 +38,16 @@ def _jamba(values: Json) -> Json:
     return {"layer_types": [_LINEAR[index % step != first] for index in range(_num_layers(values))]}
 
 
+def _indices(values: Json, key: str) -> list[Any] | None:
+    """Returns the numbers of layers that a config lists, or None. Raises CheckpointError for what is no list."""
+    found = values.get(key)
+    if found is not None and not isinstance(found, list):
+        raise CheckpointError("config.json", f"{key} is {found!r}; a list of layers is expected")
+    return found
+
+
 def _bamba(values: Json) -> Json:
-    attends = values.get("attn_layer_indices") or ()
+    attends = _indices(values, "attn_layer_indices") or ()
     return {"layer_types": [_LINEAR[index not in attends] for index in range(_num_layers(values))]}
 
 
@@ -51,7 +59,7 @@ def _granite(values: Json) -> Json:
 
 
 def _lfm2(values: Json) -> Json:
-    attends = values.get("full_attn_idxs")
+    attends = _indices(values, "full_attn_idxs")
     kinds = ("full_attention", "conv")
     return {
         "layer_types": [kinds[attends is not None and index not in attends] for index in range(_num_layers(values))]
@@ -81,7 +89,8 @@ def _kimi_linear(values: Json) -> Json:
         "linear_num_heads": "num_heads",
         "linear_conv_kernel_dim": "short_conv_kernel_size",
     }
-    attends = inner.get("full_attn_layers", range(5, MAX_LAYERS, 4))
+    listed = _indices(inner, "full_attn_layers")
+    attends = range(5, MAX_LAYERS, 4) if listed is None else listed
     kinds = [_LINEAR[index + 1 not in attends] for index in range(_num_layers(values))]
     return {"layer_types": kinds, **{key: inner.get(name) for key, name in names.items()}}
 

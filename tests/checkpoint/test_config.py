@@ -198,9 +198,12 @@ JUNK = st.recursive(
 )
 
 
+ALSO_NAMED = {"new": "gte"}  # model types of the hub for which transformers has another name
+
+
 @functools.cache
 def default(model_type: str) -> dict[str, Any]:
-    config = transformers.CONFIG_MAPPING[model_type]()
+    config = transformers.CONFIG_MAPPING[ALSO_NAMED.get(model_type, model_type)]()
     return {**json.loads(config.to_json_string(use_diff=False)), **OLDER.get(model_type, {})}
 
 
