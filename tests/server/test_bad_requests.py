@@ -25,6 +25,12 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/batches": {"input_file_id": "x", "endpoint": "/v1/completions", "completion_window": "24h"},
     "/v1/messages": {**CHAT, "max_tokens": 20},
     "/v1/messages/count_tokens": CHAT,
+    "/v1/embeddings": {"input": "x"},
+    "/pooling": {"input": "x"},
+    "/classify": {"input": "x"},
+    **{path: {"text_1": "x", "text_2": "y"} for path in ("/score", "/v1/score")},
+    **{path: {"query": "x", "documents": ["y"]} for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
+    "/v2/embed": {"texts": ["x"]},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }

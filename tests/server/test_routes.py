@@ -28,13 +28,20 @@ def test_models(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("path", [
-    "/v1/embeddings", "/pooling", "/score", "/v2/rerank", "/classify", "/v1/audio/transcriptions", "/sleep",
-    "/collective_rpc", "/reset_prefix_cache", "/v1/load_lora_adapter", "/get_tokenizer_info", "/v1/conversations",
+    "/v1/audio/transcriptions", "/sleep", "/collective_rpc",
+    "/reset_prefix_cache", "/v1/load_lora_adapter", "/get_tokenizer_info", "/v1/conversations",
 ])  # fmt: skip
 def test_paths_of_other_servers_say_why_they_are_not_here(http: httpx.Client, path: str) -> None:
     error = http.post(path, json={}).json()["error"]
     assert (error["code"], http.post(path, json={}).status_code) == ("not_served", 404)
     assert "; " in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/pooling", "/score", "/v2/rerank", "/classify", "/v2/embed"])
+def test_routes_of_models_that_pool_say_what_this_one_does(http: httpx.Client, path: str) -> None:
+    refused = http.post(path, json={})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_task")
+    assert "is served to generate" in refused.json()["error"]["message"]
 
 
 def test_a_route_that_is_switched_off_says_so(tmp_path: Path) -> None:
