@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from appliance.server.http.openapi import BODIES as STRUCTS
+from appliance.server.http.routes import ROUTES
 from tests.server.harness import Server
 from tests.server.test_bad_requests import BODIES
 
@@ -49,7 +50,9 @@ def numbers(hint: Any, steps: tuple[str, ...], depth: int = _NESTED) -> Iterator
         yield from numbers(arguments[1], (*steps, "{}"), depth)
 
 
-FIELDS = sorted({Field(path, steps) for path, struct in STRUCTS.items() for steps in numbers(struct, ())})
+POOLING = {route.path for route in ROUTES if route.does == "pool"}  # refused before their bodies are read
+SERVED = {path: struct for path, struct in STRUCTS.items() if path not in POOLING}
+FIELDS = sorted({Field(path, steps) for path, struct in SERVED.items() for steps in numbers(struct, ())})
 PLACEHOLDER = "the value"
 
 
@@ -76,7 +79,7 @@ def merged(body: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_there_are_numbers_of_every_route() -> None:
-    assert {field.path for field in FIELDS} >= set(STRUCTS) - {"/tokenize"}
+    assert {field.path for field in FIELDS} >= set(SERVED) - {"/tokenize"}
     assert len(FIELDS) > 140
 
 
