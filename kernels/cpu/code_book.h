@@ -53,7 +53,8 @@ template <appl_layout Layout>
 Floats look_up(Words codes) {
   constexpr const float* kValues = book_of(Layout).values;
 #if APPL_WIDTH == 16 && !defined(APPL_EMULATE_AVX512)
-  return bit_cast<Floats>(_mm512_permutexvar_ps(bit_cast<__m512i>(codes), _mm512_loadu_ps(kValues)));
+  // With a mask of all lanes, as GCC 12 warns that the plain form reads an undefined vector, which it does not.
+  return bit_cast<Floats>(_mm512_maskz_permutexvar_ps(0xffff, bit_cast<__m512i>(codes), _mm512_loadu_ps(kValues)));
 #elif APPL_WIDTH == 8
   const __m256i places = bit_cast<__m256i>(codes);
   const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(kValues), places);
