@@ -36,19 +36,19 @@ class InputEncoder:
         self._num_special = self._backend.num_special_tokens_to_add(False)
         self._num_special_of_pair = self._backend.num_special_tokens_to_add(True)
 
-    def one(self, text: str, most: int, cut: CutSide | None) -> Input:
-        """Returns a text with its special tokens. cut: which side of a longer text is left out.
+    def one(self, text: str, most: int, cut: CutSide | None, *, has_special: bool = True) -> Input:
+        """Returns a text with its special tokens, or without. cut: which side of a longer text is left out.
 
         Raises TooLongError for one of more than `most` tokens that may not be cut.
         """
-        room = max(0, most - self._num_special)
+        room = max(0, most - self._num_special) if has_special else most
         encoding = self._whole(text) if cut == "start" else self._begin(text, room)
         is_cut = len(encoding.ids) > room
         if is_cut and cut is None:
             raise TooLongError(f"has more than {most} tokens")
         if is_cut:
             encoding.truncate(room, direction="left" if cut == "start" else "right")
-        return Input(self._backend.post_process(encoding).ids, is_cut=is_cut)
+        return Input((self._backend.post_process(encoding) if has_special else encoding).ids, is_cut=is_cut)
 
     def pair(self, first: str, second: str, most: int, *, may_cut: bool) -> Input:
         """Returns two texts with special tokens between them; the longer one is cut first, at its end.

@@ -33,14 +33,18 @@ class PooledFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class InputFields(PooledFields, kw_only=True, forbid_unknown_fields=True):
-    """input: a text, texts, token ids, or lists of token ids. messages: a conversation, which is one input."""
+    """input: a text, texts, token ids, or lists of token ids. messages: a conversation, which is one input.
+
+    add_special_tokens: None for true with texts, and false with messages, whose template writes its own. Token ids are
+    taken as they are.
+    """
 
     input: str | list[str | int | list[int]] | None = None
     messages: list[ChatMessage] | None = None
     encoding_format: EncodingFormat | None = None
     dimensions: int | None = None
     prompt_name: str | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -59,7 +63,7 @@ class ClassifyFields(PooledFields, kw_only=True, forbid_unknown_fields=True):
     """POST /classify."""
 
     input: str | list[str | int | list[int]]
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
 
 
 class ScoreFields(PooledFields, kw_only=True, forbid_unknown_fields=True):

@@ -64,23 +64,32 @@ async def inputs_of(state: ServerState, fields: InputFields) -> list[Input]:
             add_generation_prompt=fields.add_generation_prompt,
             chat_template_kwargs=fields.chat_template_kwargs,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
+            add_special_tokens=bool(fields.add_special_tokens),
         )
         return [Input((await state.prompts.chat(chat))[1])]
     most, side = most_tokens(state, fields)
     texts = _split("" if fields.input is None else fields.input)
+    has_special = fields.add_special_tokens is not False
     if not all(isinstance(each, str) for each in texts):
+        if fields.add_special_tokens:
+            raise invalid("add_special_tokens", "token ids are taken as they are; nothing is added", "invalid_value")
         return [_given(each, most, side) for each in texts]
-    return await tokenized(state, [prompt + str(each) for each in texts], most, side, "input")
+    whole = [prompt + str(each) for each in texts]
+    return await tokenized(state, whole, most, side, "input", has_special=has_special)
 
 
 async def tokenized(
-    state: ServerState, texts: Sequence[str], most: int, side: CutSide | None, field: str
+    state: ServerState, texts: Sequence[str], most: int, side: CutSide | None, field: str, *, has_special: bool = True
 ) -> list[Input]:
-    """Returns texts with their special tokens. Raises ApiError 400 for one that is too long and may not be cut."""
+    """Returns texts with their special tokens, or without. Raises ApiError 400 for one that is too long and may not be
+    cut."""
     encoder = InputEncoder(state.tokenizer)
 
     def encode() -> list[Input]:
-        return [_encoded(encoder, text, most, side, f"{field}[{at}]") for at, text in enumerate(texts)]
+        return [
+            _encoded(encoder, text, most, side, f"{field}[{at}]", has_special=has_special)
+            for at, text in enumerate(texts)
+        ]
 
     return noted(await here_or_in_thread(encode, sum(map(len, texts))), state)
 
@@ -142,9 +151,11 @@ def _with_priority(priority: int | None) -> CompletionFields:
     return CompletionFields(prompt="", priority=priority)
 
 
-def _encoded(encoder: InputEncoder, text: str, most: int, side: CutSide | None, where: str) -> Input:
+def _encoded(
+    encoder: InputEncoder, text: str, most: int, side: CutSide | None, where: str, *, has_special: bool
+) -> Input:
     try:
-        found = encoder.one(text, most, side)
+        found = encoder.one(text, most, side, has_special=has_special)
     except TooLongError as error:
         message = f"{where} {error}; truncate_prompt_tokens cuts longer inputs"
         raise invalid(where, message, "context_length_exceeded") from error

@@ -68,6 +68,14 @@ def test_a_long_input_is_refused_or_cut_at_its_end(embedder: Served) -> None:
     assert embedder.ok("/v1/embeddings", input=long, truncate_prompt_tokens=-1)["usage"]["prompt_tokens"] == 66
 
 
+def test_special_tokens_may_be_left_out(embedder: Served) -> None:
+    bare = ids_of(embedder, TEXT)[1:-1]
+    answer = embedder.ok("/v1/embeddings", input=TEXT, add_special_tokens=False)
+    assert answer["usage"]["prompt_tokens"] == len(bare)
+    assert answer["data"] == embedder.ok("/v1/embeddings", input=bare)["data"]
+    assert answer["data"] != embedder.ok("/v1/embeddings", input=TEXT)["data"]
+
+
 def test_vectors_are_not_cut_where_the_model_was_not_trained_for_it(
     embedder: Served, serve: Callable[..., Served]
 ) -> None:
@@ -89,6 +97,7 @@ def test_vectors_are_not_cut_where_the_model_was_not_trained_for_it(
         ({"input": [TEXT, 3]}, "input"),
         ({"input": [[]]}, "input"),
         ({"input": [4096]}, "prompt"),
+        ({"input": [5, 6], "add_special_tokens": True}, "add_special_tokens"),
         ({"input": TEXT, "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
         ({"input": TEXT, "prompt_name": "song"}, "prompt_name"),
         ({"input": TEXT, "temperature": 1}, "temperature"),
