@@ -34,6 +34,9 @@ class Served:
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return self._send("POST", path, json=body)
 
+    def post_bytes(self, path: str, body: bytes) -> httpx.Response:
+        return self._send("POST", path, content=body, headers={"content-type": "application/json"})
+
     def get(self, path: str) -> httpx.Response:
         return self._send("GET", path)
 
