@@ -377,6 +377,16 @@ inline Floats load_offsets(const uint8_t* header, appl_scale type, int v) {
   return load_scales(header + size_t{kPanel} * scale_bytes(type), type, v);
 }
 
+// Loads the scales of an integer layout, which are f32 or f16. With the third type, the largest tiles would keep sums on the stack.
+inline Floats load_integer_scales(const uint8_t* at, appl_scale type, int v) {
+  return type == APPL_SCALE_F32 ? load(at + v * kWidth * 4) : f16_to_floats(load<Halves>(at + v * kWidth * 2));
+}
+
+// Loads the offsets of an integer layout; `header` is the start of the header.
+inline Floats load_integer_offsets(const uint8_t* header, appl_scale type, int v) {
+  return load_integer_scales(header + size_t{kPanel} * (type == APPL_SCALE_F32 ? 4 : 2), type, v);
+}
+
 // Multiplies 16-bit words, and adds the products in pairs.
 inline Ints multiply_pairs(Ints a, Ints b) {
 #if APPL_WIDTH == 16

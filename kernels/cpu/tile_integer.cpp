@@ -99,7 +99,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     const auto at = [&](int v) { return header + size_t(v / kPanelVectors) * t.panel_bytes; };
     Floats weight_scale[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales(at(v), t.scale_type, v % kPanelVectors);
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_integer_scales(at(v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats x = splat(t.scale[side + size_t(m)]);
@@ -110,7 +110,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     if (!t.has_offset) return;
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const Floats offset = load_offsets(at(v), t.scale_type, v % kPanelVectors);
+      const Floats offset = load_integer_offsets(at(v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
         c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
@@ -189,7 +189,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   static void scale(const TileArgs& t, const Products& products, const int32_t* zero, Results& c) {
     Floats weight_scale[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales(header(t, v), t.scale_type, v % kPanelVectors);
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_integer_scales(header(t, v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats input_scale = splat(t.scale[m]);
@@ -206,7 +206,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   static void add_offset(const TileArgs& t, Results& c) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const Floats offset = load_offsets(header(t, v), t.scale_type, v % kPanelVectors);
+      const Floats offset = load_integer_offsets(header(t, v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) c.value[m][v] = multiply_add(c.value[m][v], splat(t.scaled_sum[m]), offset);
     }
@@ -263,14 +263,14 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
-      const Floats weight_scale = load_scales(at, t.scale_type, v % kPanelVectors);
+      const Floats weight_scale = load_integer_scales(at, t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) {
         const Floats product = to_floats(products[m][v]) * splat(t.scale[side + size_t(m)]);
         c[m][v] = multiply_add(c[m][v], product, weight_scale);
       }
       if (!t.has_offset) continue;
-      const Floats offset = load_offsets(at, t.scale_type, v % kPanelVectors);
+      const Floats offset = load_integer_offsets(at, t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) c[m][v] = multiply_add(c[m][v], splat(t.scaled_sum[side + size_t(m)]), offset);
     }

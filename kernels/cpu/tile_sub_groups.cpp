@@ -128,8 +128,8 @@ class SubGroupTile : IntegerSteps<Type, Rows, Panels> {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       const uint8_t* const at = of_panel(t, header, v);
-      const Floats weight_scale = load_scales(at, t.scale_type, v % kPanelVectors);
-      const Floats offset = t.has_offset ? load_offsets(at, t.scale_type, v % kPanelVectors) : Floats{};
+      const Floats weight_scale = load_integer_scales(at, t.scale_type, v % kPanelVectors);
+      const Floats offset = t.has_offset ? load_integer_offsets(at, t.scale_type, v % kPanelVectors) : Floats{};
 #pragma GCC unroll 16
       for (int m = 0; m < Rows; ++m) {
         const Floats x = splat(scale[m]);
