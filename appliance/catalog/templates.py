@@ -17,6 +17,7 @@ SHIPPED = (
     "pythonic",
     "qwen3-reranker",
 )
+OF_PAIRS = ("qwen3-reranker",)  # these show a query and a document, and no conversation
 
 
 def shipped_template(name: str) -> str:

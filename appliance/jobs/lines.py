@@ -10,9 +10,8 @@ import msgspec
 from appliance.base.hashing import sha256_hex
 from appliance.base.texts import MARK, without_mark
 
-ENDPOINTS = (
-    "/v1/chat/completions",
-    "/v1/completions",
+GENERATING = ("/v1/chat/completions", "/v1/completions")  # the endpoints of models that generate
+POOLING = (  # and of those that pool
     "/v1/embeddings",
     "/v1/score",
     "/v1/rerank",
@@ -23,6 +22,7 @@ ENDPOINTS = (
     "/v2/embed",
     "/v2/rerank",
 )
+ENDPOINTS = (*GENERATING, *POOLING)
 MAX_LINE_BYTES = 64 << 20
 _FIELDS = frozenset({"custom_id", "method", "url", "body"})
 _DIGEST_CHARACTERS = 16

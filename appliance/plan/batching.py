@@ -30,7 +30,7 @@ def plan_scheduler(
         max_waiting=spec.max_waiting,
         target_step_s=_target_step_s(inputs, chunked, ledger),
         late_share=_late_share(inputs, chunked, ledger),
-        max_num_sampled=num_tokens if pooling is not None and pooling.kind == "all" else num_seqs,
+        max_num_sampled=num_tokens if pooling is not None and pooling.kind == "all" else None,
     )
 
 

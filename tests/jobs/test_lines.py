@@ -29,7 +29,7 @@ def test_a_good_line() -> None:
         ({**GOOD, "custom_id": ""}, "invalid_custom_id", "not empty", None),
         ({**GOOD, "extra": 1}, "unknown_field", "'extra'", "a"),
         ({**GOOD, "method": "GET"}, "invalid_method", "'GET'", "a"),
-        ({**GOOD, "url": "/v1/embeddings"}, "invalid_url", "/v1/chat/completions", "a"),
+        ({**GOOD, "url": "/v1/images"}, "invalid_url", "/v1/chat/completions", "a"),
         ({**GOOD, "body": "x"}, "invalid_body", "object", "a"),
         ({**GOOD, "body": {"stream": True}}, "invalid_body", "stream", "a"),
     ],

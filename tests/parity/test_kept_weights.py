@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as GgmlType
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.backend import Backend, load_backend
 from appliance.engine.core.config import SchedulerConfig
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import StatePieces, StepInputs
 from appliance.kernels.reports import WeightsReport
 from appliance.plan.boot import BootReport, compare_boot
 from appliance.plan.prepare import prepare
@@ -54,7 +54,9 @@ def start_and_run(plan: EnginePlan) -> tuple[np.ndarray, WeightsReport]:
     blocks, size = np.arange(8, dtype=np.int32), np.int32(plan.cache.block_size)
     slots = by_group(blocks[every // size]) * size + every % size
     bounds = np.array([0, count], np.int32)
-    step = StepInputs(every + 3, every, slots, bounds, bounds[1:], by_group(blocks[None]), every)
+    pieces = StatePieces(bounds.clip(max=1), bounds, np.array([-1], np.int32), np.array([0], np.int32))
+    states = None if plan.cache.num_snapshots is None else pieces
+    step = StepInputs(every + 3, every, slots, bounds, bounds[1:], by_group(blocks[None]), every, states=states)
     logits = logits_of(backend.executable, step)
     backend.executable.close()
     assert backend.weights is not None

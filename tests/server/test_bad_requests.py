@@ -103,7 +103,8 @@ def is_error(response: httpx.Response, status: int | tuple[int, ...] = 400) -> d
 
 
 def test_every_body_route_is_covered() -> None:
-    assert set(POSTS) == set(BODIES)
+    every = {route.path for route in ROUTES if route.methods == ("POST",) and "{" not in route.path}
+    assert every - set(WITHOUT_BODY) == set(BODIES)
 
 
 @pytest.mark.parametrize("path", GENERATING)

@@ -119,7 +119,7 @@ def test_a_deleted_input_does_not_end_its_batch(client: openai.OpenAI) -> None:
     [
         (b"", "empty_file"), (b"{\n", "invalid_json"), (jsonl(line("a"), line("a")), "duplicate_custom_id"),
         (jsonl({**line("a"), "url": "/v1/completions"}), "mismatched_endpoint"),
-        (jsonl({**line("a"), "url": "/v1/embeddings"}), "invalid_url"),
+        (jsonl({**line("a"), "url": "/v1/images"}), "invalid_url"),
         (jsonl({**line("a"), "method": "GET"}), "invalid_method"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from appliance.catalog.templates import SHIPPED, shipped_template
+from appliance.catalog.templates import OF_PAIRS, SHIPPED, shipped_template
 from appliance.text.errors import ChatTemplateError
 from appliance.text.template import ChatTemplate
 
@@ -30,7 +30,8 @@ THINKING = (  # as Qwen3's: reasoning in the content is set apart and written in
 FORGETTING = TURNS.format(".split('</think>')[-1]")  # as DeepSeek R1's: earlier reasoning is left out
 KEPT = {"chatml": CHATML, "parts": PARTS, "thinking": THINKING, "turns": TURNS.format("")}
 _TRIMMING = {"llama3_json", "llama3.1", "pythonic"}  # of those below
-PUBLISHED = {name: shipped_template(name) for name in SHIPPED} | {name: source for name, (source, _) in STYLES.items()}
+PUBLISHED = {name: shipped_template(name) for name in SHIPPED if name not in OF_PAIRS}
+PUBLISHED |= {name: source for name, (source, _) in STYLES.items()}
 KEPT |= {name: source for name, source in PUBLISHED.items() if name not in _TRIMMING}
 TRIMMED = {
     **{name: PUBLISHED[name] for name in _TRIMMING},

@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.jobs.lines import ENDPOINTS
+from appliance.jobs.lines import GENERATING, POOLING
 from appliance.server.batches.files import find_file
 from appliance.server.http.bodies import json_decoder, read_fields
 from appliance.server.http.callers import owner
@@ -44,7 +44,7 @@ _DECODER = json_decoder(BatchFields)
 
 async def create_batch(state: ServerState, request: Request) -> Response:
     fields = await read_fields(state.plan.serving, request, _DECODER)
-    _check(fields)
+    _check(fields, pools=state.plan.model.pooling is not None)
     source = find_file(state.store.files, fields.input_file_id, "input_file_id")
     if source.purpose != "batch":
         raise invalid("input_file_id", f"the file {source.id!r} is for {source.purpose!r}, not for batch")
@@ -114,9 +114,10 @@ def batch_object(batch: BatchRecord) -> dict[str, Any]:
     }
 
 
-def _check(fields: BatchFields) -> None:
-    if fields.endpoint not in ENDPOINTS:
-        message = f"endpoint is {fields.endpoint[:60]!r}; it must be one of {', '.join(ENDPOINTS)}"
+def _check(fields: BatchFields, *, pools: bool) -> None:
+    served = POOLING if pools else GENERATING
+    if fields.endpoint not in served:
+        message = f"endpoint is {fields.endpoint[:60]!r}; this model has {', '.join(served)}"
         raise invalid("endpoint", message, "invalid_value")
     if fields.completion_window != WINDOW:
         message = f"completion_window is {fields.completion_window[:20]!r}; it must be {WINDOW!r}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from appliance.catalog.parsers import TOOL_PARSERS, detect_parser
-from appliance.catalog.templates import SHIPPED, shipped_template
+from appliance.catalog.templates import OF_PAIRS, SHIPPED, shipped_template
 from appliance.text.template import ChatTemplate
 from appliance.text.tool_style import ToolStyle, detect_tool_style
 
@@ -23,7 +23,7 @@ CALLS = [
     {"id": "abcdefgh2", "type": "function", "function": {"name": "now", "arguments": {}}},
 ]
 QUESTION: dict[str, Any] = {"role": "user", "content": "How is it there?"}
-WITH_TOOLS = [name for name in SHIPPED if name != "chatml"]
+WITH_TOOLS = [name for name in SHIPPED if name not in ("chatml", *OF_PAIRS)]
 
 
 def render(name: str, messages: list[dict[str, Any]], **options: Any) -> str:
