@@ -10,7 +10,6 @@ from appliance.base.errors import ApplianceError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.state_slots import num_slots
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
@@ -20,6 +19,7 @@ from appliance.loading.model import LoadedModel, load_model
 from appliance.loading.modelled import load_modelled
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
+from appliance.program.state_slots import num_slots
 
 PACKED_FOLDER = "packed"  # in the cache folder
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from appliance.engine.core.state_slots import spare_slot
 from appliance.engine.rows import Int32
 from appliance.engine.step import Chunk
 from appliance.kernels.interface import StatePieces
+from appliance.program.state_slots import spare_slot
 
 FRESH = -1  # as a source: states of zeros
 

@@ -8,18 +8,18 @@ from typing import NamedTuple
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import AttentionSpec, QueryKeyNorm
-from appliance.program.attention import ScaleByPosition, SigmoidGate
+from appliance.program.attention import ScaleByPosition
 from appliance.program.caches import KvShape
-from appliance.program.operators import HeadNorm, KvWrite, PagedAttention, Rope, WholeAttention
-from appliance.program.slots import Slot, Span
+from appliance.program.operators import GatedActivation, HeadNorm, KvWrite, PagedAttention, Rope, WholeAttention
+from appliance.program.slots import Slot, Span, whole
 
 
 class _Projected(NamedTuple):
-    """The columns of a layer's projections; None for one that it lacks."""
+    """The columns of a layer's projections; None for a gate that it lacks."""
 
     q: Span
-    k: Span | None
-    v: Span | None
+    k: Span
+    v: Span
     gate: Span | None
 
 
@@ -27,7 +27,7 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     """Emits attention of x [T, D], without the output projection; returns a slot [T, H * e]."""
     prefix = f"layers.{layer}"
     parts = _project(builder, spec, prefix, x)
-    heads = [span for span in (parts.q, parts.k) if span is not None]
+    heads = [parts.q, parts.k]
     norm = spec.query_key_norm
     if norm is not None and not norm.after_rotation:
         _emit_query_key_norms(builder, spec, norm, prefix, heads)
@@ -38,7 +38,7 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
         return _emit_whole(builder, spec, parts)
     if (warmth := spec.temperature) is not None:
         builder.emit(ScaleByPosition(parts.q, warmth.scale, warmth.length, warmth.offset))
-    cache = _emit_cache(builder, spec, layer, parts)
+    cache = _emit_cache(builder, spec, parts)
     out = builder.slot("attention", spec.num_heads * _value_dim(spec))
     builder.emit(
         PagedAttention(
@@ -57,15 +57,17 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
             value_dim=spec.value_dim,
         )
     )
-    if parts.gate is not None:
-        builder.emit(SigmoidGate(out, parts.gate))
-    return out
+    if parts.gate is None:
+        return out
+    gated = builder.slot("attention_gated", out.width)
+    builder.emit(GatedActivation(parts.gate, whole(out), gated, "sigmoid"))
+    return gated
 
 
 def _emit_whole(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> Slot:
     """Emits the attention of an encoder. Raises ValueError for what it cannot have."""
-    others = spec.temperature, spec.chunk, spec.alibi, spec.soft_cap, spec.value_dim, spec.kv_source
-    if any(each is not None for each in others) or spec.sinks or parts.gate or parts.k is None or parts.v is None:
+    others = spec.temperature, spec.chunk, spec.alibi, spec.soft_cap, spec.value_dim
+    if any(each is not None for each in others) or spec.sinks or spec.gated:
         raise ValueError("attention without a cache has windows, and nothing else beside its heads")
     out = builder.slot("attention", spec.num_heads * spec.head_dim)
     reach = None if spec.window is None else spec.window // 2
@@ -90,36 +92,24 @@ def _value_dim(spec: AttentionSpec) -> int:
 
 def _project(builder: ProgramBuilder, spec: AttentionSpec, prefix: str, x: Slot) -> _Projected:
     """Emits the projections of a layer, side by side in one slot."""
-    gates = {"none": 0, "columns": spec.num_heads * _value_dim(spec), "heads": spec.num_heads}[spec.gate]
-    has_own = spec.kv_source is None
     widths = {
         "q": spec.num_heads * spec.head_dim,
-        "k": spec.num_kv_heads * spec.head_dim if has_own else 0,
-        "v": spec.num_kv_heads * _value_dim(spec) if has_own else 0,
-        "attention_gate": gates,
+        "k": spec.num_kv_heads * spec.head_dim,
+        "v": spec.num_kv_heads * _value_dim(spec),
     }
-    parts = [
-        Projection(f"{prefix}.{name}", width, spec.qkv_bias and name != "attention_gate")
-        for name, width in widths.items()
-        if width
-    ]
-    spans = iter(builder.project(x, parts, builder.slot("qkv", sum(widths.values()))))
-    found = {name: next(spans) if width else None for name, width in widths.items()}
-    q = found["q"]
-    assert q is not None, "every layer has queries"
-    return _Projected(q, found["k"], found["v"], found["attention_gate"])
+    parts = [Projection(f"{prefix}.{name}", width, spec.qkv_bias) for name, width in widths.items()]
+    if spec.gated:
+        parts.append(Projection(f"{prefix}.attention_gate", spec.num_heads * _value_dim(spec)))
+    slot = builder.slot("qkv", sum(part.out_features for part in parts))
+    q, k, v, *gate = builder.project(x, parts, slot)
+    return _Projected(q, k, v, gate[0] if gate else None)
 
 
-def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, layer: int, parts: _Projected) -> int:
-    """Emits the storing of keys and values; returns the number of the cache that the layer reads."""
-    if spec.kv_source is not None:
-        return builder.cache_of_layer[spec.kv_source]
-    assert parts.k is not None, "a layer without a source has keys"
+def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> int:
+    """Emits the storing of keys and values; returns the number of the cache."""
     reach = spec.window if spec.chunk is None else spec.chunk
-    if parts.v is not None:
-        emit_scale(builder, parts.v, spec.value_scale)
+    emit_scale(builder, parts.v, spec.value_scale)
     cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, _value_dim(spec), reach))
-    builder.cache_of_layer[layer] = cache
     builder.emit(KvWrite(parts.k, parts.v, cache, spec.num_kv_heads, spec.head_dim, spec.value_dim))
     return cache
 

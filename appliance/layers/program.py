@@ -80,7 +80,6 @@ class ProgramBuilder:
     biases: dict[str, BiasUse] = field(default_factory=dict)
     caches: list[KvShape] = field(default_factory=list)
     states: list[StateShape] = field(default_factory=list)
-    cache_of_layer: dict[int, int] = field(default_factory=dict)  # of layers whose keys other layers may read
     _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
 
     def slot(self, role: str, width: int, extent: Extent = Extent.TOKENS, dtype: SlotType = "f32") -> Slot:

@@ -84,10 +84,10 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     """Attention of heads over cached keys and values.
 
     window, chunk, soft_cap: as in PagedAttention. sinks: each head has a logit for nothing. alibi: the largest exponent
-    of the slopes of ALiBi. gate: the output is multiplied with sigmoids of a projection of the input, one a column or
-    one a head. value_dim: the width of a value where it is not head_dim. value_scale: a factor of values. kv_source: an
-    earlier layer whose keys and values are read, so that this layer has none of its own. is_whole: of an encoder, which
-    runs each sequence whole and keeps nothing: a token sees those after it too, with a window half of it on each side.
+    of the slopes of ALiBi. gated: each column of the output is multiplied with the sigmoid of its own projection.
+    value_dim: the width of a value where it is not head_dim. value_scale: a factor of values. is_whole: of an encoder,
+    which runs each sequence whole and keeps nothing: a token sees those after it too, with a window half of it on each
+    side.
     """
 
     num_heads: int
@@ -105,9 +105,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     chunk: int | None = None
     alibi: float | None = None
     sinks: bool = False
-    gate: Literal["none", "columns", "heads"] = "none"
+    gated: bool = False
     temperature: Temperature | None = None
-    kv_source: int | None = None
     is_whole: bool = False
     position_bias: PositionBias | None = None  # of a layer that is_whole
 

@@ -26,7 +26,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         modules=_NORMS,
         residual=ResidualSpec("sandwich"),
         query_key_norm=model.query_key_norm(),
-        mixer=lambda _, attention: replace(attention, gate="columns"),
+        mixer=lambda _, attention: replace(attention, gated=True),
         parts=(Part("attention_gate", "self_attn.gate_proj"),),
         embedding_scale=model.config.hidden_size**0.5 if model.flag("mup_enabled", default=False) else 1.0,
     )

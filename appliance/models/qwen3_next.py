@@ -30,7 +30,7 @@ def gated_attention(model: Model) -> Dense:
         stored_norms="none" if model.facts.stored.norm_includes_one else "add_one",
         query_key_norm=model.query_key_norm(),
         qkv="gated",
-        mixer=lambda _, attention: replace(attention, gate="columns"),
+        mixer=lambda _, attention: replace(attention, gated=True),
         ignored=("mtp.*", "model.visual.*"),
     )
 

@@ -7,6 +7,7 @@ from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.types import MemoryItem
 from appliance.program.operators import StepProgram
+from appliance.program.state_slots import num_slots
 
 SNAPSHOTS_PER_SEQUENCE = 2  # where it parts from prompts before it, and its end
 MOST_OF_MEMORY = 8  # snapshots take at most an eighth of what is left
@@ -30,7 +31,7 @@ def plan_states(
     slots = f"{max_num_seqs} sequences + 1 spare + {num_snapshots} snapshots"
     item = MemoryItem(
         name="states",
-        size_bytes=(max_num_seqs + 1 + num_snapshots) * program.state_bytes,
+        size_bytes=num_slots(max_num_seqs, num_snapshots) * program.state_bytes,
         formula=f"({slots}) x {format_size(program.state_bytes)}",
     )
     return PlannedStates(num_snapshots, (item,))
@@ -43,7 +44,7 @@ def _num_snapshots(inputs: PlanInputs, size: int, max_num_seqs: int, left: int, 
     if not inputs.spec.cache.prefix_caching:
         return ledger.decide(path, 0, "computed", "no prefixes are kept")
     useful = SNAPSHOTS_PER_SEQUENCE * max_num_seqs
-    fit = max(0, left - (max_num_seqs + 1) * size) // MOST_OF_MEMORY // size
+    fit = max(0, left - num_slots(max_num_seqs, 0) * size) // MOST_OF_MEMORY // size
     if fit < useful:
         return ledger.decide(path, fit, "computed", "an eighth of what weights and activations leave")
     return ledger.decide(path, useful, "computed", f"{SNAPSHOTS_PER_SEQUENCE} for each sequence that runs")

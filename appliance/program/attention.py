@@ -1,4 +1,4 @@
-"""What attention needs beside its own operator: gates, temperatures, and a matrix for each head.
+"""What attention needs beside its own operator: temperatures, and a matrix for each head.
 
 Widths beside those of program/operators.py: K the columns of a head before its matrix, M those after it.
 """
@@ -6,16 +6,6 @@ Widths beside those of program/operators.py: K the columns of a head before its 
 from appliance.program.record import Record
 from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
-
-
-class SigmoidGate(Record, frozen=True):
-    """x *= sigmoid(gate) in place. A gate narrower than x has one number for as many neighbouring columns each, such as
-    those of a head."""
-
-    doc = "multiply with the sigmoid of a gate"
-
-    x: Slot
-    gate: Span
 
 
 class ScaleByPosition(Record, frozen=True):

@@ -14,7 +14,7 @@ import typing
 
 import msgspec
 
-from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
+from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.caches import KvLayout, KvShape
 from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
@@ -298,7 +298,7 @@ class Scale(Record, frozen=True):
 
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
-    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | SigmoidGate | ScaleByPosition | HeadLinear
+    | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last

@@ -64,7 +64,7 @@ class GatedDelta(Record, frozen=True):
         out = S^T q / sqrt(K)
     q and k are first divided by sqrt(sum of squares + 1e-6), each head by its own. Value head h reads key head
     h // (num_value_heads / num_key_heads). by_channel: each row of S decays by itself (Kimi Delta Attention); a_log is
-    one number a head all the same. decay_floor: g = decay_floor * sigmoid(exp(a_log) * (a + dt_bias)) instead.
+    one number a head all the same.
 
     q, k: [T, num_key_heads * K]. v, out: [T, num_value_heads * V]; they may be the same span. beta: [T,
     num_value_heads]. decay and the vector dt_bias: num_value_heads wide, or num_value_heads * K by channel. a_log: f32
@@ -72,7 +72,7 @@ class GatedDelta(Record, frozen=True):
 
     Sources: Gated Delta Networks (arXiv 2412.06464), Kimi Linear (arXiv 2510.26692); the formulas are those of
     transformers' torch_recurrent_gated_delta_rule (qwen3_next, olmo_hybrid: beta_scale 2) and
-    recurrent_kimi_delta_attention (kimi_linear; bailing_hybrid: decay_floor).
+    recurrent_kimi_delta_attention (kimi_linear).
     """
 
     doc = "gated delta rule over a state of each head"
@@ -91,7 +91,6 @@ class GatedDelta(Record, frozen=True):
     num_value_heads: int
     by_channel: bool = False
     beta_scale: float = 1.0
-    decay_floor: float | None = None
 
     @property
     def state_shape(self) -> tuple[int, ...]:

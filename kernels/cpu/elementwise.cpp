@@ -165,18 +165,6 @@ void run_gated_add(appl_pool& pool, const appl_gated_add& op, int rows) {
   });
 }
 
-void run_sigmoid_gate(appl_pool& pool, const appl_gate& op, int rows) {
-  const int columns = op.x.width / op.gate.width;  // that share a number of the gate
-  for_rows(pool, rows, op.x.width * 4, [&](int64_t row) {
-    float *x = row_of(op.x, row), *gate = row_of(op.gate, row);
-    if (columns == 1) return map(x, op.x.width, [](Floats v, Floats g) { return v * vsigmoid(g); }, x, gate);
-    for (int i = 0; i < op.gate.width; ++i, x += columns) {
-      const float factor = vsigmoid(splat(gate[i]))[0];
-      map(x, columns, [factor](Floats v) { return v * factor; }, x);
-    }
-  });
-}
-
 void run_scale_by_position(appl_pool& pool, const appl_position_scale& op, const appl_step& step) {
   for_rows(pool, step.num_tokens, op.x.width, [&](int64_t row) {
     const float steps = float((step.positions[row] + op.offset) / op.length);

@@ -53,10 +53,7 @@ class Factors {
   float* row(int kind, int token) const { return memory_ + size_t(kind * kTokens + token) * size_t(sizes_.padded); }
   float* numbers() const { return memory_ + size_t(4 * kTokens) * size_t(sizes_.padded); }
 
-  Floats decay_of(Floats drive) const {
-    if (op_.decay_floor != 0) return vexp(op_.decay_floor * vsigmoid(rate_ * drive));
-    return vexp(-rate_ * softplus(drive));
-  }
+  Floats decay_of(Floats drive) const { return vexp(-rate_ * softplus(drive)); }
 
   void make_numbers(int token, int t) {
     numbers()[kTokens + t] = span_row(op_.beta, token)[head_];
@@ -237,16 +234,7 @@ size_t scratch_bytes(const appl_gated_delta& op) { return round_up(Head::floats(
 void run_gated_delta(appl_pool& pool, const appl_gated_delta& op, const appl_state& state, const appl_step& step, float* scratch) {
   const Sizes sizes(op);
   const size_t size = size_t(sizes.key_dim) * size_t(sizes.value_dim);
-  const int heads = op.num_value_heads;
-  parallel_for(pool, int64_t(step.num_seqs) * heads, tokens_per_sequence(step) * int64_t(size),
-               [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int index = int(item % heads);
-      Head head(op, index, scratch + size_t(thread) * scratch_bytes(op) / sizeof(float));
-      const StatePart part{size_t(index) * size, 1, size, size};
-      carry(step, state, int(item / heads), part, [&](int from, int to, float* at) { head.run(from, to, at); });
-    }
-  }, 1);
+  carry_heads<Head>(pool, op, op.num_value_heads, size, state, step, scratch);
 }
 
 }  // namespace appl

@@ -435,7 +435,6 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_CHOOSE_EXPERTS: return appl::run_route(pool_, as.route, rows(as.route.logits));
     case APPL_OP_EXPERTS: return appl::run_experts(pool_, as.experts, bound.experts, rows(as.experts.x), scratch<uint8_t>());
     case APPL_OP_GATED_ADD: return appl::run_gated_add(pool_, as.gated_add, rows(as.gated_add.x));
-    case APPL_OP_SIGMOID_GATE: return appl::run_sigmoid_gate(pool_, as.gate, rows(as.gate.x));
     case APPL_OP_SCALE_BY_POSITION: return appl::run_scale_by_position(pool_, as.position_scale, step);
     case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());
     case APPL_OP_SCALE: return appl::run_scale(pool_, as.scale, rows(as.scale.x));

@@ -133,11 +133,6 @@ void check_experts(const appl_experts& op) {
   require(op.limit >= 0 && (op.alpha == 1.0f || op.activation == APPL_ACTIVATION_SILU), "experts: bad limit or alpha");
 }
 
-void check_gate(const appl_gate& op) {
-  check_same_rows(op.x, op.gate);
-  require(op.x.width % op.gate.width == 0, "sigmoid_gate: the gate's numbers do not share out the columns");
-}
-
 void check_position_scale(const appl_position_scale& op) {
   check_span(op.x);
   require(op.x.extent == APPL_TOKENS && op.length > 0 && op.offset >= 0, "scale_by_position: needs token rows and a length");
@@ -242,7 +237,6 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
       check_same_shape(op.as.gated_add.x, op.as.gated_add.out);
       check_same_rows(op.as.gated_add.x, op.as.gated_add.gate);
       return require(op.as.gated_add.gate.width == 1, "gated_add: a gate is one number a row");
-    case APPL_OP_SIGMOID_GATE: return check_gate(op.as.gate);
     case APPL_OP_SCALE_BY_POSITION: return check_position_scale(op.as.position_scale);
     case APPL_OP_HEAD_LINEAR: return check_head_linear(op.as.head_linear);
     case APPL_OP_SHORT_CONV: return check_short_conv(op.as.short_conv, states);
@@ -272,7 +266,6 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_CHOOSE_EXPERTS: return {{op.as.route.experts, op.as.route.factors}, 2};
     case APPL_OP_EXPERTS: return {{op.as.experts.out, {}}, 1};
     case APPL_OP_GATED_ADD: return {{op.as.gated_add.out, {}}, 1};
-    case APPL_OP_SIGMOID_GATE: return {{op.as.gate.x, {}}, 1};
     case APPL_OP_SCALE_BY_POSITION: return {{op.as.position_scale.x, {}}, 1};
     case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};
     case APPL_OP_SCALE: return {{op.as.scale.x, {}}, 1};

@@ -196,16 +196,7 @@ void run_state_space(appl_pool& pool, const appl_state_space& op, const appl_sta
   if (op.by_state != 0) return run_channels(pool, op, state, rates, step, scratch);
   const Sizes sizes(op);
   const size_t size = size_t(sizes.state_size) * size_t(sizes.head_dim);
-  const int heads = op.num_heads;
-  parallel_for(pool, int64_t(step.num_seqs) * heads, tokens_per_sequence(step) * int64_t(size),
-               [&](int64_t begin, int64_t end, int thread) {
-    for (int64_t item = begin; item < end; ++item) {
-      const int index = int(item % heads);
-      Head head(op, index, scratch + size_t(thread) * scratch_bytes(op) / sizeof(float));
-      const StatePart part{size_t(index) * size, 1, size, size};
-      carry(step, state, int(item / heads), part, [&](int from, int to, float* at) { head.run(from, to, at); });
-    }
-  }, 1);
+  carry_heads<Head>(pool, op, op.num_heads, size, state, step, scratch);
 }
 
 }  // namespace appl

@@ -96,6 +96,21 @@ size_t scratch_bytes(const appl_short_conv& op);
 size_t scratch_bytes(const appl_gated_delta& op);
 size_t scratch_bytes(const appl_state_space& op);
 
+// Carries each head's `size` floats of the state of each sequence on, with a `Head` of its own that has the thread's scratch.
+template <class Head, class Op>
+void carry_heads(appl_pool& pool, const Op& op, int heads, size_t size, const appl_state& state, const appl_step& step, float* scratch) {
+  const size_t floats = scratch_bytes(op) / sizeof(float);
+  parallel_for(pool, int64_t(step.num_seqs) * heads, tokens_per_sequence(step) * int64_t(size),
+               [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t item = begin; item < end; ++item) {
+      const int index = int(item % heads);
+      Head head(op, index, scratch + size_t(thread) * floats);
+      const StatePart part{size_t(index) * size, 1, size, size};
+      carry(step, state, int(item / heads), part, [&](int from, int to, float* at) { head.run(from, to, at); });
+    }
+  }, 1);
+}
+
 // `scratch` has the above bytes of each thread, one behind the other, aligned to 64.
 void run_short_conv(appl_pool& pool, const appl_short_conv& op, const appl_state& state, const float* taps, const appl_step& step,
                     float* scratch);

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 15
+#define APPL_ABI_VERSION 16
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -231,10 +231,6 @@ typedef struct {
   appl_span x, gate, out;
 } appl_gated_add;
 
-typedef struct { /* in place; neighbouring columns of x share a number of the gate if this is narrower */
-  appl_span x, gate;
-} appl_gate;
-
 typedef struct { /* in place: x *= 1 + scale * ln(1 + (position + offset) / length), in whole lengths */
   appl_span x;
   int32_t length, offset;
@@ -264,7 +260,7 @@ typedef struct {
   const float *a_log, *dt_bias;
   int32_t state, num_key_heads, num_value_heads, by_channel;
   float beta_scale;
-  float decay_floor; /* 0 for none */
+  float reserved;
 } appl_gated_delta;
 
 typedef struct {
@@ -293,7 +289,6 @@ typedef struct {
     appl_route route;
     appl_experts experts;
     appl_gated_add gated_add;
-    appl_gate gate;
     appl_position_scale position_scale;
     appl_head_linear head_linear;
     appl_short_conv short_conv;

@@ -19,16 +19,15 @@ typedef enum {
   APPL_OP_CHOOSE_EXPERTS = 13,    /* choose the experts of each token */
   APPL_OP_EXPERTS = 14,           /* the chosen experts of each token, and their weighted sum */
   APPL_OP_GATED_ADD = 15,         /* sum with another activation that a gate of each row weighs */
-  APPL_OP_SIGMOID_GATE = 16,      /* multiply with the sigmoid of a gate */
-  APPL_OP_SCALE_BY_POSITION = 17, /* a factor that grows with the position */
-  APPL_OP_HEAD_LINEAR = 18,       /* a matrix for each head */
-  APPL_OP_SHORT_CONV = 19,        /* short causal convolution of each column */
-  APPL_OP_GATED_DELTA = 20,       /* gated delta rule over a state of each head */
-  APPL_OP_STATE_SPACE = 21,       /* selective state space model over a state of each head */
-  APPL_OP_SCALE = 22,             /* multiply with a constant */
-  APPL_OP_WHOLE_ATTENTION = 23,   /* attention among the tokens of whole sequences, without a cache */
-  APPL_OP_MEAN_ROWS = 24,         /* mean over the tokens of a sequence */
-  APPL_OP_COUNT = 25,
+  APPL_OP_SCALE_BY_POSITION = 16, /* a factor that grows with the position */
+  APPL_OP_HEAD_LINEAR = 17,       /* a matrix for each head */
+  APPL_OP_SHORT_CONV = 18,        /* short causal convolution of each column */
+  APPL_OP_GATED_DELTA = 19,       /* gated delta rule over a state of each head */
+  APPL_OP_STATE_SPACE = 20,       /* selective state space model over a state of each head */
+  APPL_OP_SCALE = 21,             /* multiply with a constant */
+  APPL_OP_WHOLE_ATTENTION = 22,   /* attention among the tokens of whole sequences, without a cache */
+  APPL_OP_MEAN_ROWS = 23,         /* mean over the tokens of a sequence */
+  APPL_OP_COUNT = 24,
 } appl_operator_kind;
 
 #endif

@@ -3,7 +3,6 @@
 import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.core.state_slots import num_slots
 from appliance.kernels.binding import load_kernel_set
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import Executable
@@ -20,6 +19,7 @@ from appliance.program.operators import (
     StepProgram,
 )
 from appliance.program.slots import Extent, Slot, Span
+from appliance.program.state_slots import num_slots
 from appliance.program.states import ShortConv, StateShape
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8

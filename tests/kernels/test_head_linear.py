@@ -7,7 +7,8 @@ from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.kernels.layout import Layout
-from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
+from appliance.program.attention import HeadLinear, ScaleByPosition
+from appliance.program.operators import GatedActivation
 from appliance.program.slots import Slot, Span
 from tests.kernels.harness import Graph, execution_of, plain_step, random_weight, run_once
 from tests.kernels.test_linear import BF16_INPUTS, EXACT, assert_close
@@ -57,11 +58,12 @@ def test_heads_begin_with_a_panel(native: CpuKernelSet) -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 24, 37])
-def test_a_gate_of_heads_or_of_each_column(native: CpuKernelSet, reference: KernelSet, columns: int) -> None:
+def test_a_gate_of_each_column(native: CpuKernelSet, reference: KernelSet, columns: int) -> None:
     def build(graph: Graph) -> Slot:
-        x, gate = graph.given(random(7, HEADS * columns)), graph.given(9 * random(7, HEADS + 2))
-        graph.add(SigmoidGate(x, Span(gate, 1, HEADS)))
-        return x
+        x, gate = graph.given(random(7, HEADS * columns)), graph.given(9 * random(7, HEADS * columns + 2))
+        out = graph.slot(HEADS * columns)
+        graph.add(GatedActivation(Span(gate, 1, x.width), Span(x, 0, x.width), out, "sigmoid"))
+        return out
 
     want, got = (run_once(s, build, plain_step(7), execution_of()) for s in (reference, native))
     np.testing.assert_allclose(got, want, atol=1e-6)

@@ -54,16 +54,14 @@ def short_conv_in_place(graph: Graph) -> Mixer:
 
 def delta(
     graph: Graph, key_heads: int, heads: int, key_dim: int, value_dim: int, *, by_channel: bool = False,
-    in_place: bool = False, beta_scale: float = 1.0, decay_floor: float | None = None,
+    in_place: bool = False, beta_scale: float = 1.0,
 ) -> Mixer:  # fmt: skip
     decays = heads * key_dim if by_channel else heads
     inputs = Inputs(graph, key_heads * key_dim, key_heads * key_dim, heads * value_dim, decays, heads)
     q, k, v, decay, beta = inputs.spans
     out = v if in_place else Span(graph.slot(v.width), 0, v.width)
     a_log, dt_bias = inputs.vector(heads), inputs.vector(decays)
-    return GatedDelta(
-        q, k, v, decay, beta, a_log, dt_bias, out, 0, key_heads, heads, by_channel, beta_scale, decay_floor
-    )
+    return GatedDelta(q, k, v, decay, beta, a_log, dt_bias, out, 0, key_heads, heads, by_channel, beta_scale)
 
 
 def space(
@@ -84,7 +82,7 @@ MIXERS: dict[str, Callable[[Graph], Mixer]] = {
     "delta": lambda graph: delta(graph, 2, 4, 32, 64),
     "delta_of_odd_widths": lambda graph: delta(graph, 1, 3, 20, 70, in_place=True, beta_scale=2.0),
     "delta_by_channel": lambda graph: delta(graph, 2, 2, 24, 16, by_channel=True),
-    "delta_with_a_floor": lambda graph: delta(graph, 3, 3, 17, 33, by_channel=True, decay_floor=-5.0),
+    "delta_of_odd_widths_by_channel": lambda graph: delta(graph, 3, 3, 17, 33, by_channel=True),
     "space": lambda graph: space(graph, 4, 32, 2, 16, limits=(0.3, 1.0)),
     "space_of_odd_widths": lambda graph: space(graph, 3, 41, 1, 19, has_bias=False, in_place=True),
     "space_by_state": lambda graph: space(graph, 64, 1, 1, 16, by_state=True),

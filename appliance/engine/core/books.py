@@ -8,8 +8,8 @@ from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.snapshots import Snapshots
-from appliance.engine.core.state_slots import first_snapshot
 from appliance.engine.refusal import RequestKey
+from appliance.program.state_slots import first_snapshot
 
 WEIGHT_OF_NEWEST = 0.05  # of the newest answer's length in the moving mean
 

@@ -43,15 +43,16 @@ class StepPlanner:
 
     def _step(self) -> StepBuilder:
         """Builds a step of all decodes, and as many prompt tokens as let it end in time for the streams."""
-        step = StepBuilder(
-            self._config.max_num_batched_tokens, self._config.max_num_sampled, pools_all=self._config.pooling == "all"
-        )
+        step = self._begun(self._config.max_num_batched_tokens)
         prefills = self._decoding.schedule(step)
         if self._config.chunked_prefill:
             room = self._pace.prompt_tokens(self._decodes, self._num_alone(prefills))
             step.budget = step.budget if room is None else min(step.budget, room)
         self._schedule_prompts(step, prefills)
         return step
+
+    def _begun(self, budget: int) -> StepBuilder:
+        return StepBuilder(budget, self._config.max_num_sampled, pools_all=self._config.pooling == "all")
 
     def _pause(self) -> StepBuilder | None:
         """Builds a step of prompts alone while decodes wait; None if decodes should run or no prompt can."""
@@ -62,11 +63,7 @@ class StepPlanner:
         room = self._pace.pause(self._decodes, self._backlog(prefills))
         if room is None:
             return None
-        step = StepBuilder(
-            min(room, self._config.max_num_batched_tokens),
-            self._config.max_num_sampled,
-            pools_all=self._config.pooling == "all",
-        )
+        step = self._begun(min(room, self._config.max_num_batched_tokens))
         self._schedule_prompts(step, prefills)
         if step.chunks:
             return step

@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.catalog.sampling import COLUMNS
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 15
+ABI_VERSION = 16
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
@@ -167,10 +167,6 @@ class GatedAdd(Structure):
     _fields_ = [(name, Span) for name in ("x", "gate", "out")]
 
 
-class Gate(Structure):
-    _fields_ = [(name, Span) for name in ("x", "gate")]
-
-
 class PositionScale(Structure):
     _fields_ = [("x", Span), ("length", c_int32), ("offset", c_int32), ("scale", c_float), ("reserved", c_int32)]
 
@@ -197,7 +193,7 @@ class GatedDelta(Structure):
         *((name, Span) for name in ("q", "k", "v", "decay", "beta", "out")),
         *((name, c_void_p) for name in ("a_log", "dt_bias")),
         *((name, c_int32) for name in ("state", "num_key_heads", "num_value_heads", "by_channel")),
-        *((name, c_float) for name in ("beta_scale", "decay_floor")),
+        *((name, c_float) for name in ("beta_scale", "reserved")),
     ]
 
 
@@ -226,7 +222,6 @@ class _Arguments(Union):
         ("route", Route),
         ("experts", Experts),
         ("gated_add", GatedAdd),
-        ("gate", Gate),
         ("position_scale", PositionScale),
         ("head_linear", HeadLinear),
         ("short_conv", ShortConv),

@@ -10,7 +10,7 @@ from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.program import operators as ops
-from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
+from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
@@ -224,10 +224,6 @@ def _gated_add(op: GatedAdd, at: Addresses) -> abi.GatedAdd:
     return abi.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
 
 
-def _sigmoid_gate(op: SigmoidGate, at: Addresses) -> abi.Gate:
-    return abi.Gate(_span(op.x, at), _span(op.gate, at))
-
-
 def _scale_by_position(op: ScaleByPosition, at: Addresses) -> abi.PositionScale:
     return abi.PositionScale(x=_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
 
@@ -259,7 +255,6 @@ def _gated_delta(op: GatedDelta, at: Addresses) -> abi.GatedDelta:
         num_value_heads=op.num_value_heads,
         by_channel=op.by_channel,
         beta_scale=op.beta_scale,
-        decay_floor=op.decay_floor or 0.0,
     )
 
 
@@ -297,7 +292,6 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ChooseExperts: ("route", _route),
     Experts: ("experts", _experts),
     GatedAdd: ("gated_add", _gated_add),
-    SigmoidGate: ("gate", _sigmoid_gate),
     ScaleByPosition: ("position_scale", _scale_by_position),
     HeadLinear: ("head_linear", _head_linear),
     ShortConv: ("short_conv", _short_conv),

@@ -11,7 +11,7 @@ from appliance.kernels.reference.activations import activate
 from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
-from appliance.program.attention import HeadLinear, ScaleByPosition, SigmoidGate
+from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -182,11 +182,6 @@ def gated_add(op: GatedAdd, step: Step) -> None:
     step.slot(op.out).add_(torch.sigmoid(step.slot(op.gate)) * step.slot(op.x))
 
 
-def sigmoid_gate(op: SigmoidGate, step: Step) -> None:
-    x, gate = step.slot(op.x), step.span(op.gate)
-    x.mul_(torch.sigmoid(gate).repeat_interleave(op.x.width // op.gate.width, dim=1))
-
-
 def scale_by_position(op: ScaleByPosition, step: Step) -> None:
     steps = torch.div(step.positions + op.offset, op.length, rounding_mode="floor")
     step.span(op.x).mul_(1 + op.scale * torch.log1p(steps.float())[:, None])
@@ -239,7 +234,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ChooseExperts: route,
     Experts: experts,
     GatedAdd: gated_add,
-    SigmoidGate: sigmoid_gate,
     ScaleByPosition: scale_by_position,
     HeadLinear: head_linear,
     ShortConv: short_conv,

@@ -65,10 +65,7 @@ def gated_delta(
     gain = op.beta_scale * torch.sigmoid(spans["beta"])  # [T, H]
     rate = weights[op.a_log].reshape(heads, 1).exp()
     drive = _heads(spans["decay"] + weights[op.dt_bias].flatten(), heads)  # [T, H, 1 or K]
-    log_decay = (
-        -rate * functional.softplus(drive) if op.decay_floor is None else op.decay_floor * torch.sigmoid(rate * drive)
-    )
-    decay = log_decay.exp()[..., None]
+    decay = (-rate * functional.softplus(drive)).exp()[..., None]
     out = torch.empty_like(v)
 
     def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:  # [H, K, V]
