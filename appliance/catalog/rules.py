@@ -143,6 +143,7 @@ PLANNING: dict[str, str] = {
     "plan/kv-dtype": "The kernel set has a cache of this type.",
     "plan/gate": "A request of the gate fits the context.",
     "plan/block-size": "The kernel set has blocks of this size.",
+    "plan/no-cache": "Only a model that keeps keys and values has a cache to size.",
     "plan/state-snapshots": "Only a model with recurrent states keeps snapshots of them.",
     "plan/kernel-set": "The named kernel set is known and runs on the machine.",
     "plan/threads": "There is a CPU for each thread.",

@@ -31,6 +31,7 @@ _STORAGES: Final[dict[str, Storage]] = {
     "LongStorage": "i64", "IntStorage": "i32", "ShortStorage": "i16", "CharStorage": "i8", "ByteStorage": "u8",
     "BoolStorage": "bool",
 }  # fmt: skip
+_LITTLE: Final = b"little"
 _LOCAL_HEADER: Final = struct.Struct("<4s22xHH")  # its signature, and the bytes of name and extra field
 
 
@@ -130,7 +131,7 @@ def _description(name: str, archive: zipfile.ZipFile, entries: dict[str, zipfile
     if len(pickles) != 1 or pickles[0].file_size > MAX_PICKLE_BYTES:
         raise CheckpointError(name, "has not one data.pkl of a sane size")
     order = next((entry for entry in entries if entry.rpartition("/")[2] == "byteorder"), None)
-    if order is not None and archive.read(order) != b"little":
+    if order is not None and (entries[order].file_size != len(_LITTLE) or archive.read(order) != _LITTLE):
         raise CheckpointError(name, "has numbers in another byte order than little")
     return archive.read(pickles[0])
 
@@ -167,7 +168,8 @@ def _places(name: str, file: Any, entries: dict[str, zipfile.ZipInfo]) -> dict[s
 
 def _facts(file: str, name: str, tensor: _Tensor, places: dict[str, tuple[int, int]]) -> TensorFacts:
     stored, shape = tensor.stored, tensor.shape
-    if not all(type(size) is int and size >= 0 for size in (*shape, tensor.offset)):
+    sizes = (*shape, *tensor.strides, tensor.offset)
+    if not all(type(size) is int and size >= 0 for size in sizes) or len(tensor.strides) != len(shape):
         raise CheckpointError(file, f"tensor {name!r} has impossible sizes: {shape} from {tensor.offset}")
     if any(stride != prod(shape[axis + 1 :]) for axis, stride in enumerate(tensor.strides) if shape[axis] > 1):
         raise CheckpointError(file, f"tensor {name!r} does not lie row by row", "save it contiguous")

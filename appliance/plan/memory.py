@@ -221,7 +221,15 @@ def _cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledg
 
 
 def _no_blocks(inputs: PlanInputs, device: _Device, ledger: Ledger) -> int:
-    """A model that keeps only states has no blocks: its sequences take the same memory at any length."""
+    """A model without keys and values has no blocks; a spec that gives it some is refused."""
+    spec = inputs.spec
+    for path, size in (
+        ("cache.num_blocks", spec.cache.num_blocks),
+        ("hardware.memory.kv_cache", spec.hardware.memory.kv_cache),
+    ):
+        if size != AUTO:
+            message = "this model keeps no keys and values, so there is no cache to size"
+            ledger.refuse(path, "plan/no-cache", message, allowed="auto", hint="write auto")
     if device.left < 0:
         _report_misfit(inputs, device, 0, "model.source", "no cache", ledger)
     return ledger.decide("cache.num_blocks", 0, "model", "the model has no cache of keys and values")

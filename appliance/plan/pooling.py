@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.pooling import POOLING_KINDS, PoolingKind, PoolingTask
+from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.models.describe import Described
 from appliance.plan.inputs import PlanInputs
@@ -44,7 +45,7 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
         activation=_activation(inputs.model, task, settings, len(label_token_ids) or len(labels), ledger),
         label_token_ids=label_token_ids,
         labels=labels if task != "embed" and not label_token_ids else (),
-        matryoshka_dimensions=_dimensions(settings, config),
+        matryoshka_dimensions=_dimensions(settings, config, ledger),
         prompts={} if sentence is None else sentence.prompts,
         default_prompt=None if sentence is None else sentence.default_prompt,
         is_causal=_is_causal(inputs.model.architecture),
@@ -167,6 +168,8 @@ def _stated_activation(config: Mapping[str, Any]) -> VectorActivation | None:
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     named = config.get("id2label")
     if isinstance(named, Mapping) and named:
+        if not all(str(key).isdecimal() for key in named):
+            raise CheckpointError("config.json", "id2label has keys that are no numbers of classes")
         return tuple(str(named[key]) for key in sorted(named, key=int))
     count = config.get("num_labels", 2)
     return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2))
@@ -185,11 +188,15 @@ def _label_token_ids(settings: Mapping[str, Any], model: ModelFacts, ledger: Led
     return tuple(ids)
 
 
-def _dimensions(settings: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _dimensions(settings: Mapping[str, Any], config: Mapping[str, Any], ledger: Ledger) -> tuple[int, ...] | None:
     """Returns the lengths to which vectors may be cut, none for any length; None if they may not be cut."""
     stated = settings.get("matryoshka_dimensions", config.get("matryoshka_dimensions"))
     if isinstance(stated, list | tuple) and all(type(each) is int and each > 0 for each in stated):
         return tuple(stated)
+    if "matryoshka_dimensions" in settings and stated is not True:
+        message = f"matryoshka_dimensions is {stated!r}"
+        allowed = "a list of lengths, or true for any length"
+        ledger.refuse(f"{_SETTINGS}.matryoshka_dimensions", RULE, message, allowed=allowed)
     return () if config.get("is_matryoshka") is True or stated is True else None
 
 

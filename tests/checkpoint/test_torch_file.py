@@ -1,8 +1,10 @@
 """Files of PyTorch: the tensors are torch's own, to the bit, and nothing that a file says is run."""
 
+import io
 import json
 import pickle
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,43 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "no pickle": (lambda path: zipfile.ZipFile(path, "w").close(), "has not one data.pkl"),
     "types of e4m3": (saved({"a": torch.ones(3).to(torch.float8_e4m3fn)}), "describes no tensor and is not run"),
 }
+
+
+class Sized:
+    """A tensor that pickles with any sizes, over a storage of four numbers."""
+
+    def __init__(self, shape: tuple[Any, ...], strides: tuple[Any, ...]) -> None:
+        self.sizes = shape, strides
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch._utils._rebuild_tensor_v2, (STORAGE, 0, *self.sizes, False, OrderedDict())
+
+
+STORAGE = object()
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, given: Any) -> Any:
+        return ("storage", torch.FloatStorage, "0", "cpu", 4) if given is STORAGE else None
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((2,), (1, 1)), ((2, 2), (1,)), ((2, 2), ()), ((-2,), (1,)), ((2.0,), (1,)), ((2,), ("1",))]
+)
+def test_sizes_that_no_tensor_has(shape: tuple[Any, ...], strides: tuple[Any, ...], tmp_path: Path) -> None:
+    described = io.BytesIO()
+    Pickler(described, protocol=2).dump({"a": Sized(shape, strides)})
+    archive(tmp_path / "w.bin", described.getvalue(), **{"0": bytes(16)})
+    with pytest.raises(CheckpointError, match="tensor 'a' has impossible sizes"):
+        read_torch_file(tmp_path, "w.bin")
+
+
+def test_a_byte_order_that_is_no_word_is_not_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "w.bin", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", pickle.dumps({}))
+        file.writestr("archive/byteorder", bytes(1 << 20))
+    with pytest.raises(CheckpointError, match="another byte order"):
+        read_torch_file(tmp_path, "w.bin")
 
 
 @pytest.mark.parametrize("what", BROKEN)

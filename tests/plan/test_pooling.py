@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from appliance.base.errors import SpecError
+from appliance.checkpoint import CheckpointError
 from appliance.plan.prepare import prepare
 from appliance.plan.render import render_text
 from appliance.plan.types import EnginePlan, PoolingPlan
@@ -116,11 +117,19 @@ def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, P
         ("qwen3-last", "override_pooler_config: {pooling_type: CLS}", "", "model.override_pooler_config"),
         ("bert-mean", "override_pooler_config: {pooling_type: MAX}", "", "model.override_pooler_config.pooling_type"),
         ("bert-mean", "override_pooler_config: {polling: CLS}", "", "model.override_pooler_config.polling"),
+        (
+            "bert-mean",
+            "override_pooler_config: {matryoshka_dimensions: [16, none]}",
+            "",
+            "model.override_pooler_config.matryoshka_dimensions",
+        ),
         ("bert-mean", "override_pooler_config: {normalize: 3}", "", "model.override_pooler_config.normalize"),
         ("bert-mean", "override_pooler_config: {label_token_ids: [1, 2]}", "", "model.override_pooler_config"),
         ("bert-mean", "", "scheduler: {chunked_prefill: true}\n", "scheduler.chunked_prefill"),
         ("bert-mean", "", "cache: {prefix_caching: true}\n", "cache.prefix_caching"),
         ("bert-mean", "max_model_len: 67", "", "model.max_model_len"),
+        ("bert-mean", "", "hardware: {memory: {kv_cache: 1MiB}}\n", "hardware.memory.kv_cache"),
+        ("bert-mean", "", "cache: {num_blocks: 4}\n", "cache.num_blocks"),
     ],
 )
 def test_what_cannot_be_is_refused_at_its_place(
@@ -131,6 +140,15 @@ def test_what_cannot_be_is_refused_at_its_place(
     found: list[Any] = [each for each in raised.value.diagnostics if each.path.startswith(place)]
     assert found, [each.path for each in raised.value.diagnostics]
     assert found[0].allowed or found[0].hint
+
+
+def test_classes_without_numbers_are_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    for file in checkpoints["bert-classify"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    stated = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(stated | {"id2label": {"a": "no", "b": "yes", "c": "maybe"}}))
+    with pytest.raises(CheckpointError, match="no numbers of classes"):
+        planned(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,22 @@ _Q8_0 = np.dtype([("d", "<f2"), ("q", "u1", 32)])
 
 def read_q4_0(raw: Array) -> Groups:
     blocks = raw.view(_Q4_0)
-    return _groups(blocks, _nibbles(blocks), bits=4, zero=8)
+    return _groups(blocks, block_nibbles(blocks), bits=4, zero=8)
 
 
 def read_q4_1(raw: Array) -> Groups:
     blocks = raw.view(_Q4_1)
-    return _groups(blocks, _nibbles(blocks), bits=4, zero=0)
+    return _groups(blocks, block_nibbles(blocks), bits=4, zero=0)
 
 
 def read_q5_0(raw: Array) -> Groups:
     blocks = raw.view(_Q5_0)
-    return _groups(blocks, _nibbles(blocks) | _fifth_bits(blocks), bits=5, zero=16)
+    return _groups(blocks, block_nibbles(blocks) | _fifth_bits(blocks), bits=5, zero=16)
 
 
 def read_q5_1(raw: Array) -> Groups:
     blocks = raw.view(_Q5_1)
-    return _groups(blocks, _nibbles(blocks) | _fifth_bits(blocks), bits=5, zero=0)
+    return _groups(blocks, block_nibbles(blocks) | _fifth_bits(blocks), bits=5, zero=0)
 
 
 def read_q8_0(raw: Array) -> Groups:
@@ -55,7 +55,7 @@ def _groups(blocks: Array, codes: Array, bits: int, zero: int) -> Groups:
     )
 
 
-def _nibbles(blocks: Array) -> Array:
+def block_nibbles(blocks: Array) -> Array:
     """Returns uint8 [N * K]: for each block the low nibbles, then the high ones."""
     return split(gather(blocks, "q"), 4, 16).reshape(-1)
 

@@ -6,7 +6,8 @@ element j + 16 high.
 
 import numpy as np
 
-from appliance.loading.formats.bits import Array, gather, split
+from appliance.loading.formats.bits import Array
+from appliance.loading.formats.blocks32 import block_nibbles
 from appliance.loading.formats.coded import Coded, checked_e8m0
 
 _SIZE = 32
@@ -17,7 +18,7 @@ _MXFP4 = np.dtype([("e", "u1"), ("q", "u1", 16)])
 
 def read_iq4_nl(raw: Array) -> Coded:
     blocks = raw.view(_IQ4_NL)
-    return Coded("iq4_nl", _nibbles(blocks), blocks["d"].astype(np.float32), _SIZE)
+    return Coded("iq4_nl", _codes(blocks), blocks["d"].astype(np.float32), _SIZE)
 
 
 def read_iq4_xs(raw: Array) -> Coded:
@@ -27,15 +28,15 @@ def read_iq4_xs(raw: Array) -> Coded:
     high = blocks["high"][..., None] >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
     factors = (low | high << 4).astype(np.float32) - np.float32(32)
     scale = blocks["d"].astype(np.float32)[..., None] * factors
-    return Coded("iq4_nl", _nibbles(blocks), scale.reshape(len(blocks), -1), _SIZE)
+    return Coded("iq4_nl", _codes(blocks), scale.reshape(len(blocks), -1), _SIZE)
 
 
 def read_mxfp4(raw: Array) -> Coded:
     """ggml's values are twice those of e2m1, and its scales half of e8m0."""
     blocks = raw.view(_MXFP4)
-    return Coded("e2m1", _nibbles(blocks), checked_e8m0(blocks["e"]), _SIZE)
+    return Coded("e2m1", _codes(blocks), checked_e8m0(blocks["e"]), _SIZE)
 
 
-def _nibbles(blocks: Array) -> Array:
-    """Returns uint8 [N, K]: for each group the low nibbles, then the high ones."""
-    return split(gather(blocks, "q"), 4, 16).reshape(len(blocks), -1)
+def _codes(blocks: Array) -> Array:
+    """Returns uint8 [N, K]."""
+    return block_nibbles(blocks).reshape(len(blocks), -1)

@@ -11,6 +11,7 @@ import numpy as np
 
 from appliance.checkpoint.facts import TensorFacts
 from appliance.loading.formats.bits import Array
+from appliance.loading.formats.coded import nibbles
 from appliance.loading.formats.dense import ELEMENT_TYPES
 from appliance.loading.formats.groups import Groups
 from appliance.loading.formats.matrices import Rows, finite_scales
@@ -76,6 +77,4 @@ def _bits(tensor: TensorFacts) -> int:
 
 def _unpacked(raw: Array, bits: int) -> Array:
     """Unpacks bytes [n, b] to unsigned codes [n, b * 8 / bits]."""
-    if bits == 8:
-        return raw
-    return np.stack((raw & 15, raw >> 4), axis=-1).reshape(len(raw), -1)
+    return raw if bits == 8 else nibbles(raw)

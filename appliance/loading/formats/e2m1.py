@@ -39,11 +39,10 @@ class NvMatrix:
         self._codes = read(tensor.name).reshape(self.num_rows, num_columns // 2)
         self._scales = read(scale.name).reshape(self.num_rows, num_columns // 16)
         (whole,) = tensor.more
-        factor = finite_scales(stored_scales(whole, read, (1,)), whole.storage)
-        self._inverse = factor if tensor.packing == "nvfp4_inverse" else None
-        self._factor = factor
+        self._factor = finite_scales(stored_scales(whole, read, (1,)), whole.storage)
+        self._divides = tensor.packing == "nvfp4_inverse"
 
     def groups(self, rows: Rows) -> Coded:
         scale = CODE_VALUES["f8"][checked_e4m3(self._scales[rows])]
-        scale = scale * self._factor if self._inverse is None else scale / self._inverse
+        scale = scale / self._factor if self._divides else scale * self._factor
         return Coded("e2m1", nibbles(self._codes[rows]), finite_scales(np.asarray(scale), "f32"), 16)
