@@ -23,6 +23,14 @@ from tests.kernels.harness import logits_of
 BLOCK_SIZE = 4  # small, so that short prompts cross blocks
 GROUPS = MOST_GROUPS  # of caches, each with block tables of its own: as many as any of these models has
 NUM_STATES = 1024  # slots of recurrent states
+CACHE = "hardware.memory.kv_cache=1MiB"
+# Models without keys and values have no cache to size, so a spec that sizes one is refused.
+WITHOUT_CACHE = {"bert-all", "bert-mean", "falcon_mamba", "mamba", "mamba2", "modernbert-mean", "mpnet-mean"}
+
+
+def cache_of(name: str) -> tuple[str, ...]:
+    """Overrides of a spec that give the tiny model `name` a small cache, if it keeps keys and values."""
+    return () if name in WITHOUT_CACHE else (CACHE,)
 
 
 def execution_of(max_model_len: int = 128, num_blocks: int = 128, **changes: Any) -> Execution:

@@ -20,7 +20,7 @@ from appliance.plan.types import EnginePlan
 from tests.kernels.harness import logits_of
 from tests.models.tiny import FAMILIES
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
-from tests.parity.harness import by_group
+from tests.parity.harness import CACHE, by_group, cache_of
 from tests.parity.test_memory_plan import SPEC
 
 pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
@@ -33,10 +33,10 @@ def small_models_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("APPLIANCE_CACHE", str(tmp_path / "cache"))
 
 
-def planned(source: Path, folder: Path, loading: str = "{}") -> EnginePlan:
+def planned(source: Path, folder: Path, loading: str = "{}", cache: tuple[str, ...] = (CACHE,)) -> EnginePlan:
     spec = folder / "deployment.yaml"
     spec.write_text(SPEC.format(source=source, quantization="auto") + f"loading: {loading}\n")
-    return prepare(spec).plan
+    return prepare(spec, cache).plan
 
 
 def start(plan: EnginePlan) -> Backend:
@@ -76,7 +76,7 @@ def check_starts(plan: EnginePlan) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family(name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
-    check_starts(planned(tiny(name).folder, tmp_path))
+    check_starts(planned(tiny(name).folder, tmp_path, cache=cache_of(name)))
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K"])

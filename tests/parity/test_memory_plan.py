@@ -14,13 +14,13 @@ from tests.models.compressed import scheme, write_compressed
 from tests.models.tiny import FAMILIES
 from tests.models.tiny_pooled import POOLED, make_pooled
 from tests.parity.conftest import Checkpoint, Write, kernel_set_names
+from tests.parity.harness import CACHE, cache_of
 
 SPEC = """
 api_version: appliance/v1
 kind: Deployment
 name: tiny
 model: {{source: {source}, max_model_len: 64, skip_tokenizer_init: true, quantization: {quantization}}}
-hardware: {{memory: {{kv_cache: 1MiB}}}}
 """
 
 pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native kernel set is built here")
@@ -43,7 +43,7 @@ CASES = [
 def test_a_plain_checkpoint_takes_the_planned_bytes(
     name: str, quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
-    check(tiny(name).folder, tmp_path, quantization)
+    check(tiny(name).folder, tmp_path, quantization, cache_of(name))
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
@@ -66,11 +66,11 @@ def test_codes_with_their_scales_take_the_planned_bytes(
 def test_a_model_that_pools_takes_the_planned_bytes(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     make_pooled(name, folder)
-    kind = POOLED[name].kind.upper()
-    check(folder, tmp_path, overrides=("model.task=embed", f"model.override_pooler_config={{pooling_type: {kind}}}"))
+    pooler = f"model.override_pooler_config={{pooling_type: {POOLED[name].kind.upper()}}}"
+    check(folder, tmp_path, overrides=("model.task=embed", pooler, *cache_of(name)))
 
 
-def check(source: Path, folder: Path, quantization: str = "auto", overrides: Sequence[str] = ()) -> None:
+def check(source: Path, folder: Path, quantization: str = "auto", overrides: Sequence[str] = (CACHE,)) -> None:
     """Weights are exact; what `plan --verify` allows is 10 %."""
     spec = folder / "deployment.yaml"
     spec.write_text(SPEC.format(source=source, quantization=quantization))
