@@ -20,12 +20,16 @@ from appliance.program.record import ActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
+from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 from appliance.program.work import Forms, OperatorWork
 
 
 class Embed(Record, frozen=True):
     """out[t] = table[token_ids[t]] * scale (+ position_table[positions[t] + position_offset]) (+
-    type_table[token_types[t]]). type_table: f32 [num_types, D]; without token_types in a step, every type is 0."""
+    type_table[token_types[t]]). type_table: f32 [num_types, D]; without token_types in a step, every type is 0.
+
+    missing_row: the row of tokens beyond the table; None: it has all.
+    """
 
     doc = "token (and position, and segment) embeddings"
     matrices = ("table", "position_table")
@@ -37,6 +41,7 @@ class Embed(Record, frozen=True):
     position_table: str | None = None
     position_offset: int = 0
     type_table: str | None = None
+    missing_row: int | None = None
 
     def work(self, forms: Forms) -> OperatorWork:
         return OperatorWork("embed", row_bytes=4 * self.out.width)
@@ -73,7 +78,9 @@ class LayerNorm(Record, frozen=True):
 
 
 class HeadNorm(Record, frozen=True):
-    """Norm of each head of x [rows, num_heads * head_dim] in place; one head is a norm of the whole width.
+    """Norm of each head of x [rows, num_heads * head_dim]; one head is a norm of the whole width.
+
+    out: where the result goes, as wide as x; None for in place.
 
     kind: RMS, or layer norm, which takes the mean away first. weight and bias: [head_dim] for all heads, or
     [num_heads * head_dim] with `by_head`; None for none.
@@ -90,6 +97,7 @@ class HeadNorm(Record, frozen=True):
     kind: NormKind = "rms"
     bias: str | None = None
     by_head: bool = False
+    out: Span | None = None
 
 
 class Linear(Record, frozen=True):
@@ -296,10 +304,35 @@ class Scale(Record, frozen=True):
     factor: float
 
 
+class ScaleByWeight(Record, frozen=True):
+    """out = x * weight. weight: f32 [width], a factor of each column, or [1] with `is_one`. out may be x."""
+
+    doc = "multiply with a weight of each column"
+    vectors = ("weight",)
+
+    x: Slot
+    weight: str
+    out: Slot
+    is_one: bool = False
+
+
+class GaussianTopK(Record, frozen=True):
+    """x = max(0, x - (mean(x) + num_deviations * std(x))) in place, by row; std is that of the row as it is.
+
+    If x is normally distributed, a share of it stays above zero that the number of deviations states.
+    """
+
+    doc = "keep what is far above the mean of its row"
+
+    x: Span
+    num_deviations: float
+
+
 Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
+    | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

@@ -57,7 +57,12 @@ def _slot_getters(
     always = [paths[kind].format(name) for name, kind in kinds.items() if kind in paths]
     slots = _getter([name for name, kind in kinds.items() if kind == Slot | None])
     spans = _getter([name for name, kind in kinds.items() if kind == Span | None])
-    return _getter(always), lambda record: [*slots(record), *(span and span.slot for span in spans(record))]
+    lists = _getter([name for name, kind in kinds.items() if kind == tuple[Slot, ...]])
+    return _getter(always), lambda record: [
+        *slots(record),
+        *(span and span.slot for span in spans(record)),
+        *(slot for each in lists(record) for slot in each),
+    ]
 
 
 def _getter(paths: list[str]) -> Callable[[Record], Sequence[Any]]:

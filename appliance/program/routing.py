@@ -20,13 +20,14 @@ class ChooseExperts(Record, frozen=True):
     and the factors are the softmax of the chosen ones' logits. `correction` [E] is added to scores for choosing only.
     Of equal scores the lower index is chosen. With more than one group, E / num_groups neighbours each, only experts of
     the num_chosen_groups groups of largest score are chosen: the largest score in a group, or the sum of its two
-    largest. renormalize: factors are divided by their sum. At last they are multiplied by `scale`.
+    largest. renormalize: factors are divided by their sum. At last they are multiplied by `scale`, and each with that
+    of its expert in `expert_scale` [E].
 
     logits: f32 [rows, E]. experts: int32 [rows, k]. factors: f32 [rows, k].
     """
 
     doc = "choose the experts of each token"
-    vectors = ("correction",)
+    vectors = ("correction", "expert_scale")
 
     logits: Slot
     experts: Slot
@@ -38,6 +39,7 @@ class ChooseExperts(Record, frozen=True):
     num_groups: int = 1
     num_chosen_groups: int = 1
     group_scoring: GroupScoring = "top2"
+    expert_scale: str | None = None
 
 
 class Experts(Record, frozen=True):

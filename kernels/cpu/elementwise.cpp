@@ -10,8 +10,6 @@
 namespace appl {
 namespace {
 
-float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
-
 template <class Body>
 void for_rows(appl_pool& pool, int rows, int width, Body&& body) {
   parallel_for(pool, rows, width, [&](int64_t begin, int64_t end) {
@@ -33,9 +31,7 @@ float sum_of(const float* x, int count, F&& f) {
   return total;
 }
 
-float rms_factor(const float* x, int count, float eps) {
-  return 1.0f / std::sqrt(sum_of(x, count, [](Floats v) { return v * v; }) / float(count) + eps);
-}
+float rms_factor(const float* x, int count, float eps) { return 1.0f / std::sqrt(mean_of_squares(x, count) + eps); }
 
 // out = x * factor * weight + bias; weight and bias may be NULL.
 void scale_by(const float* x, const float* weight, const float* bias, float factor, int count, float* out) {
@@ -84,10 +80,15 @@ void rotate_pairs(float* head, const float* cosines, const float* sines, int hal
 
 }  // namespace
 
+float mean_of_squares(const float* x, int count) {
+  return sum_of(x, count, [](Floats v) { return v * v; }) / float(count);
+}
+
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step) {
   for_rows(pool, step.num_tokens, op.out.width * 8, [&](int64_t row) {
     float* out = row_of(op.out, row);
-    gather_row(*op.table, step.token_ids[row], op.scale, out);
+    const int token = step.token_ids[row];
+    gather_row(*op.table, token < op.table->rows ? token : op.missing_row, op.scale, out);
     if (op.type_table != nullptr) {
       const int type = step.token_types == nullptr ? 0 : step.token_types[row];
       map(out, op.out.width, [](Floats a, Floats b) { return a + b; }, out, op.type_table + size_t(type) * size_t(op.out.width));
@@ -112,13 +113,14 @@ void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows) {
 
 void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows) {
   for_rows(pool, rows, op.x.width, [&](int64_t row) {
-    float* head = row_of(op.x, row);
-    for (int h = 0; h < op.num_heads; ++h, head += op.head_dim) {
+    const float* head = row_of(op.x, row);
+    float* out = row_of(op.out, row);
+    for (int h = 0; h < op.num_heads; ++h, head += op.head_dim, out += op.head_dim) {
       const size_t at = op.by_head != 0 ? size_t(h) * size_t(op.head_dim) : 0;
       const float* weight = op.weight == nullptr ? nullptr : op.weight + at;
       const float* bias = op.bias == nullptr ? nullptr : op.bias + at;
-      if (op.is_layer_norm != 0) layer_norm(head, weight, bias, op.eps, op.head_dim, head);
-      else scale_by(head, weight, bias, rms_factor(head, op.head_dim, op.eps), op.head_dim, head);
+      if (op.is_layer_norm != 0) layer_norm(head, weight, bias, op.eps, op.head_dim, out);
+      else scale_by(head, weight, bias, rms_factor(head, op.head_dim, op.eps), op.head_dim, out);
     }
   });
 }
@@ -206,6 +208,27 @@ void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows) {
   for_rows(pool, rows, op.x.width * 4, [&](int64_t row) {
     float* x = row_of(op.x, row);
     map(x, op.x.width, [=](Floats v) { return cap * vtanh(v * inverse); }, x);
+  });
+}
+
+void run_scale_by_weight(appl_pool& pool, const appl_weight_scale& op, int rows) {
+  const float factor = op.weight[0];
+  for_rows(pool, rows, op.x.width, [&](int64_t row) {
+    const float* x = row_of(op.x, row);
+    float* out = row_of(op.out, row);
+    if (op.is_one != 0) map(out, op.x.width, [factor](Floats v) { return v * factor; }, x);
+    else map(out, op.x.width, [](Floats v, Floats w) { return v * w; }, x, op.weight);
+  });
+}
+
+void run_gaussian_top_k(appl_pool& pool, const appl_top_k& op, int rows) {
+  const int width = op.x.width;
+  for_rows(pool, rows, width * 3, [&](int64_t row) {
+    float* x = row_of(op.x, row);
+    const float mean = sum_of(x, width, [](Floats v) { return v; }) / float(width);
+    map(x, width, [mean](Floats v) { return v - mean; }, x);
+    const float cut = op.num_deviations * std::sqrt(mean_of_squares(x, width));
+    map(x, width, [cut](Floats v) { return vmax(splat(0.0f), v - cut); }, x);
   });
 }
 

@@ -6,6 +6,9 @@
 
 namespace appl {
 
+inline float* row_of(const appl_span& span, int64_t row) { return span.data + size_t(row) * size_t(span.stride); }
+float mean_of_squares(const float* x, int count);
+
 void run_embed(appl_pool& pool, const appl_embed& op, const appl_step& step);
 void run_norm(appl_pool& pool, int32_t kind, const appl_norm& op, int rows);
 void norm_row(int32_t kind, const appl_norm& op, int64_t row, float* out);
@@ -20,5 +23,7 @@ void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step
 void run_scale(appl_pool& pool, const appl_factor& op, int rows);
 void run_mean_rows(appl_pool& pool, const appl_move& op, const appl_step& step);
 void run_soft_cap(appl_pool& pool, const appl_soft_cap& op, int rows);
+void run_scale_by_weight(appl_pool& pool, const appl_weight_scale& op, int rows);
+void run_gaussian_top_k(appl_pool& pool, const appl_top_k& op, int rows);
 
 }  // namespace appl

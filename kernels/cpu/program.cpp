@@ -11,6 +11,7 @@
 #include "screen.h"
 #include "states.h"
 #include "status.h"
+#include "streams.h"
 #include "whole_attention.h"
 
 using appl::require;
@@ -120,7 +121,7 @@ bool appl_program::overlaps(const appl_span& a, const appl_span& b) const {
 void appl_program::bind(const appl_operator& op) {
   appl::check_operator(op, layers_, states_, limits_);
   Bound bound{op};
-  if (op.kind == APPL_OP_EMBED) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
+  if (op.kind == APPL_OP_EMBED && op.as.embed.missing_row < 0) vocabulary_ = std::min(vocabulary_, op.as.embed.table->rows);
   if (op.kind == APPL_OP_PAGED_ATTENTION) {
     max_heads_ = std::max(max_heads_, op.as.attention.num_heads);
     groups_[size_t(layers_[size_t(op.as.attention.cache)].group)].sees_all |= appl::sees_all(op.as.attention);
@@ -439,6 +440,11 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_HEAD_LINEAR: return appl::run_head_linear(pool_, as.head_linear, bound.heads, rows(as.head_linear.x), scratch<uint8_t>());
     case APPL_OP_SCALE: return appl::run_scale(pool_, as.scale, rows(as.scale.x));
     case APPL_OP_SOFT_CAP: return appl::run_soft_cap(pool_, as.soft_cap, rows(as.soft_cap.x));
+    case APPL_OP_SCALE_BY_WEIGHT: return appl::run_scale_by_weight(pool_, as.weight_scale, rows(as.weight_scale.x));
+    case APPL_OP_GAUSSIAN_TOP_K: return appl::run_gaussian_top_k(pool_, as.top_k, rows(as.top_k.x));
+    case APPL_OP_MIX_STREAMS: return appl::run_mix_streams(pool_, as.streams, rows(as.streams.coefficients));
+    case APPL_OP_CORRECT_STREAMS: return appl::run_correct_streams(pool_, as.streams, rows(as.streams.coefficients));
+    case APPL_OP_MATCH_MAGNITUDE: return appl::run_match_magnitude(pool_, as.magnitude, rows(as.magnitude.x));
     case APPL_OP_SHORT_CONV:
       return appl::run_short_conv(pool_, as.short_conv, states_[size_t(as.short_conv.state)], bound.constants.data(), step,
                                   scratch<float>());

@@ -138,7 +138,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
 
 // The spans that an operator writes, `count` of them.
 struct Written {
-  appl_span spans[2];
+  appl_span spans[APPL_MAX_STREAMS];
   int count;
 };
 Written written_by(const appl_operator& op);

@@ -37,6 +37,7 @@ void check_embed(const appl_embed& op, const appl_limits& limits) {
   require(op.out.extent == APPL_TOKENS, "embed writes one row a token");
   require(op.table != nullptr && op.table->columns == op.out.width, "embed: the table's width differs from the slot's");
   require(op.type_table == nullptr || op.num_types > 0, "embed: a table of types without rows");
+  require(op.missing_row < op.table->rows, "embed: the row of missing tokens is missing too");
   if (op.position_table == nullptr) return;
   require(op.position_table->columns == op.out.width, "embed: the position table's width differs from the slot's");
   require(op.position_offset >= 0 && limits.max_model_len <= op.position_table->rows - op.position_offset,
@@ -77,6 +78,25 @@ void check_rope(const appl_rope& op, const appl_limits& limits) {
   require(op.num_heads > 0 && op.x.width == op.num_heads * op.head_dim, "rope: the span is not num_heads * head_dim wide");
   require(op.rotary_dim > 0 && op.rotary_dim % 2 == 0 && op.rotary_dim <= op.head_dim, "rope: bad rotary_dim");
   require(op.table_rows >= limits.max_model_len, "rope: the table is shorter than max_model_len");
+}
+
+void check_head_norm(const appl_head_norm& op) {
+  check_same_shape(op.x, op.out);
+  require(op.num_heads > 0 && op.x.width == op.num_heads * op.head_dim, "head_norm: the span is not num_heads * head_dim wide");
+}
+
+void check_weight_scale(const appl_weight_scale& op) {
+  check_same_shape(op.x, op.out);
+  require(op.weight != nullptr, "scale_by_weight has no weight");
+}
+
+void check_streams(const appl_streams& op, bool has_target) {
+  const int count = op.num_streams;
+  require(count > 0 && count <= APPL_MAX_STREAMS, "streams: none, or more than there are places for");
+  for (int i = 0; i < count; ++i) check_same_shape(op.streams[0], op.streams[i]);
+  check_same_rows(op.streams[0], op.coefficients);
+  require(op.coefficients.width == (has_target ? count : count * count), "streams: the coefficients have another width");
+  if (has_target) check_same_shape(op.streams[0], op.target);
 }
 
 void check_kv_write(const appl_kv_write& op, const std::vector<KvLayer>& layers) {
@@ -209,10 +229,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_EMBED: return check_embed(op.as.embed, limits);
     case APPL_OP_RMS_NORM:
     case APPL_OP_LAYER_NORM: return check_norm(op.as.norm);
-    case APPL_OP_HEAD_NORM:
-      check_span(op.as.head_norm.x);
-      return require(op.as.head_norm.x.width == op.as.head_norm.num_heads * op.as.head_norm.head_dim,
-                     "head_norm: the span is not num_heads * head_dim wide");
+    case APPL_OP_HEAD_NORM: return check_head_norm(op.as.head_norm);
     case APPL_OP_LINEAR: return check_linear(op.as.linear);
     case APPL_OP_ACTIVATION: check_activation(op.as.pointwise.activation); return check_same_shape(op.as.pointwise.x, op.as.pointwise.out);
     case APPL_OP_GATED_ACTIVATION:
@@ -243,17 +260,34 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
     case APPL_OP_SCALE: return check_span(op.as.scale.x);
+    case APPL_OP_SCALE_BY_WEIGHT: return check_weight_scale(op.as.weight_scale);
+    case APPL_OP_GAUSSIAN_TOP_K: return check_span(op.as.top_k.x);
+    case APPL_OP_MIX_STREAMS: return check_streams(op.as.streams, false);
+    case APPL_OP_CORRECT_STREAMS: return check_streams(op.as.streams, true);
+    case APPL_OP_MATCH_MAGNITUDE:
+      check_same_shape(op.as.magnitude.x, op.as.magnitude.reference);
+      return require(op.as.magnitude.least > 0, "match_magnitude: the least is not positive");
     case APPL_OP_SOFT_CAP: check_span(op.as.soft_cap.x); return require(op.as.soft_cap.cap > 0, "soft_cap: the cap is not positive");
     default: throw Error(APPL_UNSUPPORTED, "unknown operator kind");
   }
 }
+
+namespace {
+
+Written all_of(const appl_streams& op) {
+  Written written{{}, op.num_streams};
+  for (int i = 0; i < op.num_streams; ++i) written.spans[i] = op.streams[i];
+  return written;
+}
+
+}  // namespace
 
 Written written_by(const appl_operator& op) {
   switch (op.kind) {
     case APPL_OP_EMBED: return {{op.as.embed.out, {}}, 1};
     case APPL_OP_RMS_NORM:
     case APPL_OP_LAYER_NORM: return {{op.as.norm.out, op.as.norm.residual}, op.as.norm.residual.data != nullptr ? 2 : 1};
-    case APPL_OP_HEAD_NORM: return {{op.as.head_norm.x, {}}, 1};
+    case APPL_OP_HEAD_NORM: return {{op.as.head_norm.out, {}}, 1};
     case APPL_OP_LINEAR: return {{op.as.linear.out, {}}, 1};
     case APPL_OP_ACTIVATION: return {{op.as.pointwise.out, {}}, 1};
     case APPL_OP_GATED_ACTIVATION: return {{op.as.gated.out, {}}, 1};
@@ -270,6 +304,11 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_HEAD_LINEAR: return {{op.as.head_linear.out, {}}, 1};
     case APPL_OP_SCALE: return {{op.as.scale.x, {}}, 1};
     case APPL_OP_SOFT_CAP: return {{op.as.soft_cap.x, {}}, 1};
+    case APPL_OP_SCALE_BY_WEIGHT: return {{op.as.weight_scale.out, {}}, 1};
+    case APPL_OP_GAUSSIAN_TOP_K: return {{op.as.top_k.x, {}}, 1};
+    case APPL_OP_MIX_STREAMS:
+    case APPL_OP_CORRECT_STREAMS: return all_of(op.as.streams);
+    case APPL_OP_MATCH_MAGNITUDE: return {{op.as.magnitude.x, {}}, 1};
     case APPL_OP_SHORT_CONV: return {{op.as.short_conv.out, {}}, 1};
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};

@@ -29,6 +29,8 @@ class Choice {
       factors[i++] = scores_[e];
     }
     weigh(factors, chosen);
+    if (op_.expert_scale == nullptr) return;
+    for (int i = 0; i < chosen; ++i) factors[i] *= op_.expert_scale[experts[i]];
   }
 
  private:

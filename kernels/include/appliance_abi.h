@@ -18,7 +18,8 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 16
+#define APPL_ABI_VERSION 17
+#define APPL_MAX_STREAMS 8
 #define APPL_EXPORT __attribute__((visibility("default")))
 
 typedef enum {
@@ -106,7 +107,7 @@ typedef struct {
   int32_t position_offset;
   const float* type_table; /* num_types rows of out.width; NULL for none */
   int32_t num_types;
-  int32_t reserved;
+  int32_t missing_row; /* the row of tokens beyond the table; negative: it has all */
 } appl_embed;
 
 typedef struct { /* RMS and layer norm */
@@ -121,6 +122,7 @@ typedef struct { /* RMS and layer norm */
 
 typedef struct {
   appl_span x;
+  appl_span out;       /* may be x */
   const float* weight; /* NULL for none, as bias */
   const float* bias;
   int32_t num_heads, head_dim;
@@ -206,11 +208,39 @@ typedef struct {
   int32_t reserved;
 } appl_factor;
 
+typedef struct {
+  appl_span x, out;
+  const float* weight; /* one a column, or one for all with is_one */
+  int32_t is_one;
+  int32_t reserved;
+} appl_weight_scale;
+
+typedef struct {
+  appl_span x;
+  float num_deviations;
+  int32_t reserved;
+} appl_top_k;
+
+typedef struct { /* MixStreams, CorrectStreams */
+  appl_span streams[APPL_MAX_STREAMS];
+  appl_span coefficients;
+  appl_span target; /* of CorrectStreams */
+  int32_t num_streams;
+  int32_t reserved;
+} appl_streams;
+
+typedef struct {
+  appl_span x, reference;
+  float least;
+  int32_t reserved;
+} appl_magnitude;
+
 /* Spans of experts hold int32 numbers in place of floats. */
 typedef struct {
   appl_span logits, experts, factors;
-  const float* correction; /* one an expert; NULL for none */
-  int32_t scoring;         /* appl_scoring */
+  const float* correction;   /* one an expert; NULL for none, as expert_scale */
+  const float* expert_scale; /* a factor of an expert's own */
+  int32_t scoring;           /* appl_scoring */
   int32_t renormalize;
   int32_t num_groups, num_chosen_groups;
   int32_t adds_two; /* a group's score is the sum of its two largest, else the largest */
@@ -296,6 +326,10 @@ typedef struct {
     appl_state_space state_space;
     appl_factor scale;
     appl_whole_attention whole_attention;
+    appl_weight_scale weight_scale;
+    appl_top_k top_k;
+    appl_streams streams;
+    appl_magnitude magnitude;
   } as;
 } appl_operator;
 

@@ -27,7 +27,12 @@ typedef enum {
   APPL_OP_SCALE = 21,             /* multiply with a constant */
   APPL_OP_WHOLE_ATTENTION = 22,   /* attention among the tokens of whole sequences, without a cache */
   APPL_OP_MEAN_ROWS = 23,         /* mean over the tokens of a sequence */
-  APPL_OP_COUNT = 24,
+  APPL_OP_SCALE_BY_WEIGHT = 24,   /* multiply with a weight of each column */
+  APPL_OP_GAUSSIAN_TOP_K = 25,    /* keep what is far above the mean of its row */
+  APPL_OP_MIX_STREAMS = 26,       /* mix residual streams by coefficients of each row */
+  APPL_OP_CORRECT_STREAMS = 27,   /* correct residual streams by what became of the first */
+  APPL_OP_MATCH_MAGNITUDE = 28,   /* give a row the magnitude of another */
+  APPL_OP_COUNT = 29,
 } appl_operator_kind;
 
 #endif

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from appliance.catalog.sampling import COLUMNS, SamplingColumn
-from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.sampler import NativeSampler
+from appliance.kernels.cpu.sampling_abi import SamplingCall
 from appliance.kernels.errors import StepError
 from appliance.kernels.logits import HostLogits
 from appliance.kernels.measure import thread_pool
@@ -197,7 +197,7 @@ def test_columns_are_in_the_order_of_the_native_struct() -> None:
     fields, _, _ = header.partition("} appl_sampling;")[0].rpartition("{")[2].partition("int32_t *token_ids")
     code = re.sub(r"/\*.*?\*/", "", fields, flags=re.S)
     names = re.findall(r"(\w+)(?=[,;])", code)
-    assert names == [name for name, _ in abi.Sampling._fields_][: len(names)]
+    assert names == [name for name, _ in SamplingCall._fields_][: len(names)]
     native = {
         name: kind
         for kind, group in re.findall(r"(float|u?int\d+_t)\s*([^;]*);", code)

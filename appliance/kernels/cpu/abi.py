@@ -3,10 +3,11 @@
 import ctypes
 from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int32, c_uint64, c_void_p
 
-from appliance.catalog.sampling import COLUMNS
+from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 16
+ABI_VERSION = 17
+MAX_STREAMS = 8
 
 LAYOUTS = {
     "f32": 0, "f16": 1, "bf16": 2, "int8": 3, "int4": 4, "int5": 5, "int6": 6,
@@ -47,7 +48,7 @@ class Embed(Structure):
         ("scale", c_float),
         ("position_offset", c_int32),
         ("type_table", c_void_p),
-        *((name, c_int32) for name in ("num_types", "reserved")),
+        *((name, c_int32) for name in ("num_types", "missing_row")),
     ]
 
 
@@ -66,6 +67,7 @@ class Norm(Structure):
 class HeadNorm(Structure):
     _fields_ = [
         ("x", Span),
+        ("out", Span),
         ("weight", c_void_p),
         ("bias", c_void_p),
         ("num_heads", c_int32),
@@ -145,10 +147,31 @@ class Scale(Structure):
     _fields_ = [("x", Span), ("factor", c_float), ("reserved", c_int32)]
 
 
+class WeightScale(Structure):
+    _fields_ = [("x", Span), ("out", Span), ("weight", c_void_p), ("is_one", c_int32), ("reserved", c_int32)]
+
+
+class TopK(Structure):
+    _fields_ = [("x", Span), ("num_deviations", c_float), ("reserved", c_int32)]
+
+
+class Streams(Structure):
+    _fields_ = [
+        ("streams", Span * MAX_STREAMS),
+        *((name, Span) for name in ("coefficients", "target")),
+        *((name, c_int32) for name in ("num_streams", "reserved")),
+    ]
+
+
+class Magnitude(Structure):
+    _fields_ = [("x", Span), ("reference", Span), ("least", c_float), ("reserved", c_int32)]
+
+
 class Route(Structure):
     _fields_ = [
         *((name, Span) for name in ("logits", "experts", "factors")),
         ("correction", c_void_p),
+        ("expert_scale", c_void_p),
         *((n, c_int32) for n in ("scoring", "renormalize", "num_groups", "num_chosen_groups", "adds_two")),
         ("scale", c_float),
     ]
@@ -229,6 +252,10 @@ class _Arguments(Union):
         ("state_space", StateSpace),
         ("scale", Scale),
         ("whole_attention", WholeAttention),
+        ("weight_scale", WeightScale),
+        ("top_k", TopK),
+        ("streams", Streams),
+        ("magnitude", Magnitude),
     ]
 
 
@@ -291,47 +318,6 @@ class Step(Structure):
     ]
 
 
-SAMPLING_INPUTS = (
-    *(column.name for column in COLUMNS),
-    "seed",
-    "position",
-    "token_table",
-    "token_row",
-    "num_prompt_tokens",
-    "num_tokens",
-    "bias_start",
-    "bias_ids",
-    "bias_values",
-    "forbidden_start",
-    "forbidden_ids",
-    "mask_row",
-    "mask_bits",
-    "given_token_ids",
-    "num_logprobs",
-)
-
-
-class Sampling(Structure):
-    _fields_ = [
-        *(
-            (name, c_int32)
-            for name in (
-                "num_rows",
-                "vocab_size",
-                "logits_stride",
-                "token_table_stride",
-                "mask_stride",
-                "logprobs_stride",
-                "raw_logprobs",
-                "normalize",
-            )
-        ),
-        ("logits", c_void_p),
-        *((name, c_void_p) for name in SAMPLING_INPUTS),
-        *((name, c_void_p) for name in ("token_ids", "logprob_ids", "ranks", "logprobs")),
-    ]
-
-
 class Rates(Structure):
     """The best and the mean rate of a probe's repetitions, per second."""
 
@@ -378,7 +364,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "appl_program_time_operators": (None, (c_void_p, c_void_p)),
     "appl_program_shared_keys": (c_uint64, (c_void_p,)),
     "appl_program_copy_blocks": (c_int32, (c_void_p, c_void_p, c_int32)),
-    "appl_sample": (c_int32, (c_void_p, POINTER(Sampling))),
+    "appl_sample": (c_int32, (c_void_p, POINTER(SamplingCall))),
     "appl_measure_read": (c_int32, (c_void_p, c_uint64, c_double, POINTER(Rates))),
     "appl_measure_peak": (c_int32, (c_void_p, c_int32, c_double, POINTER(Rates))),
 }

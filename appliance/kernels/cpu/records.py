@@ -9,11 +9,13 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
+from appliance.kernels.errors import BindError
 from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
+from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def _embed(op: ops.Embed, at: Addresses) -> abi.Embed:
         position_offset=op.position_offset,
         type_table=None if types is None else types.ctypes.data,
         num_types=0 if types is None else types.shape[0],
+        missing_row=-1 if op.missing_row is None else op.missing_row,
     )
 
 
@@ -89,6 +92,7 @@ def _head_norm(op: ops.HeadNorm, at: Addresses) -> abi.HeadNorm:
     size = op.x.width if op.by_head else op.head_dim
     return abi.HeadNorm(
         x=_span(op.x, at),
+        out=_span(op.out or op.x, at),
         weight=at.vector(op.weight, size),
         bias=at.vector(op.bias, size),
         num_heads=op.num_heads,
@@ -180,12 +184,35 @@ def _scale(op: ops.Scale, at: Addresses) -> abi.Scale:
     return abi.Scale(_span(op.x, at), op.factor)
 
 
+def _scale_by_weight(op: ops.ScaleByWeight, at: Addresses) -> abi.WeightScale:
+    weight = at.vector(op.weight, 1 if op.is_one else op.x.width)
+    return abi.WeightScale(_span(op.x, at), _span(op.out, at), weight, op.is_one)
+
+
+def _gaussian_top_k(op: ops.GaussianTopK, at: Addresses) -> abi.TopK:
+    return abi.TopK(_span(op.x, at), op.num_deviations)
+
+
+def _streams(op: MixStreams | CorrectStreams, at: Addresses) -> abi.Streams:
+    """Raises BindError for more streams than the library has places for."""
+    if len(op.streams) > abi.MAX_STREAMS:
+        raise BindError(f"{len(op.streams)} residual streams are more than the {abi.MAX_STREAMS} of this version")
+    spans = (abi.Span * abi.MAX_STREAMS)(*(_span(stream, at) for stream in op.streams))
+    target = op.target if isinstance(op, CorrectStreams) else None
+    return abi.Streams(spans, _span(op.coefficients, at), _span(target, at), len(op.streams))
+
+
+def _match_magnitude(op: MatchMagnitude, at: Addresses) -> abi.Magnitude:
+    return abi.Magnitude(_span(op.x, at), _span(op.reference, at), op.least)
+
+
 def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
     return abi.Route(
         logits=_span(op.logits, at),
         experts=_span(op.experts, at),
         factors=_span(op.factors, at),
         correction=at.vector(op.correction, op.logits.width),
+        expert_scale=at.vector(op.expert_scale, op.logits.width),
         scoring=abi.SCORINGS[op.scoring],
         renormalize=op.renormalize,
         num_groups=op.num_groups,
@@ -300,6 +327,11 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Scale: ("scale", _scale),
     ops.WholeAttention: ("whole_attention", _whole_attention),
     ops.MeanRows: ("move", _move),
+    ops.ScaleByWeight: ("weight_scale", _scale_by_weight),
+    ops.GaussianTopK: ("top_k", _gaussian_top_k),
+    MixStreams: ("streams", _streams),
+    CorrectStreams: ("streams", _streams),
+    MatchMagnitude: ("magnitude", _match_magnitude),
 }
 
 

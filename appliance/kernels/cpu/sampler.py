@@ -4,9 +4,9 @@ import ctypes
 
 import numpy as np
 
-from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.cpu.memory import row_stride
+from appliance.kernels.cpu.sampling_abi import SAMPLING_INPUTS, SamplingCall
 from appliance.kernels.logits import HostLogits
 from appliance.kernels.sampling import NO_LOGPROBS, NO_TOKEN, SampledBatch, SamplingBatch
 
@@ -17,7 +17,7 @@ class NativeSampler:
         self._library = library
         self._pool = pool
         self._sample = library.functions.appl_sample
-        self._call = abi.Sampling()
+        self._call = SamplingCall()
         self._reference = ctypes.byref(self._call)
         self._pointed_to: tuple[HostLogits, SamplingBatch] | None = None  # kept alive: the call points to them
         self._token_ids = np.zeros(0, np.int32)
@@ -51,7 +51,7 @@ class NativeSampler:
         call.raw_logprobs = batch.logprobs_mode.startswith("raw")
         call.normalize = batch.logprobs_mode.endswith("logprobs")
         call.logits = logits.values.ctypes.data
-        for name in abi.SAMPLING_INPUTS:
+        for name in SAMPLING_INPUTS:
             setattr(call, name, getattr(batch, name).ctypes.data)
         self._token_ids = np.full(batch.num_rows, NO_TOKEN, np.int32)
         self._most_logprobs = int(batch.num_logprobs.max(initial=NO_LOGPROBS))
@@ -68,7 +68,7 @@ def _allocate_logprobs(result: SampledBatch, most: int) -> None:
     result.ranks = np.zeros(num_rows, np.int32)
 
 
-def _point_to_logprobs(call: abi.Sampling, result: SampledBatch) -> None:
+def _point_to_logprobs(call: SamplingCall, result: SampledBatch) -> None:
     assert result.logprobs is not None
     assert result.logprob_ids is not None
     assert result.ranks is not None

@@ -16,6 +16,7 @@ from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
+from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 
 class Step(Protocol):
@@ -42,7 +43,10 @@ class Step(Protocol):
 
 
 def embed(op: ops.Embed, step: Step) -> None:
-    rows = step.weights[op.table][step.token_ids] * op.scale
+    table, token_ids = step.weights[op.table], step.token_ids
+    if op.missing_row is not None:
+        token_ids = torch.where(token_ids < len(table), token_ids, op.missing_row)
+    rows = table[token_ids] * op.scale
     if op.position_table is not None:
         rows = rows + step.weights[op.position_table][step.positions + op.position_offset]
     if op.type_table is not None:
@@ -81,7 +85,7 @@ def layer_norm(op: ops.LayerNorm, step: Step) -> None:
 def head_norm(op: ops.HeadNorm, step: Step) -> None:
     x = step.span(op.x)
     heads = x.reshape(-1, op.num_heads, op.head_dim)
-    x.copy_(_affine(_norm(heads, op.kind, op.eps), op.weight, op.bias, step).flatten(1))
+    step.span(op.out or op.x).copy_(_affine(_norm(heads, op.kind, op.eps), op.weight, op.bias, step).flatten(1))
 
 
 def linear(op: ops.Linear, step: Step) -> None:
@@ -169,6 +173,8 @@ def soft_cap(op: ops.SoftCap, step: Step) -> None:
 def route(op: ChooseExperts, step: Step) -> None:
     correction = None if op.correction is None else step.weights[op.correction].flatten()
     experts, factors = routing.choose(op, step.slot(op.logits), op.experts.width, correction)
+    if op.expert_scale is not None:
+        factors = factors * step.weights[op.expert_scale].flatten()[experts.long()]
     step.slot(op.experts).copy_(experts)
     step.slot(op.factors).copy_(factors)
 
@@ -217,6 +223,34 @@ def scale(op: ops.Scale, step: Step) -> None:
     step.span(op.x).mul_(op.factor)
 
 
+def scale_by_weight(op: ops.ScaleByWeight, step: Step) -> None:
+    step.slot(op.out).copy_(step.slot(op.x) * step.weights[op.weight].flatten())
+
+
+def gaussian_top_k(op: ops.GaussianTopK, step: Step) -> None:
+    x = step.span(op.x)
+    cut = x.mean(-1, keepdim=True) + op.num_deviations * x.std(-1, keepdim=True, unbiased=False)
+    x.copy_(torch.relu(x - cut))
+
+
+def mix_streams(op: MixStreams, step: Step) -> None:
+    streams = torch.stack([step.slot(slot) for slot in op.streams])
+    coefficients = step.slot(op.coefficients).reshape(-1, len(streams), len(streams))
+    for slot, mixed in zip(op.streams, torch.einsum("tji,itd->jtd", coefficients, streams), strict=True):
+        step.slot(slot).add_(mixed)
+
+
+def correct_streams(op: CorrectStreams, step: Step) -> None:
+    change = step.slot(op.target) - step.slot(op.streams[0])
+    for slot, factor in zip(op.streams, step.slot(op.coefficients).T, strict=True):
+        step.slot(slot).add_((1 + factor[:, None]) * change)
+
+
+def match_magnitude(op: MatchMagnitude, step: Step) -> None:
+    wanted, has = (step.slot(slot).square().mean(-1, keepdim=True) for slot in (op.reference, op.x))
+    step.slot(op.x).mul_(torch.sqrt(wanted / has.clamp(min=op.least)))
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -242,4 +276,9 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Scale: scale,
     ops.WholeAttention: whole_attention,
     ops.MeanRows: mean_rows,
+    ops.ScaleByWeight: scale_by_weight,
+    ops.GaussianTopK: gaussian_top_k,
+    MixStreams: mix_streams,
+    CorrectStreams: correct_streams,
+    MatchMagnitude: match_magnitude,
 }
