@@ -6,7 +6,7 @@ import msgspec
 
 from appliance.catalog.pooling import PoolingKind
 
-CheckpointFormat = Literal["safetensors", "gguf", "pt"]
+CheckpointFormat = Literal["safetensors", "gguf", "pt", "dummy"]  # dummy: no weight files, random weights
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
 # tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric; and codes whose

@@ -10,7 +10,7 @@ from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
 from appliance.checkpoint import awq, bitsandbytes, compressed_tensors, float4, float8, gptq, hqq, modelopt
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
@@ -34,9 +34,18 @@ _JOINS: Final[dict[str, _Join]] = {
     hqq.METHOD: hqq.join_hqq,
 }
 
+_READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts, ...], list[bytes]]]]] = {
+    "safetensors": read_folder,
+    "pt": read_torch_folder,
+    "dummy": lambda root: ((), [b"dummy"]),  # the digest is not that of the same folder with its weights
+}
 
-def read_folder_facts(root: Path) -> ModelFacts:
-    """Reads the facts of a folder that holds config.json and weights. Raises CheckpointError."""
+
+def read_folder_facts(root: Path, *, is_dummy: bool = False) -> ModelFacts:
+    """Reads the facts of a folder that holds config.json and weights. Raises CheckpointError.
+
+    is_dummy: the folder needs no weights, and none of its own are read; the facts have no tensors of the model.
+    """
     digest = hashlib.sha256()
     config = _json(root, "config.json", digest)
     if config is None:
@@ -44,8 +53,8 @@ def read_folder_facts(root: Path) -> ModelFacts:
             root.name, "there is no config.json", "a model folder holds config.json and *.safetensors"
         )
     generation = _json(root, "generation_config.json", digest) or {}
-    is_torch = has_torch_files(root)
-    tensors, headers = read_torch_folder(root) if is_torch else read_folder(root)
+    form: CheckpointFormat = "dummy" if is_dummy else "pt" if has_torch_files(root) else "safetensors"
+    tensors, headers = _READERS[form](root)
     for header in headers:
         digest.update(header)
     normalized = normalize_config(config)
@@ -53,14 +62,14 @@ def read_folder_facts(root: Path) -> ModelFacts:
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
     method, quantization = _quantization(config) or _modelopt_settings(root, digest)
-    if method in _JOINS:
+    if method in _JOINS and not is_dummy:
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
     geometry = derive_geometry(normalized)
     tokenizer = _tokenizer(root, config, generation, digest, geometry.vocab_size)
     return ModelFacts(
         root=str(root),
-        format="pt" if is_torch else "safetensors",
+        format=form,
         architecture=architecture,
         config=config,
         generation_config=generation,
@@ -69,7 +78,7 @@ def read_folder_facts(root: Path) -> ModelFacts:
         tensors=(*tensors, *more),
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2),
         sentence=sentence,
-        quantization=method,
+        quantization=None if is_dummy else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
     )
 

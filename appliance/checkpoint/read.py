@@ -9,8 +9,13 @@ from appliance.checkpoint.gguf_facts import read_gguf_facts
 from appliance.checkpoint.kept_facts import kept_facts
 
 
-def read_model_facts(path: Path, cache: Path | None = None) -> ModelFacts:
-    """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError."""
+def read_model_facts(path: Path, cache: Path | None = None, form: str | None = None) -> ModelFacts:
+    """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
+
+    form: "dummy" reads a folder's config and tokenizer, and no weights. Any other, and None, is what the files are.
+    """
+    if form == "dummy":
+        return _without_weights(path)
     if path.is_file():
         if path.suffix == ".gguf":
             return kept_facts(path, cache, read_gguf_facts)
@@ -29,3 +34,10 @@ def read_model_facts(path: Path, cache: Path | None = None) -> ModelFacts:
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")
     raise CheckpointError(path.name, "holds neither config.json nor a .gguf file")
+
+
+def _without_weights(path: Path) -> ModelFacts:
+    if not (path / "config.json").is_file():
+        problem = "has no config.json, which alone tells what random weights a model needs"
+        raise CheckpointError(path.name, problem, "name a folder that holds config.json, or leave load_format: auto")
+    return read_folder_facts(path, is_dummy=True)

@@ -3,7 +3,7 @@
 import mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -12,6 +12,16 @@ from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.storage import NUMPY_TYPES, is_plain_type
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class TensorSource(Protocol):
+    """Where the bytes of tensors come from, by name."""
+
+    def read(self, name: str) -> Bytes: ...
+
+    def will_need(self, name: str) -> None: ...
+
+    def release(self, name: str, start: int, stop: int) -> None: ...
 
 
 class TensorReader:

@@ -8,7 +8,6 @@ from pathlib import Path
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.checkpoint.read import read_model_facts
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
@@ -17,6 +16,7 @@ from appliance.kernels.interface import Executable
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.model import LoadedModel, load_model
 from appliance.loading.modelled import load_modelled
+from appliance.models.facts import read_facts
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
 from appliance.program.state_slots import num_slots
@@ -45,7 +45,7 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
     progress("headers", 0, 1)
-    facts = read_model_facts(Path(plan.model.path), cache_dir())
+    facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format)
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"

@@ -2,20 +2,22 @@
 
 import re
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.identity import checkpoint_identity
-from appliance.checkpoint.reader import open_tensors
+from appliance.checkpoint.reader import TensorSource, open_tensors
 from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.loading.inventory import take_inventory
+from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.weights import DecoderWeights, Progress
-from appliance.models.describe import describe
+from appliance.models.describe import Described, describe
 from appliance.plan.types import EnginePlan
 
 
@@ -42,7 +44,7 @@ def load_model(
     described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice)
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
-    with open_tensors(facts) as reader:
+    with _source(facts, described, plan.model.seed) as reader:
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         started = time.monotonic()
@@ -52,6 +54,12 @@ def load_model(
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
     return LoadedModel(executable, report)
+
+
+def _source(facts: ModelFacts, described: Described, seed: int) -> AbstractContextManager[TensorSource]:
+    if facts.format == "dummy":
+        return nullcontext(RandomTensors(facts, described.spec.weights.values(), seed))
+    return open_tensors(facts)
 
 
 def packed_cache(

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from appliance.base.hashing import sha256_json
-from appliance.checkpoint.reader import TensorReader
+from appliance.checkpoint.reader import TensorSource
 from appliance.kernels.layout import CanonicalWeight, WeightPieces
 from appliance.layers.program import CompiledDecoder, WeightUse
 from appliance.loading.formats.groups import FormatError
@@ -35,7 +35,7 @@ class DecoderWeights(WeightPieces):
         self,
         compiled: CompiledDecoder,
         inventory: Mapping[str, InventoryItem],
-        reader: TensorReader,
+        reader: TensorSource,
         max_model_len: int,
         progress: Progress | None = None,
     ) -> None:

@@ -193,11 +193,11 @@ class Model(msgspec.Struct, frozen=True):
         root: str = "model.",
         layers: str = "layers.",
     ) -> dict[str, WeightSource]:
-        """Returns the map from logical names to sources. `root` is left out if no checkpoint tensor begins with it.
+        """Returns the map from logical names to sources. `root` is left out if none of its tensors begins with it.
 
         layer: the parts of every layer, or a function from a layer's number to its parts.
         """
-        if not any(tensor.name.startswith(root) for tensor in self.facts.tensors):
+        if self.facts.tensors and not any(tensor.name.startswith(root) for tensor in self.facts.tensors):
             root = ""
         found: dict[str, WeightSource] = {}
         for part in top:

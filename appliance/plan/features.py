@@ -1,9 +1,12 @@
 """Passes `features` and `compatibility`: what this version lacks, and what cannot be had together."""
 
+from appliance.catalog.formats import LOAD_QUANTIZATIONS
+from appliance.checkpoint.config import text_config
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.kernels import NOT_BUILT
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.parallel import num_devices
+from appliance.plan.types import RANDOM_WEIGHTS
 from appliance.spec import iter_set_fields
 
 RULE_NOT_BUILT = "plan/not-built"
@@ -53,9 +56,24 @@ def _check_device(inputs: PlanInputs, ledger: Ledger) -> None:
 
 def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.loading.load_format, inputs.model.format
-    if wanted in ("safetensors", "gguf", "pt") and wanted != stored:
+    if stored == "dummy":
+        _check_random(inputs, ledger)
+    elif wanted in ("safetensors", "gguf", "pt", "dummy") and wanted != stored:
         message = f"loading.load_format is {wanted}, and the checkpoint is {stored}"
         ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
+
+
+def _check_random(inputs: PlanInputs, ledger: Ledger) -> None:
+    """Says that the weights are random numbers, and refuses a config that asks for codes, which none are made of."""
+    ledger.warnings.append(f"the weights are {RANDOM_WEIGHTS}")
+    config = inputs.model.config
+    if (config.get("quantization_config") or text_config(config).get("quantization_config")) is None:
+        return
+    if inputs.spec.model.quantization == AUTO:
+        message = "the config is that of a quantized checkpoint, and random weights are floats"
+        hint = "write model.quantization: none, or one that is made of floats while loading"
+        ledger.refuse("model.quantization", "plan/format", message, allowed=", ".join(("none", *LOAD_QUANTIZATIONS)),
+                      hint=hint)  # fmt: skip
 
 
 def _check_tokenizer(inputs: PlanInputs, ledger: Ledger) -> None:

@@ -16,12 +16,12 @@ from appliance.catalog.templates import SHIPPED, shipped_template
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
-from appliance.checkpoint.read import read_model_facts
 from appliance.checkpoint.sources.address import HubAddress, parse_address
 from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.select import select_profile
+from appliance.models.facts import read_facts
 from appliance.plan.compile import compile_plan
 from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO
@@ -123,7 +123,7 @@ def find_model(
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
-    return read_model_facts(path, cache_dir())
+    return read_facts(path, cache_dir(), loaded.spec.loading.load_format)
 
 
 def find_code(
@@ -181,6 +181,7 @@ def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offlin
         "token": loading.hf_token.get_secret_value() if loading.hf_token else None,
         "ignore_patterns": tuple(loading.ignore_patterns),
         "offline": offline,
+        "weights": loading.load_format != "dummy",
         "timeout_s": loading.timeout,
     }
     if loading.download_dir is not None:

@@ -9,7 +9,15 @@ from appliance.base.units import format_size
 from appliance.catalog.pooling import PoolingKind
 from appliance.plan.boot import Comparison
 from appliance.plan.serving_types import AuthPlan, ServingPlan
-from appliance.plan.types import EnginePlan, KernelChoice, KvGroupPlan, MemoryPlan, ModellingPlan, VectorActivation
+from appliance.plan.types import (
+    RANDOM_WEIGHTS,
+    EnginePlan,
+    KernelChoice,
+    KvGroupPlan,
+    MemoryPlan,
+    ModellingPlan,
+    VectorActivation,
+)
 
 LABEL = 11  # columns of the labels on the left
 
@@ -39,6 +47,8 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     threads = f", {kernels.num_threads} threads" if plan.device == "cpu" else ""
     yield _row("kernels", f"{kernels.kernel_set} ({kernels.support}){threads}")
     yield _row("model", f"{model.architecture}, {model.format}, served as {', '.join(model.served_names)}")
+    if model.format == "dummy":
+        yield _row("weights", RANDOM_WEIGHTS)
     if (code := model.modelling) is not None:
         yield _row("code", _code(code))
     if (experts := model.experts) is not None:

@@ -79,6 +79,9 @@ class PoolingPlan(msgspec.Struct, frozen=True, kw_only=True):
         return PoolingChoice(task=self.task, kind=self.kind, label_token_ids=self.label_token_ids)
 
 
+RANDOM_WEIGHTS = "random numbers, as load_format is dummy: memory and speed are real, and answers mean nothing"
+
+
 class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # local folder or .gguf
     format: str

@@ -67,6 +67,14 @@ def test_a_folder_leaves_out_what_is_not_needed(tmp_path: Path, hub: Start) -> N
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
+def test_random_weights_need_no_weights(tmp_path: Path, hub: Start) -> None:
+    hub(o__m=FOLDER, o__n={"model.safetensors": b"weights"})
+    path = resolve_source("o/m", options=options(tmp_path, weights=False))
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "tokenizer.json"]
+    with pytest.raises(CheckpointError, match=r"has no config\.json, which alone tells"):
+        resolve_source("o/n", options=options(tmp_path, weights=False))
+
+
 def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path: Path, hub: Start) -> None:
     server = hub(o__m=FOLDER | {"modeling_x.py": b"code", "tools/more.py": b"more"})
     folder = resolve_source("hf://o/m@main", options=options(tmp_path))

@@ -15,8 +15,7 @@ import msgspec
 from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.read import read_model_facts
-from appliance.layers.spec import WeightSource
-from appliance.models.describe import describe
+from appliance.models.random_weights import stated_shapes
 
 DATA = Path(__file__).parent.parent / "golden"
 STORAGE = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
@@ -52,41 +51,11 @@ def from_config(name: str, **changes: Any) -> ModelFacts:
 
 def described_by_itself(model: ModelFacts, storage: str = "bf16") -> ModelFacts:
     """The model with the tensors that its family reads, in the shapes that its program has."""
-    described = describe(msgspec.structs.replace(model, tensors=()), model.geometry.max_position)
-    shapes = {
-        part: shape
-        for use in described.compiled.weights.values()
-        for part, shape in zip(use.parts, use.shapes, strict=True)
-    }
-    parts: dict[str, list[tuple[tuple[int, ...], WeightSource]]] = {}
-    for name, source in described.spec.weights.items():
-        parts.setdefault(source.tensor, []).append((shapes[name], source))
-    whole = {name: _joined(each) for name, each in parts.items()}
+    shapes = stated_shapes(msgspec.structs.replace(model, tensors=()))
     tensors = tuple(
-        _tensor(name, name, shape, storage, "model.safetensors", 0, prod(shape) * 2) for name, shape in whole.items()
+        _tensor(name, name, shape, storage, "model.safetensors", 0, prod(shape) * 2) for name, shape in shapes.items()
     )
     return msgspec.structs.replace(model, tensors=tensors)
-
-
-def _joined(parts: list[tuple[tuple[int, ...], WeightSource]]) -> tuple[int, ...]:
-    """Returns the shape of a tensor of which the parts are slices: rows side by side, and matrices of a stack. A vector
-    of several numbers a row is stored with rows."""
-    slices = {(source.index, source.rows): _with_rows(shape, source) for shape, source in parts}
-    matrices = {index for index, _ in slices}
-    rows = sum(shape[0] for shape in slices.values()) // len(matrices)
-    shape = next(iter(slices.values()))
-    if any(source.transform == "transpose" for _, source in parts):
-        shape = (shape[1], rows)
-    elif len(shape) > 1 or len(slices) > 1:
-        shape = (rows, *shape[1:])
-    return shape if matrices == {None} else (len(matrices), *shape)
-
-
-def _with_rows(shape: tuple[int, ...], source: WeightSource) -> tuple[int, ...]:
-    if len(shape) > 1 or source.rows is None:
-        return shape
-    num_rows = source.num_parts * len(range(*source.rows))
-    return shape if shape[0] == num_rows else (num_rows, shape[0] // num_rows)
 
 
 def _tensors(config: dict[str, Any]) -> Iterator[Tensor]:

@@ -112,6 +112,10 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
     if address.quant is not None:
         return _quantized(where, address.quant, files)
     kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in options.ignore_patterns)]
+    if not options.weights:
+        if "config.json" not in kept:
+            raise CheckpointError(where, "has no config.json, which alone tells what random weights a model needs")
+        return [name for name in _like(kept, FOLDER_FILES) if not name.endswith(".safetensors")]
     if not any(name.endswith(".safetensors") for name in kept):
         return _only_gguf(where, kept)
     return _like(kept, FOLDER_FILES)

@@ -48,6 +48,7 @@ def _card(model: ModelPlan, created_s: int, name: str, headers: Mapping[str, str
         "parent": None,
         "max_model_len": length,
         "task": model.task,
+        **({"weights": "random"} if model.format == "dummy" else {}),
         **({} if model.pooling is None else {"pooling": _pooling(model.pooling)}),
     }
 

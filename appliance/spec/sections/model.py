@@ -207,8 +207,9 @@ class LoadingSection(Section):
     load_format: LoadFormat = field(
         "auto",
         "Format of the weight files.",
-        auto="safetensors, else pt (.bin and .pt, of which no code is run), else gguf, by what is there",
-        built_values=("auto", "safetensors", "gguf", "pt"),
+        auto="safetensors, else pt (.bin and .pt, of which no code is run), else gguf, by what is there; never dummy: "
+        "random numbers in the shapes that config.json states, for trying out memory and speed without weight files",
+        built_values=("auto", "safetensors", "gguf", "pt", "dummy"),
     )
     download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
     offline: bool = field(False, "Never reach for the network; what is not here is an error.")

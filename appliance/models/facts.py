@@ -1,0 +1,16 @@
+"""Reads the facts of a checkpoint, or those that stand for one that has a config and no weights."""
+
+from pathlib import Path
+
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.read import read_model_facts
+from appliance.models.random_weights import with_random_tensors
+
+
+def read_facts(path: Path, cache: Path | None, form: str) -> ModelFacts:
+    """Returns the facts of the checkpoint at `path`, with all its tensors.
+
+    form: a value of `loading.load_format`, or a plan's format of the checkpoint. Raises CheckpointError.
+    """
+    facts = read_model_facts(path, cache, form)
+    return with_random_tensors(facts) if facts.format == "dummy" else facts
