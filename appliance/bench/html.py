@@ -38,6 +38,7 @@ def _section(result: BenchResult) -> str:
                 "scenario": result.scenario,
                 "spec_sha256": result.spec_sha256,
                 "engine_sha256": result.engine_sha256,
+                "lock_sha256": result.lock_sha256,
                 "machine": result.machine,
                 "slo": result.slo,
             }
@@ -48,7 +49,7 @@ def _section(result: BenchResult) -> str:
         f"<h2>{escape(result.label)}: {escape(result.scenario.name)}</h2>"
         f"<p>{escape(result.model)} at {escape(result.target)}, {escape(result.time)}, appliance "
         f"{escape(result.appliance_version)}, {len(result.rounds)} rounds.</p>{_table(result)}"
-        f'<div class="plots">{_plots(result.records)}</div><details><summary>What was measured</summary>'
+        f'<div class="plots">{_plots(result)}</div><details><summary>What was measured</summary>'
         f"<pre>{escape(about)}</pre></details>"
     )
 
@@ -64,10 +65,21 @@ def _table(result: BenchResult) -> str:
     return f"<table><tr><th>figure</th><th>median</th><th>min</th><th>max</th></tr>{''.join(rows)}</table>"
 
 
-def _plots(records: Sequence[MeasuredRequest]) -> str:
-    done = [record for record in records if record.error is None]
-    streamed = [record for record in done if record.token_times]
+def _plots(result: BenchResult) -> str:
+    done = [record for record in result.records if record.error is None]
     charts = [
+        line_chart("End-to-end latency", "ms", "% of requests", {"E2EL": cumulative([r.e2el * 1e3 for r in done])}),
+        line_chart("Requests in flight", "s", "requests", {"running": _in_flight(done)}),
+    ]
+    if result.scenario.task in ("auto", "generate"):
+        return "".join([*_plots_of_output([record for record in done if record.token_times]), *charts])
+    read = [(record.finished, record.input_tokens) for record in done]
+    return "".join([*charts, line_chart("Input over time", "s", "tokens a second", {"input": _rate(done, read)})])
+
+
+def _plots_of_output(streamed: Sequence[MeasuredRequest]) -> list[str]:
+    arrivals = [pair for r in streamed for pair in zip(r.token_times, r.token_counts, strict=True)]
+    return [
         line_chart(
             "Time to first token", "ms", "% of requests", {"TTFT": cumulative([r.ttft * 1e3 for r in streamed])}
         ),
@@ -77,15 +89,12 @@ def _plots(records: Sequence[MeasuredRequest]) -> str:
             "% of gaps",
             {"ITL": cumulative([gap * 1e3 for r in streamed for gap in r.itl])},
         ),
-        line_chart("End-to-end latency", "ms", "% of requests", {"E2EL": cumulative([r.e2el * 1e3 for r in done])}),
-        line_chart("Output over time", "s", "tokens a second", {"output": _rate(streamed)}),
-        line_chart("Requests in flight", "s", "requests", {"running": _in_flight(done)}),
+        line_chart("Output over time", "s", "tokens a second", {"output": _rate(streamed, arrivals)}),
     ]
-    return "".join(charts)
 
 
-def _rate(records: Sequence[MeasuredRequest], bins: int = 60) -> Points:
-    arrivals = [pair for r in records for pair in zip(r.token_times, r.token_counts, strict=True)]
+def _rate(records: Sequence[MeasuredRequest], arrivals: Sequence[tuple[float, int]], bins: int = 60) -> Points:
+    """arrivals: times, and the tokens that came then."""
     if len(arrivals) < 2:
         return []
     start, end = min(r.started for r in records), max(time for time, _ in arrivals)

@@ -112,7 +112,7 @@ def _request(key: str, item: WorkItem, scenario: Scenario, eos_token_ids: tuple[
     if isinstance(item.prompt, str):
         raise ApplianceError("an in-process benchmark needs token ids", hint="use bench serve for a trace with text")
     sampling = SamplingParams(
-        max_tokens=item.output_len,
+        max_tokens=item.output_len,  # of models that generate; others end with their prompt
         temperature=scenario.temperature,
         top_p=scenario.top_p,
         ignore_eos=scenario.ignore_eos,

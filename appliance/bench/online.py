@@ -3,23 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
+from appliance.bench.asked import AskedRequest, asked_requests
 from appliance.bench.record import MeasuredRequest
 from appliance.bench.scenario import Scenario
-from appliance.bench.sse import BenchTarget, CompletionClient
-from appliance.bench.workload import WorkItem, make_workload
+from appliance.bench.sse import BenchClient, BenchTarget
+from appliance.bench.workload import make_workload
 
 Tick = Callable[[int, int], None]  # (requests done, requests)
-
-
-def request_sampling(scenario: Scenario) -> dict[str, Any]:
-    fields: dict[str, Any] = {"temperature": scenario.temperature}
-    if scenario.top_p < 1:
-        fields["top_p"] = scenario.top_p
-    if scenario.ignore_eos:
-        fields["ignore_eos"] = True
-    return fields
 
 
 def _nothing() -> None:
@@ -39,32 +30,34 @@ def run_online(
 async def _rounds(
     scenario: Scenario, target: BenchTarget, vocab_size: int, tick: Tick, warmed_up: Callable[[], None]
 ) -> list[list[MeasuredRequest]]:
-    async with CompletionClient(target) as client:
-        warmups = make_workload(scenario, vocab_size, round_index=-1)[: scenario.num_warmups]
-        for item in warmups:
-            await client.send(item, request_sampling(scenario), stream=scenario.stream)
+    async with BenchClient(target) as client:
+        for asked in _asked(scenario, vocab_size, -1)[: scenario.num_warmups]:
+            await client.send(asked)
         warmed_up()
         return [
-            await _round(scenario, client, make_workload(scenario, vocab_size, index), tick)
+            await _round(scenario, client, _asked(scenario, vocab_size, index), tick)
             for index in range(scenario.repeats)
         ]
 
 
+def _asked(scenario: Scenario, vocab_size: int, round_index: int) -> list[AskedRequest]:
+    return asked_requests(scenario, make_workload(scenario, vocab_size, round_index))
+
+
 async def _round(
-    scenario: Scenario, client: CompletionClient, items: list[WorkItem], tick: Tick
+    scenario: Scenario, client: BenchClient, requests: list[AskedRequest], tick: Tick
 ) -> list[MeasuredRequest]:
-    slots = asyncio.Semaphore(scenario.max_concurrency or len(items) or 1)
-    sampling = request_sampling(scenario)
+    slots = asyncio.Semaphore(scenario.max_concurrency or len(requests) or 1)
     start = time.perf_counter()
     records: list[MeasuredRequest] = []
 
-    async def one(item: WorkItem) -> None:
-        await asyncio.sleep(max(0.0, start + item.arrival_s - time.perf_counter()))
+    async def one(asked: AskedRequest) -> None:
+        await asyncio.sleep(max(0.0, start + asked.arrival_s - time.perf_counter()))
         async with slots:
-            records.append(await client.send(item, sampling, stream=scenario.stream))
-        tick(len(records), len(items))
+            records.append(await client.send(asked))
+        tick(len(records), len(requests))
 
-    tasks = [asyncio.create_task(one(item)) for item in items]
+    tasks = [asyncio.create_task(one(asked)) for asked in requests]
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=scenario.max_duration)
         for task in late:

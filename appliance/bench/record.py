@@ -11,7 +11,8 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 class MeasuredRequest(msgspec.Struct, kw_only=True):
-    """token_times: one entry each time output arrived, with the tokens that came with it in `token_counts`."""
+    """token_times: one entry each time output arrived, with the tokens that came with it in `token_counts`.
+    num_prompts: of one request to a model that pools, which may hold several."""
 
     started: float
     finished: float = 0.0
@@ -20,6 +21,7 @@ class MeasuredRequest(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    num_prompts: int = 1
     error: str | None = None
 
     @property
@@ -68,6 +70,7 @@ class RoundFigures(msgspec.Struct, frozen=True, kw_only=True):
     decode_throughput: float | None  # tokens a second of one stream after its first token, median over requests
     goodput: float | None  # requests a second that met every SLO; None without one
     latencies: dict[str, Distribution]  # ttft, itl, tpot, e2el
+    prompt_throughput: float | None = None  # prompts a second, where requests hold several
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:
@@ -85,6 +88,7 @@ def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> R
     span = max(duration, 1e-9)
     output_tokens = sum(record.output_tokens for record in done)
     input_tokens = sum(record.input_tokens for record in done)
+    prompts = sum(record.num_prompts for record in done)
     good = sum(meets_slo(record, slo) for record in done)
     return RoundFigures(
         duration_s=duration,
@@ -100,6 +104,7 @@ def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> R
         decode_throughput=_median(1 / r.tpot for r in done if r.tpot),
         goodput=good / span if slo else None,
         latencies=_latencies(done),
+        prompt_throughput=prompts / span if prompts > len(done) else None,
     )
 
 

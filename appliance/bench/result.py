@@ -21,6 +21,7 @@ FIGURES: tuple[tuple[str, bool], ...] = (
     ("prefill_throughput", True),
     ("decode_throughput", True),
     ("request_throughput", True),
+    ("prompt_throughput", True),
     ("output_throughput", True),
     ("total_throughput", True),
     ("goodput", True),
@@ -30,6 +31,8 @@ FIGURES: tuple[tuple[str, bool], ...] = (
     ("itl_p95", False),
     ("tpot_p50", False),
     ("e2el_p50", False),
+    ("e2el_p95", False),
+    ("e2el_p99", False),
     ("duration_s", False),
 )
 
@@ -51,6 +54,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     spec_sha256: str | None
     engine_sha256: str | None
+    lock_sha256: str | None = None  # of the lock file beside the spec
     machine: dict[str, Any]
     appliance_version: str
     time: str  # ISO 8601, UTC
@@ -66,9 +70,12 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread_of(rounds: Sequence[RoundFigures]) -> dict[str, Spread]:
-    """Median, least and greatest of every figure that each round has."""
+    """Median, least and greatest of every figure that each round has; none of output where nothing is generated."""
     found = {}
+    generates = any(figures.output_tokens for figures in rounds)
     for name, _ in FIGURES:
+        if name == "output_throughput" and not generates:
+            continue
         values = [value for value in (_figure(figures, name) for figures in rounds) if value is not None]
         if values:
             found[name] = Spread(median=statistics.median(values), min=min(values), max=max(values), rounds=len(values))

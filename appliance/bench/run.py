@@ -34,12 +34,18 @@ class BenchSubject(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     spec_sha256: str | None = None
     engine_sha256: str | None = None
+    lock_sha256: str | None = None
     slo: dict[str, float] = {}
     floor: dict[str, float] = {}  # the most that the plan's estimate allows, by figure
 
     @classmethod
     def of_plan(
-        cls, plan: EnginePlan, target: str, label: str, floor: dict[str, float] | None = None
+        cls,
+        plan: EnginePlan,
+        target: str,
+        label: str,
+        floor: dict[str, float] | None = None,
+        lock_sha256: str | None = None,
     ) -> "BenchSubject":
         return cls(
             label=label,
@@ -47,6 +53,7 @@ class BenchSubject(msgspec.Struct, frozen=True, kw_only=True):
             model=plan.model.served_names[0],
             spec_sha256=plan.spec_sha256,
             engine_sha256=plan.engine_sha256,
+            lock_sha256=lock_sha256,
             slo=plan.slo,
             floor=floor or {},
         )
@@ -136,6 +143,7 @@ def _result(
         model=subject.model,
         spec_sha256=subject.spec_sha256,
         engine_sha256=subject.engine_sha256,
+        lock_sha256=subject.lock_sha256,
         machine=_machine(facts),
         appliance_version=__version__,
         time=datetime.now(UTC).isoformat(timespec="seconds"),

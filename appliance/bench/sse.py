@@ -15,8 +15,8 @@ import msgspec
 import orjson
 
 from appliance.base.errors import ApplianceError
+from appliance.bench.asked import AskedRequest
 from appliance.bench.record import MeasuredRequest
-from appliance.bench.workload import WorkItem
 
 
 class BenchTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,8 +116,8 @@ class _Exchange(asyncio.Protocol):
         self.done.set_result(None)
 
 
-class CompletionClient:
-    """Sends work items to /v1/completions of a target. Use as an async context manager."""
+class BenchClient:
+    """Sends requests to a target, and measures them. Use as an async context manager."""
 
     def __init__(self, target: BenchTarget) -> None:
         parts = urlsplit(target.url if "//" in target.url else f"http://{target.url}")
@@ -126,10 +126,10 @@ class CompletionClient:
         self._target = target
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host, self._port = parts.hostname, parts.port or (443 if self._tls else 80)
-        self._path = parts.path.rstrip("/").removesuffix("/v1") + "/v1/completions"
+        self._root = parts.path.rstrip("/").removesuffix("/v1")
         self._idle: list[_Exchange] = []
 
-    async def __aenter__(self) -> "CompletionClient":
+    async def __aenter__(self) -> "BenchClient":
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,10 +137,10 @@ class CompletionClient:
             if exchange.transport is not None:
                 exchange.transport.close()
 
-    async def send(self, item: WorkItem, sampling: dict[str, Any], *, stream: bool) -> MeasuredRequest:
+    async def send(self, asked: AskedRequest) -> MeasuredRequest:
         """Runs one request to its end. Errors are recorded, never raised."""
-        request = self._encode(item, sampling, stream)
-        record = MeasuredRequest(started=time.perf_counter())
+        request = self._encode(asked)
+        record = MeasuredRequest(started=time.perf_counter(), num_prompts=asked.num_prompts)
         try:
             exchange = await self._answered(record, request)
         except (OSError, TimeoutError) as error:
@@ -174,22 +174,12 @@ class CompletionClient:
         _, exchange = await loop.create_connection(_Exchange, self._host, self._port, ssl=self._tls)
         return exchange
 
-    def _encode(self, item: WorkItem, sampling: dict[str, Any], stream: bool) -> bytes:
-        body: dict[str, Any] = {
-            "model": self._target.model,
-            "prompt": item.prompt,
-            "max_tokens": item.output_len,
-            "stream": stream,
-            **sampling,
-            **self._target.extra,
-        }
-        if stream:
-            body["stream_options"] = {"include_usage": True}
-        payload = orjson.dumps(body)
+    def _encode(self, asked: AskedRequest) -> bytes:
+        payload = orjson.dumps({"model": self._target.model, **asked.body, **self._target.extra})
         key = f"Authorization: Bearer {self._target.api_key}\r\n" if self._target.api_key else ""
         head = (
-            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
-            f"{key}Content-Length: {len(payload)}\r\n\r\n"
+            f"POST {self._root}{asked.path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
+            f"Content-Type: application/json\r\n{key}Content-Length: {len(payload)}\r\n\r\n"
         )
         return head.encode() + payload
 
@@ -200,6 +190,6 @@ def _read_usage(record: MeasuredRequest, data: bytes | bytearray) -> None:
     except (orjson.JSONDecodeError, AttributeError) as error:
         record.error = f"the answer is not a JSON object: {error}"
         return
-    record.input_tokens = usage.get("prompt_tokens") or 0
+    record.input_tokens = usage.get("prompt_tokens") or usage.get("total_tokens") or 0  # Jina's have the total alone
     record.output_tokens = usage.get("completion_tokens") or 0
     record.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

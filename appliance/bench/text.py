@@ -2,6 +2,7 @@
 
 from appliance.bench.result import FIGURES, BenchResult, Spread
 from appliance.bench.roofline import Roofline
+from appliance.bench.scenario import Scenario
 from appliance.engine.profile import EngineProfile
 from appliance.hardware import MeasuredFacts
 
@@ -10,6 +11,7 @@ _UNITS = {
     "prefill_throughput": "tok/s",
     "decode_throughput": "tok/s",
     "request_throughput": "req/s",
+    "prompt_throughput": "prompt/s",
     "output_throughput": "tok/s",
     "total_throughput": "tok/s",
     "goodput": "req/s",
@@ -27,8 +29,8 @@ def render(result: BenchResult) -> str:
     last = result.rounds[-1]
     lines = [
         f"{scenario.name} ({scenario.kind}, {scenario.workload}) on {result.model}, {result.target}",
-        f"  {last.completed} requests, {last.input_tokens} tokens in ({last.cached_tokens} from the prefix cache), "
-        f"{last.output_tokens} out, {last.failed} failed; {len(result.rounds)} rounds",
+        f"  {last.completed} requests{_to(scenario)}, {last.input_tokens} tokens in ({last.cached_tokens} from the "
+        f"prefix cache), {last.output_tokens} out, {last.failed} failed; {len(result.rounds)} rounds",
         "",
         f"  {'figure':<20}{'median':>12}{'min':>12}{'max':>12}",
     ]
@@ -37,6 +39,11 @@ def render(result: BenchResult) -> str:
     errors = sorted({record.error for record in result.records if record.error})
     lines += [f"  error: {error}" for error in errors[:5]]
     return "\n".join(lines)
+
+
+def _to(scenario: Scenario) -> str:
+    """What requests of models that pool ask for."""
+    return "" if scenario.task in ("auto", "generate") else f" to {scenario.task}"
 
 
 def render_comparison(ours: str, theirs: str, table: dict[str, tuple[float, float, float]]) -> str:

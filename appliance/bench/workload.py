@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,15 @@ from appliance.base.errors import ApplianceError
 from appliance.base.texts import without_mark
 from appliance.bench.scenario import Scenario
 
+_WORDS: Final = (
+    *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
+    *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),
+    *("program", "work", "government", "number", "night", "point", "home", "water", "room", "mother", "area", "money"),
+    *("story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side"),
+    *("kind", "head", "house", "service", "friend", "father", "power", "hour", "game", "line", "end", "member", "law"),
+    *("car", "city", "community", "name", "president", "team", "minute", "idea", "body", "back", "parent", "face"),
+    *("others", "level", "office", "door", "health", "person", "art", "war", "history", "party", "result", "change"),
+)
 # Ids below this are often special or single bytes; a benchmark prompt stays clear of them.
 FIRST_ORDINARY_ID = 1000
 
@@ -32,9 +42,10 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def make_workload(scenario: Scenario, vocab_size: int, round_index: int = 0) -> list[WorkItem]:
-    """The requests of one round. Rounds differ in their tokens, never in their lengths, so caches cannot help them.
+    """The prompts of one round. Rounds differ in their tokens, never in their lengths, so caches cannot help them.
 
-    Raises ApplianceError for a trace that cannot be read, with the line.
+    With `texts`, prompts are common English words, each about a token of most vocabularies. Raises ApplianceError for a
+    trace that cannot be read, with the line.
     """
     lengths = random.Random(scenario.seed)
     tokens = random.Random(f"{scenario.seed}/{round_index}")
@@ -43,7 +54,7 @@ def make_workload(scenario: Scenario, vocab_size: int, round_index: int = 0) -> 
     prompts = _PROMPTS[scenario.workload](scenario, vocab_size, lengths, tokens)
     arrivals = arrival_times(scenario, random.Random(scenario.seed + 1))
     return [
-        WorkItem(prompt=prompt, output_len=scenario.output_len, arrival_s=arrival)
+        WorkItem(prompt=_text(prompt) if scenario.texts else prompt, output_len=scenario.output_len, arrival_s=arrival)
         for prompt, arrival in zip(prompts, arrivals, strict=True)
     ]
 
@@ -72,6 +83,10 @@ def _own_len(scenario: Scenario, rng: random.Random) -> int:
 def _ids(count: int, vocab_size: int, rng: random.Random) -> list[int]:
     first = FIRST_ORDINARY_ID if vocab_size > 2 * FIRST_ORDINARY_ID else 0
     return [rng.randrange(first, vocab_size) for _ in range(count)]
+
+
+def _text(token_ids: list[int]) -> str:
+    return " ".join(_WORDS[each % len(_WORDS)] for each in token_ids)
 
 
 def _random(scenario: Scenario, vocab_size: int, lengths: random.Random, tokens: random.Random) -> list[list[int]]:

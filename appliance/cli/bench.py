@@ -1,5 +1,6 @@
 """`appliance bench`: chooses the scenarios, the target, and the place of the results."""
 
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,11 +19,13 @@ from appliance.bench.result import BenchResult, compare, load, save
 from appliance.bench.run import DEFAULT_VOCAB_SIZE, BenchSubject, Depth, bench_in_process, bench_server
 from appliance.bench.scenario import PRESETS, Kind, Scenario
 from appliance.bench.sse import BenchTarget
+from appliance.bench.tasks import with_task
 from appliance.bench.text import render, render_comparison, render_profile
-from appliance.cli.arguments.bench import BenchArguments, BenchServeArguments
+from appliance.cli.arguments.bench import BenchArguments, BenchEmbedArguments, BenchServeArguments
 from appliance.cli.own_logs import configure_own_logs
 from appliance.cli.spec_target import spec_target
 from appliance.cli.verb import UsageError
+from appliance.deploy.pins.lockfile import lock_path
 from appliance.deploy.probe import planned_url
 from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
@@ -34,23 +37,35 @@ if TYPE_CHECKING:
     from appliance.plan.prepare import Prepared
 
 
-def run_in_process(kind: Kind, arguments: BenchArguments) -> int:
-    """Measures an engine in this process. Raises SloMissedError with --assert-slo if a target is missed."""
+def run_in_process(kind: Kind, arguments: BenchArguments, *, pools: bool = False) -> int:
+    """Measures an engine in this process; `pools`: of a model that pools. Raises SloMissedError with --assert-slo if a
+    target is missed."""
     if not arguments.spec:
         raise UsageError("nothing to measure", hint="name a spec or a deployment; bench serve --url takes any server")
     prepared = _prepared(arguments)
     configure_own_logs()
 
     def measure(scenario: Scenario) -> BenchResult:
-        subject = _subject(scenario, prepared, "in process", arguments.label)
+        subject = _subject(scenario, prepared, "in process", arguments)
         vocab_size = _vocab_size(arguments, prepared)
         return bench_in_process(scenario, prepared.plan, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
 
-    return _run(arguments, _scenarios(kind, arguments, prepared.plan), measure, prepared.plan)
+    return _run(arguments, _scenarios(kind, arguments, prepared.plan, pools=pools), measure, prepared.plan)
 
 
-def run_serve(arguments: BenchServeArguments) -> int:
-    """Measures a running server. Raises SloMissedError with --assert-slo if a target is missed."""
+def run_embed(arguments: BenchEmbedArguments) -> int:
+    """Measures a model that pools, as a server or in this process. Raises SloMissedError with --assert-slo if a target
+    is missed."""
+    if arguments.kind == "serve":
+        return run_serve(arguments, pools=True)
+    if arguments.url:
+        raise UsageError(f"--kind {arguments.kind} measures an engine in this process", hint="name a spec, not a URL")
+    return run_in_process(arguments.kind, arguments, pools=True)
+
+
+def run_serve(arguments: BenchServeArguments, *, pools: bool = False) -> int:
+    """Measures a running server; `pools`: of a model that pools. Raises SloMissedError with --assert-slo if a target is
+    missed."""
     if not arguments.spec and not arguments.url:
         raise UsageError("nothing to measure", hint="name a spec or a deployment, or a server with --url")
     prepared = _prepared(arguments) if arguments.spec else None
@@ -59,13 +74,13 @@ def run_serve(arguments: BenchServeArguments) -> int:
     def measure(scenario: Scenario) -> BenchResult:
         target = _target(arguments, plan)
         if prepared is not None:
-            subject = _subject(scenario, prepared, target.url, arguments.label)
+            subject = _subject(scenario, prepared, target.url, arguments)
         else:
             subject = BenchSubject(label=arguments.label or target.url, target=target.url, model=target.model)
         vocab_size = _vocab_size(arguments, prepared)
         return bench_server(scenario, target, subject, vocab_size, probe_machine(), _tick, _depth(arguments))
 
-    return _run(arguments, _scenarios("serve", arguments, plan), measure, plan)
+    return _run(arguments, _scenarios("serve", arguments, plan, pools=pools), measure, plan)
 
 
 def _run(
@@ -104,7 +119,7 @@ def _prepared(arguments: BenchArguments) -> "Prepared":
     return prepare(Path(path), overrides)
 
 
-def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None) -> list[Scenario]:
+def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None, *, pools: bool) -> list[Scenario]:
     """Returns the named preset or scenario, the spec's scenarios of this kind, or one made of the defaults."""
     if arguments.preset is not None:
         chosen = [_named(PRESETS, arguments.preset, "preset")]
@@ -116,7 +131,9 @@ def _scenarios(kind: Kind, arguments: BenchArguments, plan: EnginePlan | None) -
             chosen = [scenario for scenario in declared.values() if scenario.kind == kind]
     chosen = chosen or [Scenario(name=kind)]
     changes = parse_changes(arguments.changes)
-    return [msgspec.structs.replace(scenario, kind=kind, **changes) for scenario in chosen]
+    return [
+        with_task(msgspec.structs.replace(scenario, kind=kind, **changes), plan, pools=pools) for scenario in chosen
+    ]
 
 
 def _declared(plan: EnginePlan | None) -> dict[str, Scenario]:
@@ -131,8 +148,11 @@ def _named(table: dict[str, Scenario], name: str, what: str) -> Scenario:
     return table[name]
 
 
-def _subject(scenario: Scenario, prepared: "Prepared", where: str, label: str | None) -> BenchSubject:
-    return BenchSubject.of_plan(prepared.plan, where, label or "appliance", estimated(scenario, prepared))
+def _subject(scenario: Scenario, prepared: "Prepared", where: str, arguments: BenchArguments) -> BenchSubject:
+    lock = lock_path(Path(spec_target(arguments.spec).path))
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None
+    floor = estimated(scenario, prepared)
+    return BenchSubject.of_plan(prepared.plan, where, arguments.label or "appliance", floor, digest)
 
 
 def _vocab_size(arguments: BenchArguments, prepared: "Prepared | None") -> int:

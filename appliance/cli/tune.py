@@ -35,7 +35,11 @@ def run(arguments: TuneArguments) -> int:
     """Runs the trials. Raises ApplianceError if the spec cannot be planned, or its text has no place for a value."""
     work, spec = _work(arguments), spec_target(arguments.spec, arguments.overrides)
     configure_own_logs()
-    vocab_size = min(prepare(*spec).model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
+    prepared = prepare(*spec)
+    if prepared.plan.model.pooling is not None:
+        hint = "compare settings of scheduler.max_num_batched_tokens by bench embed"
+        raise ApplianceError("trials count generated tokens, and this model pools", hint=hint)
+    vocab_size = min(prepared.model.geometry.vocab_size, DEFAULT_VOCAB_SIZE)
     tell: Callable[[Trial], None] = (lambda trial: None) if arguments.as_json else (lambda trial: print(_line(trial)))
     found = tune(
         lambda settings: _planned(spec, settings),

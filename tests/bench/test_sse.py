@@ -5,11 +5,13 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
+from appliance.bench.asked import completion
 from appliance.bench.record import MeasuredRequest
-from appliance.bench.sse import BenchTarget, CompletionClient
+from appliance.bench.scenario import Scenario
+from appliance.bench.sse import BenchClient, BenchTarget
 from appliance.bench.workload import WorkItem
 
-ITEM = WorkItem(prompt=[1, 2, 3], output_len=4)
+ASKED = completion(Scenario(name="s"), WorkItem(prompt=[1, 2, 3], output_len=4))
 Answer = Callable[[asyncio.StreamWriter, dict[str, object]], Awaitable[None]]
 
 
@@ -30,7 +32,7 @@ def chunk(data: bytes) -> bytes:
 
 
 async def served(answer: Answer, times: int = 1) -> tuple[list[MeasuredRequest], int]:
-    """Sends ITEM `times` times to a server that answers so; the records, and how many connections it saw."""
+    """Sends ASKED `times` times to a server that answers so; the records, and how many connections it saw."""
     connections = 0
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,9 +52,9 @@ async def served(answer: Answer, times: int = 1) -> tuple[list[MeasuredRequest],
     port = server.sockets[0].getsockname()[1]
     async with (
         server,
-        CompletionClient(BenchTarget(url=f"http://127.0.0.1:{port}/v1", model="m", timeout_s=5)) as client,
+        BenchClient(BenchTarget(url=f"http://127.0.0.1:{port}/v1", model="m", timeout_s=5)) as client,
     ):
-        records = [await client.send(ITEM, {"temperature": 0}, stream=True) for _ in range(times)]
+        records = [await client.send(ASKED) for _ in range(times)]
     return records, connections
 
 
@@ -118,7 +120,7 @@ async def test_an_error_event_in_the_stream_fails_the_request() -> None:
 
 
 async def test_a_refused_connection_is_told() -> None:
-    async with CompletionClient(BenchTarget(url="http://127.0.0.1:9", model="m")) as client:
-        record = await client.send(ITEM, {}, stream=False)
+    async with BenchClient(BenchTarget(url="http://127.0.0.1:9", model="m")) as client:
+        record = await client.send(ASKED)
     assert record.error is not None
     assert "Error" in record.error

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from appliance.base.errors import ApplianceError
+from appliance.bench.asked import asked_requests
 from appliance.bench.changes import parse_changes
 from appliance.bench.scenario import PRESETS, Scenario
 from appliance.bench.workload import FIRST_ORDINARY_ID, arrival_times, make_workload
@@ -83,3 +84,26 @@ def test_a_bad_trace_line_is_named(tmp_path: Path, line: bytes) -> None:
     trace.write_bytes(b'{"prompt": "fine"}\n' + line)
     with pytest.raises(ApplianceError, match=r"trace\.jsonl:2"):
         make_workload(Scenario(name="t", workload="trace", trace_file=str(trace)), VOCAB)
+
+
+def test_texts_are_words_of_the_asked_number_and_other_ones_each_round() -> None:
+    first, second = (make_workload(PRESETS["embed32"], VOCAB, index) for index in (0, 1))
+    assert len(first) == 512
+    assert {len(str(item.prompt).split()) for item in first} == {32}
+    assert first != second
+
+
+def test_a_request_to_rank_holds_documents_and_the_first_ones_words() -> None:
+    requests = asked_requests(PRESETS["rerank32"], make_workload(PRESETS["rerank32"], VOCAB))
+    assert len(requests) == 16
+    assert {(each.path, each.num_prompts, len(each.body["documents"])) for each in requests} == {("/rerank", 32, 32)}
+    assert requests[0].body["documents"][0].startswith(requests[0].body["query"])
+
+
+def test_a_completion_is_asked_for_as_the_scenario_says() -> None:
+    scenario = Scenario(name="s", num_prompts=1, input_len=3, output_len=5, top_p=0.5, stream=False)
+    [asked] = asked_requests(scenario, make_workload(scenario, VOCAB))
+    assert asked.path == "/v1/completions"
+    given = {"max_tokens": 5, "temperature": 0.0, "top_p": 0.5, "ignore_eos": True, "stream": False}
+    assert given.items() <= asked.body.items()
+    assert len(asked.body["prompt"]) == 3

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from appliance.bench.scenario import Kind
 from appliance.cli.arguments.record import VerbArguments
 from appliance.cli.arguments.shared import (
     ApiKey,
@@ -51,6 +52,15 @@ class BenchServeArguments(BenchArguments):
     url: ServerUrl = ""
     model: ModelName = ""
     api_key: ApiKey = ""
+
+
+class BenchEmbedArguments(BenchServeArguments):
+    """The arguments of the benchmark of a model that pools."""
+
+    kind: Annotated[
+        Kind,
+        typer.Option(help="serve: a server over HTTP; latency, throughput: an engine in this process."),
+    ] = "serve"
 
 
 class TuneArguments(VerbArguments):

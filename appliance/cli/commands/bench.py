@@ -1,11 +1,11 @@
-"""The verbs that measure: bench latency, throughput, serve, compare, report; tune."""
+"""The verbs that measure: bench latency, throughput, serve, embed, compare, report; tune."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from appliance.cli.arguments.bench import BenchArguments, BenchServeArguments, TuneArguments
+from appliance.cli.arguments.bench import BenchArguments, BenchEmbedArguments, BenchServeArguments, TuneArguments
 from appliance.cli.verb import group, verb
 
 
@@ -44,6 +44,13 @@ def _add_kinds(bench: typer.Typer) -> None:
         from appliance.cli import bench
 
         return bench.run_serve(arguments)
+
+    @verb(bench, "embed", "appliance bench embed deployment.yaml --preset embed32 -o result.json")
+    def embed(arguments: BenchEmbedArguments) -> int:
+        """Measure a model that embeds, classifies or ranks: a server, or an engine in this process."""
+        from appliance.cli import bench
+
+        return bench.run_embed(arguments)
 
 
 def _add_results(bench: typer.Typer) -> None:

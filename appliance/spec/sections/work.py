@@ -63,6 +63,12 @@ class ScenarioSection(Section):
     kind: Literal["latency", "throughput", "serve"] = field(
         "serve", "One batch, all at once, or over HTTP at a rate.", apply="live"
     )
+    task: Literal["auto", "generate", "embed", "pool", "classify", "score", "rerank"] = field(
+        "auto", "What a request asks for.", auto="what the model is for", apply="live", since="0.2"
+    )
+    texts: bool = field(
+        False, "Prompts are words in place of token ids, so that tokenization is measured too.", apply="live"
+    )
     workload: Literal["random", "fixed", "shared-prefix", "trace"] = field(
         "random", "Where prompts come from.", apply="live", vllm="dataset_name"
     )
@@ -77,7 +83,9 @@ class ScenarioSection(Section):
         0, "Tokens that prompts share, for shared-prefix.", apply="live", vllm="random_prefix_len"
     )
     num_prefixes: PositiveInt = field(1, "Different shared prefixes.", apply="live")
-    batch_size: PositiveInt = field(1, "Requests of the batch, for latency.", apply="live")
+    batch_size: PositiveInt = field(
+        1, "Prompts of a batch, for latency; prompts of a request to a model that pools.", apply="live"
+    )
     request_rate: PositiveFloat | None = field(None, "Requests a second; null sends them all at once.", apply="live")
     burstiness: PositiveFloat = field(
         1.0, "Shape of the arrival gaps: 1 is Poisson, below is burstier, above is steadier.", apply="live"

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import openai
 import pytest
 import torch
+import uvicorn
 
 from appliance.cli.inproc_api import inproc_api
 from appliance.plan.prepare import prepare
@@ -30,6 +32,18 @@ class Served:
         self._thread.start()
         self._api = inproc_api(plan, lambda phase: None)
         self._app = self._wait(self._api.__aenter__())
+        self._listener: uvicorn.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of a socket on which the application answers too, from the first time that it is asked for."""
+        if self._listener is None:
+            self._listener = uvicorn.Server(uvicorn.Config(self._app, port=0, lifespan="off", log_level="warning"))
+            self._serving = asyncio.run_coroutine_threadsafe(self._listener.serve(), self._loop)
+            while not self._listener.started and not self._serving.done():
+                time.sleep(0.01)
+        host, port = self._listener.servers[0].sockets[0].getsockname()
+        return f"http://{host}:{port}"
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
         return self._send("POST", path, json=body)
@@ -64,6 +78,9 @@ class Served:
         return found
 
     def close(self) -> None:
+        if self._listener is not None:
+            self._listener.should_exit = True
+            self._serving.result(60)
         self._wait(self._api.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
