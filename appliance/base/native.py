@@ -25,6 +25,12 @@ def build_hint(level: str, built: Iterable[str] = ()) -> str:
     return f"in a checkout, `APPLIANCE_LEVELS={levels} pip install -e .` builds it; wheels and images have every level"
 
 
+def rebuild_hint(built: Iterable[str]) -> str:
+    """What to do where the installed libraries, of the levels `built`, were built from other sources."""
+    levels = ",".join(sorted(built)) or "auto"
+    return f"in a checkout, `APPLIANCE_LEVELS={levels} pip install -e .` builds it again; a wheel has to be reinstalled"
+
+
 def _folders() -> Iterator[Path]:
     """An editable install joins two folders."""
     root = resources.files("appliance") / "_native"

@@ -258,9 +258,13 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Fatal(msgspec.Struct, frozen=True, tag="fatal"):
-    """The engine is about to exit; every open request has been failed."""
+    """The engine is about to exit; every open request has been failed.
+
+    is_lasting: started again, it would fail in the same way, until somebody mends what `error` names.
+    """
 
     error: str
+    is_lasting: bool = False
 
 
 class UtilityResult(msgspec.Struct, frozen=True, kw_only=True, tag="result"):

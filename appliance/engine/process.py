@@ -19,16 +19,19 @@ import msgspec
 from appliance.base.errors import ApplianceError
 from appliance.base.log import configure, fields, logger
 from appliance.base.sockets import remove_orphan
+from appliance.engine.backend import PlanMismatchError
 from appliance.engine.boot import boot, process_age_s
 from appliance.engine.front import ClientGone, DrainAndStop, Front, Intake
 from appliance.engine.loop import EngineLoop, Pulse
 from appliance.engine.messages import ErrorKind, Fatal, Ready
+from appliance.kernels.errors import KernelSetError
 from appliance.plan.types import EnginePlan
 
 _log = logger("engine")
 
 EXIT_DEAD = 1
 EXIT_NOT_STARTED = 2
+LASTING = (KernelSetError, PlanMismatchError)  # a library to build, a plan to make again: no new start heals them
 SWITCH_INTERVAL_S = 0.0005  # how long the front may hold the GIL while the loop waits for it
 
 
@@ -96,7 +99,8 @@ class EngineProcess:
             loop = boot(self._plan, self._front.broadcast, interpreter_s=process_age_s())
         except (ApplianceError, ValueError, OSError, MemoryError) as error:
             hint = f"; {error.hint}" if isinstance(error, ApplianceError) and error.hint else ""
-            return self._die(f"the engine could not start: {error}{hint}", EXIT_NOT_STARTED)
+            is_lasting = isinstance(error, LASTING)
+            return self._die(f"the engine could not start: {error}{hint}", EXIT_NOT_STARTED, is_lasting=is_lasting)
         except Exception as error:  # noqa: BLE001 - a fault of ours: the log gets the traceback, the clients a reason
             _log.exception("the engine could not start")
             return self._die(f"the engine could not start: {type(error).__name__}: {error}", EXIT_DEAD)
@@ -160,7 +164,7 @@ class EngineProcess:
         again = self._deadline is not None
         self._intake.put((b"", DrainAndStop(0.0 if again else self._plan.serving.shutdown_timeout_s)))
 
-    def _die(self, reason: str, code: int) -> int:
+    def _die(self, reason: str, code: int, *, is_lasting: bool = False) -> int:
         _log.error(reason, extra=fields(code=code))
-        self._front.broadcast(Fatal(reason))
+        self._front.broadcast(Fatal(reason, is_lasting))
         return code

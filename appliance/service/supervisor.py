@@ -79,6 +79,7 @@ class Supervisor:
         self._signs = LifeSigns(clock())
         self._has_spoken = False  # this engine, yet
         self._failure: str | None = None  # known before the process ended
+        self._is_lasting = False  # a new start would fail like this one
         self._stopping = False
         self._num_starts = 0
         self._settled = asyncio.Event()  # ready, or given up
@@ -135,6 +136,9 @@ class Supervisor:
             reason = await self._run_once()
             if self._stopping:
                 return
+            if self._is_lasting:
+                self._change(EngineState.FAILED, f"{reason}; it is not started again, as it would fail in the same way")
+                return
             delay = self._rule.after_failure(self._clock())
             if delay is None:
                 self._change(EngineState.FAILED, f"{reason}; it is not started again: {self._rule.why_given_up()}")
@@ -148,7 +152,7 @@ class Supervisor:
     async def _run_once(self) -> str:
         """One life of the engine; returns why it ended."""
         self._num_starts += 1
-        self._failure = None
+        self._failure, self._is_lasting = None, False
         self._signs = LifeSigns(self._clock())
         self._has_spoken = False
         try:
@@ -218,7 +222,7 @@ class Supervisor:
             case Ready():
                 self._on_ready(event)
             case Fatal():
-                self._failure = event.error
+                self._failure, self._is_lasting = event.error, event.is_lasting
                 self._close_to_requests(event.error)
                 self._client.fail_all(event.error)
             case _:

@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 
-from appliance.base.native import build_hint, built_levels, library_path
+from appliance.base.native import build_hint, built_levels, library_path, rebuild_hint
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.kernels.cpu import abi
 from appliance.kernels.errors import BindError, ExecutableError, KernelSetError, StepError
@@ -29,7 +29,7 @@ class Library:
         version = self.functions.appl_abi_version()
         if version != abi.ABI_VERSION:
             message = f"native library {path.name} has ABI version {version}, this package needs {abi.ABI_VERSION}"
-            raise KernelSetError(message, hint=hint)
+            raise KernelSetError(message, hint=rebuild_hint(built_levels()))
 
     def last_error(self) -> str:
         return bytes(self.functions.appl_last_error()).decode()
