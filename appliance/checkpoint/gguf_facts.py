@@ -10,8 +10,9 @@ from appliance.checkpoint.config import derive_geometry, normalize_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
 from appliance.checkpoint.gguf import GgufFile, open_gguf
-from appliance.checkpoint.gguf_config import CONVENTIONS, StoredTensors, gguf_architecture, translate_config
-from appliance.checkpoint.gguf_names import ROPE_FACTORS, ROW_VECTORS, hugging_face_name, layer_of
+from appliance.checkpoint.gguf_architectures import CONVENTIONS
+from appliance.checkpoint.gguf_config import StoredTensors, gguf_architecture, translate_config
+from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name, layer_of, module_shape
 from appliance.checkpoint.gguf_values import LazyArray, MetadataValue
 from appliance.checkpoint.storage import is_plain_type
 from appliance.checkpoint.token_ids import TokenIds
@@ -114,7 +115,7 @@ def _translate(first: GgufFile, architecture: str, num_layers: int, stored: Stor
             TensorFacts(
                 name=translated,
                 stored_name=name,
-                shape=(1, *tensor.shape) if name.endswith(ROW_VECTORS) else tensor.shape,
+                shape=module_shape(name, tensor.shape),
                 storage=tensor.storage,
                 file=file.path.name,
                 offset_bytes=tensor.offset_bytes,

@@ -4,6 +4,7 @@ The GGUF side is ggml's tensor table (gguf-py, constants.py); the Hugging Face s
 """
 
 import re
+from math import prod
 from typing import Final
 
 _MODEL: Final = {
@@ -141,7 +142,86 @@ _GPT_NEOX: Final = {
     "blk.{n}.ffn_up": "gpt_neox.layers.{n}.mlp.dense_h_to_4h",
     "blk.{n}.ffn_down": "gpt_neox.layers.{n}.mlp.dense_4h_to_h",
 }
+_FUSED: Final = {
+    "attn_qkv": "self_attention.query_key_value",
+    "attn_output": "self_attention.dense",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+_FALCON: Final = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{n}.attn_norm": "transformer.h.{n}.input_layernorm",
+    **{f"blk.{{n}}.{stored}": f"transformer.h.{{n}}.{name}" for stored, name in _FUSED.items()},
+}
+_LATENT: Final = {
+    "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
+    "blk.{n}.attn_q_a": "model.layers.{n}.self_attn.q_a_proj",
+    "blk.{n}.attn_q_a_norm": "model.layers.{n}.self_attn.q_a_layernorm",
+    "blk.{n}.attn_q_b": "model.layers.{n}.self_attn.q_b_proj",
+    "blk.{n}.attn_kv_a_mqa": "model.layers.{n}.self_attn.kv_a_proj_with_mqa",
+    "blk.{n}.attn_kv_a_norm": "model.layers.{n}.self_attn.kv_a_layernorm",
+    "blk.{n}.attn_kv_b": "model.layers.{n}.self_attn.kv_b_proj",
+    "blk.{n}.attn_k_b": "model.layers.{n}.self_attn.k_b_proj",
+    "blk.{n}.attn_v_b": "model.layers.{n}.self_attn.v_b_proj",
+}
+_GRANITE_MOE: Final = {
+    "blk.{n}.ffn_gate_inp": "model.layers.{n}.block_sparse_moe.router.layer",
+    "blk.{n}.ffn_gate_exps": "model.layers.{n}.block_sparse_moe.gate_linear",
+    "blk.{n}.ffn_up_exps": "model.layers.{n}.block_sparse_moe.up_linear",
+    "blk.{n}.ffn_down_exps": "model.layers.{n}.block_sparse_moe.output_linear",
+    "blk.{n}.ffn_gate_shexp": "model.layers.{n}.shared_mlp.gate_linear",
+    "blk.{n}.ffn_up_shexp": "model.layers.{n}.shared_mlp.up_linear",
+    "blk.{n}.ffn_down_shexp": "model.layers.{n}.shared_mlp.output_linear",
+}
+_LLAMA4: Final = {
+    key: name.replace(".mlp.", ".feed_forward.").replace("shared_experts", "shared_expert")
+    for key, name in (_LLAMA | _EXPERTS | _SHARED_EXPERTS).items()
+} | {"blk.{n}.ffn_gate_inp": "model.layers.{n}.feed_forward.router"}
+_MPT: Final = {
+    "token_embd": "transformer.wte",
+    "output_norm": "transformer.norm_f",
+    "output": "lm_head",
+    "blk.{n}.attn_norm": "transformer.blocks.{n}.norm_1",
+    "blk.{n}.attn_qkv": "transformer.blocks.{n}.attn.Wqkv",
+    "blk.{n}.attn_output": "transformer.blocks.{n}.attn.out_proj",
+    "blk.{n}.ffn_norm": "transformer.blocks.{n}.norm_2",
+    "blk.{n}.ffn_up": "transformer.blocks.{n}.ffn.up_proj",
+    "blk.{n}.ffn_down": "transformer.blocks.{n}.ffn.down_proj",
+}
 NAMES: Final[dict[str, dict[str, str]]] = {
+    "afmoe": _OUTPUT_NORMS
+    | _HEAD_NORMS
+    | _EXPERTS
+    | _SHARED_EXPERTS
+    | {
+        "blk.{n}.attn_gate": "model.layers.{n}.self_attn.gate_proj",
+        "blk.{n}.ffn_norm": "model.layers.{n}.pre_mlp_layernorm",
+        "blk.{n}.post_ffw_norm": "model.layers.{n}.post_mlp_layernorm",
+        "blk.{n}.ffn_gate_inp": "model.layers.{n}.mlp.router.gate",
+    },
+    "baichuan": _LLAMA,
+    "bloom": _FALCON
+    | {
+        "token_embd_norm": "transformer.word_embeddings_layernorm",
+        "blk.{n}.ffn_norm": "transformer.h.{n}.post_attention_layernorm",
+    },
+    "deepseek2": _LLAMA | _LATENT | _EXPERTS | _SHARED_EXPERTS,
+    "falcon": _FALCON | {"blk.{n}.attn_norm_2": "transformer.h.{n}.ln_attn"},
+    "granitemoe": _LLAMA | _GRANITE_MOE,
+    "hunyuan-moe": _LLAMA
+    | _EXPERTS
+    | {key: name.replace("shared_experts", "shared_mlp") for key, name in _SHARED_EXPERTS.items()}
+    | {
+        "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.query_layernorm",
+        "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.key_layernorm",
+        "blk.{n}.ffn_gate_inp": "model.layers.{n}.mlp.gate.wg",
+    },
+    "llama4": _LLAMA4,
+    "minicpm": _LLAMA,
+    "minicpm3": _LLAMA | _LATENT,
+    "mpt": _MPT,
     "llama": _LLAMA | _MIXTRAL,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA | _HEAD_NORMS,
@@ -214,14 +294,16 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 }
 # Tensors that are no module's weight: the Hugging Face name is the whole name.
 _CORRECTIONS: Final = {
+    "afmoe": "model.layers.{n}.mlp.expert_bias",
+    "deepseek2": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "minimax-m2": "model.layers.{n}.block_sparse_moe.e_score_correction_bias",
     "dots1": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "glm4moe": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "lfm2moe": "model.layers.{n}.feed_forward.expert_bias",
     "ernie4_5-moe": "model.layers.{n}.mlp.moe_statics.e_score_correction_bias",
 }
-# Matrices of one row, which files have as vectors.
-ROW_VECTORS: Final = ("ffn_gate_inp_shexp.weight",)
+_ROW_VECTORS: Final = ("ffn_gate_inp_shexp.weight",)  # matrices of one row, which older files have as vectors
+_HEADS: Final = ("attn_k_b.weight", "attn_v_b.weight")  # matrices of all heads, which files have as stacks
 # These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
@@ -258,3 +340,10 @@ def layer_of(stored: str) -> int | None:
     """Returns the layer of a GGUF tensor; None if it belongs to no layer."""
     match = _LAYER.match(stored)
     return int(match.group(1)) if match else None
+
+
+def module_shape(stored: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape that the Hugging Face module gives to a GGUF tensor of `shape`."""
+    if stored.endswith(_ROW_VECTORS) and len(shape) == 1:
+        return (1, *shape)
+    return (prod(shape[:-1]), shape[-1]) if stored.endswith(_HEADS) else shape

@@ -3,8 +3,8 @@
 from collections import defaultdict
 
 from appliance.catalog.architectures import ARCHITECTURES
-from appliance.checkpoint.gguf_config import ARCHITECTURES as GGUF
-from appliance.checkpoint.gguf_config import WITH_EXPERTS
+from appliance.checkpoint.gguf_architectures import ARCHITECTURES as GGUF
+from appliance.checkpoint.gguf_architectures import OTHERWISE
 
 _HEAD = """\
 # Models
@@ -31,7 +31,7 @@ These are known and have no decoder of ours in this version: {names}.
 def models_text() -> str:
     """Returns the text of docs/reference/models.md, as committed."""
     files = defaultdict(list)
-    for name, (architecture, _) in (*GGUF.items(), *WITH_EXPERTS.items()):
+    for name, (architecture, _) in (*GGUF.items(), *OTHERWISE):
         files[architecture].append(name)
     own = (entry for entry in ARCHITECTURES.values() if entry.family and entry.base in (None, entry.name))
     built = sorted(own, key=lambda entry: entry.name.lower())

@@ -17,7 +17,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     has_alibi = "max_position_embeddings" not in model.facts.config
     dense = Dense(
         modules={"qkv": "self_attn.W_pack"},
-        qkv="joined",
+        qkv="apart" if facts.format == "gguf" else "joined",
         mixer=(lambda _, attention: replace(attention, rope=None, alibi=ALIBI)) if has_alibi else None,
     )
     spec = dense_decoder(model, dense)

@@ -27,7 +27,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         root="transformer.",
         layers="h.",
         norm=NormSpec("layer", model.config.norm_eps, bias=True),
-        qkv="by_head",
+        qkv="joined" if facts.format == "gguf" else "by_head",
         gated=False,
         embedding_norm=True,
         mixer=lambda _, attention: replace(attention, alibi=ALIBI),

@@ -85,13 +85,19 @@ def _parts(model: Model, sizes: Latent) -> list[Part]:
     bias = model.config.attention_bias
     queries = "self_attn.q_proj" if sizes.q_rank is None else "self_attn.q_b_proj"
     both, kv = Part("", queries, num_parts=heads), Part("", "self_attn.kv_b_proj", num_parts=heads)
+    if model.has_tensor(".self_attn.k_b_proj.weight"):  # GGUF files have both of kv_b apart, as they are used
+        ups = [Part("k_up", "self_attn.k_b_proj"), Part("v_up", "self_attn.v_b_proj")]
+    else:
+        ups = [
+            replace(kv, name="k_up", rows=(0, nope), transform="transpose_parts"),
+            replace(kv, name="v_up", rows=(nope, nope + sizes.value_dim)),
+        ]
     parts = [
         replace(both, name="q_nope", rows=(0, nope)),
         replace(both, name="q_rope", rows=(nope, key)),
         Part("kv_a", "self_attn.kv_a_proj_with_mqa", bias),
         Part("kv_a_norm", "self_attn.kv_a_layernorm"),
-        replace(kv, name="k_up", rows=(0, nope), transform="transpose_parts"),
-        replace(kv, name="v_up", rows=(nope, nope + sizes.value_dim)),
+        *ups,
         Part("o", "self_attn.o_proj", model.config.attention_out_bias),
     ]
     if sizes.q_rank is not None:

@@ -25,6 +25,9 @@ _MODULES = ExpertModules(
     suffix="",
     transform="transpose",
 )
+_APART = ExpertModules(  # as GGUF files have them
+    experts="feed_forward.experts", router="feed_forward.router", shared="feed_forward.shared_expert"
+)
 _DENSE = {name: f"feed_forward.{name}_proj" for name in ("gate", "up", "down")}
 _OTHER_MEDIA = ("vision_model.*", "multi_modal_projector.*")
 
@@ -60,7 +63,8 @@ def _attention(model: Model, attention: AttentionSpec) -> AttentionSpec:
 def _mixture(model: Model) -> Mixture:
     num_layers, step = model.config.num_layers, model.count("interleave_moe_layer_step", 1)
     sparse = set(model.counts("moe_layers") or (range(step - 1, num_layers, step) if step else ()))
-    return Mixture.of(model, _experts(model), _MODULES, tuple(index in sparse for index in range(num_layers)))
+    modules = _APART if model.facts.format == "gguf" else _MODULES
+    return Mixture.of(model, _experts(model), modules, tuple(index in sparse for index in range(num_layers)))
 
 
 def _experts(model: Model) -> ExpertsSpec:

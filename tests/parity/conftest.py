@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import torch
@@ -14,10 +14,12 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.binding import built_kernel_sets, load_kernel_set
 from appliance.kernels.errors import KernelSetError
 from appliance.kernels.interface import KernelSet
-from tests.models.gguf_files import ARCHITECTURES, GgufFile, KindOf, write_gguf
+from tests.models.gguf_files import GgufFile, KindOf, architecture_of, write_gguf
 from tests.models.tiny import FAMILIES, VARIANTS, make_tiny
 
-Write = Callable[[str, str, KindOf], GgufFile]
+
+class Write(Protocol):
+    def __call__(self, name: str, label: str, kind_of: KindOf, architecture: str | None = None) -> GgufFile: ...
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -73,20 +75,37 @@ def kernel_set(request: pytest.FixtureRequest) -> KernelSet:
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Write:
-    made: dict[tuple[str, str], GgufFile] = {}
+    made: dict[tuple[str, str, str | None], GgufFile] = {}
 
-    def write(name: str, label: str, kind_of: KindOf) -> GgufFile:
-        if (name, label) not in made:
+    def write(name: str, label: str, kind_of: KindOf, architecture: str | None = None) -> GgufFile:
+        """architecture: of a file of another family that computes the same."""
+        key = (name, label, architecture)
+        if key not in made:
             path = tmp_path_factory.mktemp("gguf") / f"{name}-{label}.gguf"
-            made[name, label] = write_gguf(wide_config(name), _architecture(name), path, kind_of)
-        return made[name, label]
+            made[key] = write_gguf(wide_config(name), architecture or architecture_of(name), path, kind_of)
+        return made[key]
 
     return write
 
 
-def _architecture(name: str) -> str:
-    family = name if name in FAMILIES else name.split("-", maxsplit=1)[0]
-    return ARCHITECTURES.get(family, family)
+# What files leave to llama.cpp's constants, or cannot say.
+_LATENT: dict[str, dict[str, Any]] = {
+    "deepseek2-groups": {"attention_bias": False},
+    "deepseek3": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+            "mscale": 1.3,
+            "mscale_all_dim": 1.3,
+        }
+    },
+    "minicpm3": {"v_head_dim": 64, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+}
+_LLAMA4: dict[str, Any] = {
+    "attention_chunk_size": 8192, "no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1,
+}  # fmt: skip
 
 
 def wide_config(name: str) -> transformers.PretrainedConfig:
@@ -101,7 +120,15 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide |= {"swiglu_limit": 7.0}  # llama.cpp's own
     elif name == "phi3":
         wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
-    elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe", "lfm2_moe"):
+    elif name.startswith("mpt"):
+        wide = {"d_model": 256}
+    elif name in ("deepseek2", "deepseek2-groups", "deepseek3", "glm4_moe_lite", "minicpm3"):
+        wide |= {"moe_intermediate_size": 256, "qk_nope_head_dim": 32, **_LATENT.get(name, {})}
+    elif name == "llama4":
+        wide |= _LLAMA4
+    elif name == "granite-plain":
+        wide |= {"attention_multiplier": 0.125}  # of heads of 64
+    elif name in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe", "ernie4_5_moe", "lfm2_moe", "afmoe"):
         wide |= {"moe_intermediate_size": 256}
         wide |= {"sliding_window": None} if name == "dots1" else {}  # llama.cpp has no window for it
     elif name == "qwen3":

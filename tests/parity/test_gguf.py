@@ -48,9 +48,19 @@ def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: Ke
     np.testing.assert_allclose(logits(file, kernel_set, dense="f32"), expected(file), **TIGHT)
 
 
+FURTHER = ("deepseek2-groups", "falcon-one-norm")  # variants whose files differ
 FROM_GGUF = [
-    name for name in [*FAMILIES, *VARIANTS] if ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2")
+    name
+    for name in [*FAMILIES, *VARIANTS]
+    if name in FURTHER or (ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2"))
 ]
+COMPUTE_THE_SAME = {"baichuan": "llama-equal", "minicpm": "granite-plain"}  # of architectures that transformers lacks
+
+
+@pytest.mark.parametrize("architecture", COMPUTE_THE_SAME)
+def test_families_that_transformers_lacks_from_gguf(architecture: str, written: Write, kernel_set: KernelSet) -> None:
+    file = written(COMPUTE_THE_SAME[architecture], "Q8_0", lambda _: GgmlType.Q8_0, architecture)
+    np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
 
 
 @pytest.mark.parametrize("name", FROM_GGUF)
