@@ -279,6 +279,8 @@ def _norm_eps(fields: ConfigFields) -> float:
 def _intermediate_size(fields: ConfigFields) -> int:
     if fields.get("intermediate_size") is None and fields.get("moe_intermediate_size") is not None:
         return fields.count("moe_intermediate_size")  # every layer has experts
+    if isinstance(stated := fields.get("intermediate_size"), list):  # one for each layer
+        return max((ConfigFields({"intermediate_size": each}).count("intermediate_size") for each in stated), default=1)
     return fields.count("intermediate_size")
 
 

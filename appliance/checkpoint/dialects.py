@@ -9,6 +9,7 @@ from typing import Final
 from appliance.checkpoint.dialect import Dialect, Json, size_of
 from appliance.checkpoint.encoder_dialects import ENCODERS
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.gemma_dialects import GEMMAS
 from appliance.checkpoint.hybrid_dialects import HYBRIDS
 
 
@@ -90,6 +91,7 @@ _QWEN2: Final = Dialect(
 DIALECTS: Final[Mapping[str, Dialect]] = {
     **HYBRIDS,
     **ENCODERS,
+    **GEMMAS,
     "afmoe": Dialect(
         names={"num_local_experts": "num_experts"},
         defaults={

@@ -7,7 +7,7 @@ import msgspec
 
 from appliance.checkpoint.errors import CheckpointError
 
-ROPE_KINDS: Final = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "mrope")
+ROPE_KINDS: Final = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "mrope", "proportional")
 _OTHER_NAMES: Final = {"su": "longrope"}
 
 
@@ -37,7 +37,7 @@ def layer_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFac
 
 def _older_ropes(config: Mapping[str, Any], model_type: str) -> dict[str, RopeFacts]:
     scaling = mapping_of("rope_scaling", config.get("rope_scaling", {}))
-    if model_type == "gemma3_text":
+    if model_type in ("gemma3_text", "gemma3n_text"):
         local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
         wide = {"rope_theta": config.get("rope_theta", 1_000_000.0), **scaling}
         return {

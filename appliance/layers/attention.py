@@ -15,11 +15,11 @@ from appliance.program.slots import Slot, Span, whole
 
 
 class _Projected(NamedTuple):
-    """The columns of a layer's projections; None for a gate that it lacks."""
+    """The columns of a layer's projections; None for a gate that it lacks, and for keys and values of another layer."""
 
     q: Span
-    k: Span
-    v: Span
+    k: Span | None
+    v: Span | None
     gate: Span | None
 
 
@@ -27,8 +27,9 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
     """Emits attention of x [T, D], without the output projection; returns a slot [T, H * e]."""
     prefix = f"layers.{layer}"
     parts = _project(builder, spec, prefix, x)
-    heads = [parts.q, parts.k]
+    heads = [parts.q] if parts.k is None else [parts.q, parts.k]
     norm = spec.query_key_norm
+    _emit_values(builder, spec, parts)
     if norm is not None and not norm.after_rotation:
         _emit_query_key_norms(builder, spec, norm, prefix, heads)
     _emit_rope(builder, spec, heads)
@@ -38,7 +39,7 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
         return _emit_whole(builder, spec, parts)
     if (warmth := spec.temperature) is not None:
         builder.emit(ScaleByPosition(parts.q, warmth.scale, warmth.length, warmth.offset))
-    cache = _emit_cache(builder, spec, parts)
+    cache = _emit_cache(builder, spec, layer, parts)
     out = builder.slot("attention", spec.num_heads * _value_dim(spec))
     builder.emit(
         PagedAttention(
@@ -66,9 +67,11 @@ def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: 
 
 def _emit_whole(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> Slot:
     """Emits the attention of an encoder. Raises ValueError for what it cannot have."""
-    others = spec.temperature, spec.chunk, spec.alibi, spec.soft_cap, spec.value_dim
+    others = spec.temperature, spec.chunk, spec.alibi, spec.soft_cap, spec.value_dim, spec.kv_layer
     if any(each is not None for each in others) or spec.sinks or spec.gated:
         raise ValueError("attention without a cache has windows, and nothing else beside its heads")
+    assert parts.k is not None, "only a layer with kv_layer has no keys"
+    assert parts.v is not None, "only a layer with kv_layer has no values"
     out = builder.slot("attention", spec.num_heads * spec.head_dim)
     reach = None if spec.window is None else spec.window // 2
     sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
@@ -91,25 +94,49 @@ def _value_dim(spec: AttentionSpec) -> int:
 
 
 def _project(builder: ProgramBuilder, spec: AttentionSpec, prefix: str, x: Slot) -> _Projected:
-    """Emits the projections of a layer, side by side in one slot."""
-    widths = {
-        "q": spec.num_heads * spec.head_dim,
-        "k": spec.num_kv_heads * spec.head_dim,
-        "v": spec.num_kv_heads * _value_dim(spec),
-    }
+    """Emits the projections of a layer, side by side in one slot. Values that are keys have columns at its end."""
+    widths = {"q": spec.num_heads * spec.head_dim}
+    if spec.kv_layer is None:
+        widths["k"] = spec.num_kv_heads * spec.head_dim
+        if not spec.values_are_keys:
+            widths["v"] = spec.num_kv_heads * _value_dim(spec)
     parts = [Projection(f"{prefix}.{name}", width, spec.qkv_bias) for name, width in widths.items()]
     if spec.gated:
         parts.append(Projection(f"{prefix}.attention_gate", spec.num_heads * _value_dim(spec)))
-    slot = builder.slot("qkv", sum(part.out_features for part in parts))
-    q, k, v, *gate = builder.project(x, parts, slot)
-    return _Projected(q, k, v, gate[0] if gate else None)
+    behind = widths["k"] if spec.kv_layer is None and spec.values_are_keys else 0
+    slot = builder.slot("qkv", sum(part.out_features for part in parts) + behind)
+    spans = dict(zip((part.weight.rpartition(".")[2] for part in parts), builder.project(x, parts, slot), strict=True))
+    if behind:
+        spans["v"] = Span(slot, slot.width - behind, behind)
+    return _Projected(spans["q"], spans.get("k"), spans.get("v"), spans.get("attention_gate"))
 
 
-def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> int:
-    """Emits the storing of keys and values; returns the number of the cache."""
+def _emit_values(builder: ProgramBuilder, spec: AttentionSpec, parts: _Projected) -> None:
+    """Emits the norm of values, which also moves them where they are keys. Raises ValueError for keys without one."""
+    if parts.v is None:
+        return
+    if spec.value_norm is None:
+        if spec.values_are_keys:
+            raise ValueError("values that are keys have a norm of their own")
+        return
+    norm, source = spec.value_norm, parts.k if spec.values_are_keys else parts.v
+    if norm.weight or norm.bias or source is None:
+        raise ValueError("a norm of values has no vectors")
+    dim = _value_dim(spec)
+    builder.emit(HeadNorm(source, None, spec.num_kv_heads, dim, norm.eps, norm.kind, out=parts.v))
+
+
+def _emit_cache(builder: ProgramBuilder, spec: AttentionSpec, layer: int, parts: _Projected) -> int:
+    """Emits the storing of keys and values; returns the number of the cache, which is that of another layer where the
+    layer has none of its own."""
+    if spec.kv_layer is not None:
+        return builder.layer_caches[spec.kv_layer]
+    assert parts.k is not None, "only a layer with kv_layer has no keys"
+    assert parts.v is not None, "only a layer with kv_layer has no values"
     reach = spec.window if spec.chunk is None else spec.chunk
     emit_scale(builder, parts.v, spec.value_scale)
     cache = builder.cache(KvShape(spec.num_kv_heads, spec.head_dim, _value_dim(spec), reach))
+    builder.layer_caches[layer] = cache
     builder.emit(KvWrite(parts.k, parts.v, cache, spec.num_kv_heads, spec.head_dim, spec.value_dim))
     return cache
 

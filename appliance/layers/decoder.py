@@ -13,20 +13,32 @@ from appliance.layers.experts import emit_experts
 from appliance.layers.feed_forward import emit_feed_forward
 from appliance.layers.mixers import Mixed, emit_mixer
 from appliance.layers.norms import emit_norm
+from appliance.layers.per_layer import emit_inputs, emit_layer_input
 from appliance.layers.pooling import emit_pooling
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer
-from appliance.program.operators import Add, Embed, GatherRows, Linear, SoftCap
+from appliance.layers.stream_spec import PerLayerSpec, StreamsSpec
+from appliance.layers.streams import (
+    emit_correction,
+    emit_laurel,
+    emit_mean,
+    emit_prediction,
+    emit_scaled,
+    emit_streams,
+)
+from appliance.program.operators import Add, Embed, GatherRows, Linear, ScaleByWeight, SoftCap
 from appliance.program.slots import Extent, Slot, Span, whole
 
 
 class _Stream(NamedTuple):
-    """The residual stream, and what is still to be added to it: `scale` times `branch`."""
+    """The residual stream, and what is still to be added to it: `scale` times `branch`. streams: between layers of a
+    decoder that has several, all streams, of which `hidden` is the first."""
 
     hidden: Slot
     branch: Slot | None = None
     scale: float = 1.0
+    streams: tuple[Slot, ...] = ()
 
 
 def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> CompiledDecoder:
@@ -36,8 +48,15 @@ def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> Compi
         raise ValueError("a decoder needs at least one layer")
     builder = ProgramBuilder(layouts)
     stream = _Stream(_emit_embedding(builder, spec))
+    inputs = None
+    if spec.per_layer is not None:
+        inputs = emit_inputs(builder, spec.per_layer, len(spec.layers), stream.hidden)
+    if spec.streams is not None:
+        stream = _Stream(stream.hidden, streams=emit_streams(builder, spec.streams, stream.hidden))
     for layer in range(len(spec.layers)):
-        stream = _LayerCompiler(builder, spec, layer).emit(stream)
+        stream = _LayerCompiler(builder, spec, layer, inputs).emit(stream)
+    if spec.streams is not None:
+        stream = _Stream(emit_mean(builder, stream.streams))
     emit_last = _emit_head if spec.pooling is None else _emit_pooled
     return builder.finish(emit_last(builder, spec, stream))
 
@@ -60,6 +79,7 @@ class _LayerCompiler(NamedTuple):
     builder: ProgramBuilder
     decoder: DecoderSpec
     layer: int
+    inputs: Slot | None  # of all layers, where they have some beside the stream
 
     @property
     def spec(self) -> LayerSpec:
@@ -67,6 +87,37 @@ class _LayerCompiler(NamedTuple):
 
     def emit(self, stream: _Stream) -> _Stream:
         """Emits the layer; returns the stream after it."""
+        if self.decoder.streams is not None:
+            return self._emit_streams(self.decoder.streams, stream.streams)
+        stream = self._emit_blocks(stream)
+        if self.inputs is not None and self.decoder.per_layer is not None:
+            stream = self._summed(stream)
+            stream = stream._replace(branch=self._layer_input(self.decoder.per_layer, stream.hidden))
+        if self.spec.residual.scaled:
+            stream = self._summed(stream)
+            factor = self.builder.weight(self._name("residual_scale"), 1)
+            self.builder.emit(ScaleByWeight(stream.hidden, factor, stream.hidden, is_one=True))
+        return stream
+
+    def _emit_streams(self, spec: StreamsSpec, streams: tuple[Slot, ...]) -> _Stream:
+        """Emits a layer of a decoder with several streams. What its blocks make of the first has a slot of its own."""
+        emit_prediction(self.builder, spec, self.layer, streams)
+        target = self._summed(self._emit_blocks(_Stream(streams[0]))).hidden
+        if self._is_gathered:
+            streams = tuple(self._gather(f"stream{index}", stream) for index, stream in enumerate(streams))
+        emit_correction(self.builder, spec, self.layer, streams, target)
+        if self.decoder.per_layer is not None:
+            scaled = emit_scaled(self.builder, spec, self.layer, streams[0])
+            added = self._layer_input(self.decoder.per_layer, scaled)
+            self.builder.emit(*(Add(added, stream) for stream in streams[1:]))
+        return _Stream(streams[0], streams=streams)
+
+    def _layer_input(self, spec: PerLayerSpec, x: Slot) -> Slot:
+        assert self.inputs is not None, "a decoder with inputs of its layers computes them first"
+        inputs = self._gather("per_layer", self.inputs) if x.extent is Extent.SAMPLED else self.inputs
+        return emit_layer_input(self.builder, spec, self.layer, x, inputs)
+
+    def _emit_blocks(self, stream: _Stream) -> _Stream:
         mixer, feed_forward = self.spec.mixer, self.spec.feed_forward
         if self.spec.residual.parallel and mixer is not None and feed_forward is not None:
             return self._emit_parallel(stream, mixer, feed_forward)
@@ -77,15 +128,22 @@ class _LayerCompiler(NamedTuple):
     def _emit_mixer(self, stream: _Stream, mixer: Mixer) -> _Stream:
         stream, normed = self._normed("attention_norm", stream)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
+        streams = self.decoder.streams
+        if streams is not None:
+            stream = _Stream(emit_laurel(self.builder, streams, self.layer, stream.hidden, normed))
         if self._is_gathered:
             stream, mixed = self._gathered(stream), self._gathered_mixed(mixed)
-        return self._with_branch(stream, self._mixer_output(mixed), "post_attention_norm")
+        stream = self._with_branch(stream, self._mixer_output(mixed), "post_attention_norm")
+        if streams is not None:
+            stream = self._summed(stream)
+            emit_scale(self.builder, whole(stream.hidden), 0.5**0.5)
+        return stream
 
     def _emit_feed_forward(self, stream: _Stream, spec: FeedForward) -> _Stream:
         stream, normed = self._normed("feed_forward_norm", stream)
         if self._is_gathered and self.spec.mixer is None:
             stream, normed = self._gathered(stream), self._gather("normed", normed)
-        return self._with_branch(stream, self._feed_forward(spec, normed), "post_feed_forward_norm")
+        return self._with_branch(stream, self._feed_forward(spec, normed, stream.hidden), "post_feed_forward_norm")
 
     def _emit_parallel(self, stream: _Stream, mixer: Mixer, feed_forward: FeedForward) -> _Stream:
         stream, normed = self._normed("attention_norm", stream)
@@ -96,7 +154,7 @@ class _LayerCompiler(NamedTuple):
         if not self.spec.residual.one_norm:
             out = self.builder.slot("normed", self.decoder.hidden_size, stream.hidden.extent)
             normed = emit_norm(self.builder, self.decoder.norm, self._name("feed_forward_norm"), stream.hidden, out)
-        fed = self._feed_forward(feed_forward, normed)
+        fed = self._feed_forward(feed_forward, normed, stream.hidden)
         branch = self._mixer_output(mixed, role="mixer_output")
         self.builder.emit(Add(fed, branch))
         return self._with_branch(stream, branch, "")
@@ -135,11 +193,11 @@ class _LayerCompiler(NamedTuple):
             self.builder.project(each.out, [part], out, accumulate=index > 0)
         return out
 
-    def _feed_forward(self, spec: FeedForward, normed: Slot) -> Slot:
+    def _feed_forward(self, spec: FeedForward, normed: Slot, hidden: Slot) -> Slot:
         out = self.builder.slot("branch", self.decoder.hidden_size, normed.extent)
         prefix = f"layers.{self.layer}"
         if isinstance(spec, ExpertsSpec):
-            emit_experts(self.builder, spec, prefix, normed, out)
+            emit_experts(self.builder, spec, prefix, normed, out, hidden)
         else:
             emit_feed_forward(self.builder, spec, prefix, normed, out)
         return out
@@ -164,7 +222,8 @@ class _LayerCompiler(NamedTuple):
         return emit_norm(self.builder, self.decoder.norm, name, branch, out, hidden)
 
     def _gathered(self, stream: _Stream) -> _Stream:
-        return _Stream(self._gather("hidden", stream.hidden), stream.branch, stream.scale)
+        role = "hidden" if self.decoder.streams is None else "activated"
+        return _Stream(self._gather(role, stream.hidden), stream.branch, stream.scale)
 
     def _gathered_mixed(self, mixed: Sequence[Mixed]) -> list[Mixed]:
         return [each._replace(out=self._gather(f"mixed{index}", each.out)) for index, each in enumerate(mixed)]

@@ -3,25 +3,39 @@
 from collections.abc import Sequence
 
 from appliance.layers.feed_forward import emit_feed_forward
+from appliance.layers.norms import emit_norm
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import ExpertsSpec
+from appliance.layers.spec import ExpertsSpec, NormSpec
 from appliance.program.operators import Add
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot
 
 
-def emit_experts(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot, out: Slot) -> None:
-    """Emits out = the weighted sum of each token's experts, plus the shared block if there is one; x, out [rows, D]."""
-    experts, factors = _emit_route(builder, spec, prefix, x)
+def emit_experts(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot, out: Slot, stream: Slot) -> None:
+    """Emits out = the weighted sum of each token's experts, plus the shared block if there is one; x, out [rows, D].
+
+    stream: the residual stream, of which experts and their router may have norms of their own.
+    """
+    experts, factors = _emit_route(builder, spec, prefix, x, stream)
+    read = _normed(builder, spec.norm, f"{prefix}.experts_norm", stream, x)
     if spec.latent_size is None:
-        _emit_experts(builder, spec, prefix, x, experts, factors, out)
+        _emit_experts(builder, spec, prefix, read, experts, factors, out)
     else:
         small = builder.slot("latent_in", spec.latent_size, x.extent)
-        builder.project(x, [Projection(f"{prefix}.latent_in", spec.latent_size)], small)
+        builder.project(read, [Projection(f"{prefix}.latent_in", spec.latent_size)], small)
         summed = builder.slot("latent_out", spec.latent_size, x.extent)
         _emit_experts(builder, spec, prefix, small, experts, factors, summed)
         builder.project(summed, [Projection(f"{prefix}.latent_out", out.width)], out)
+    if spec.norm is not None:
+        emit_norm(builder, spec.norm, f"{prefix}.post_experts_norm", out, out)
     _emit_shared(builder, spec, prefix, x, out)
+
+
+def _normed(builder: ProgramBuilder, norm: NormSpec | None, name: str, stream: Slot, x: Slot) -> Slot:
+    """Returns the norm of the stream in a slot of its own; x if there is no norm."""
+    return (
+        x if norm is None else emit_norm(builder, norm, name, stream, builder.slot("experts_normed", x.width, x.extent))
+    )
 
 
 def _emit_experts(
@@ -53,12 +67,13 @@ def _emit_experts(
     )
 
 
-def _emit_route(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot) -> tuple[Slot, Slot]:
+def _emit_route(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot, stream: Slot) -> tuple[Slot, Slot]:
     """Returns the slots of the chosen experts and of their factors. The router's weight is always f32, because its
     rounding decides near ties."""
     routing, name = spec.routing, f"{prefix}.router"
     logits = builder.slot("router", spec.num_experts, x.extent)
-    builder.project(x, [Projection(name, spec.num_experts, routing.bias, role="other")], logits)
+    read = _normed(builder, routing.norm, f"{name}.norm", stream, x)
+    builder.project(read, [Projection(name, spec.num_experts, routing.bias, role="other")], logits)
     experts = builder.slot("experts", spec.num_chosen, x.extent, "int32")
     factors = builder.slot("factors", spec.num_chosen, x.extent)
     builder.emit(
@@ -73,6 +88,7 @@ def _emit_route(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot
             num_groups=routing.num_groups,
             num_chosen_groups=routing.num_chosen_groups,
             group_scoring=routing.group_scoring,
+            expert_scale=builder.weight(f"{name}.expert_scale", spec.num_experts) if routing.expert_scale else None,
         )
     )
     return experts, factors
@@ -103,6 +119,8 @@ def _emit_shared(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slo
         return
     shared = builder.slot("shared", out.width, out.extent)
     emit_feed_forward(builder, spec.shared, f"{prefix}.shared", x, shared)
+    if spec.norm is not None:
+        emit_norm(builder, spec.norm, f"{prefix}.post_shared_norm", shared, shared)
     if not spec.shared_gate:
         builder.emit(Add(shared, out))
         return

@@ -3,7 +3,7 @@
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import FeedForwardSpec
-from appliance.program.operators import GatedActivation
+from appliance.program.operators import GatedActivation, GaussianTopK
 from appliance.program.slots import Slot, whole
 
 
@@ -19,6 +19,8 @@ def emit_feed_forward(builder: ProgramBuilder, spec: FeedForwardSpec, prefix: st
         both = builder.slot("gate_up", 2 * spec.intermediate_size, x.extent)
         gate_span, up_span = builder.project(x, [gate, up], both)
         emit_scale(builder, gate_span, spec.gate_scale)
+        if spec.gate_deviations is not None:
+            builder.emit(GaussianTopK(gate_span, spec.gate_deviations))
         builder.emit(GatedActivation(gate_span, up_span, inner, spec.activation))
     else:
         builder.project(x, [up], inner, spec.activation)

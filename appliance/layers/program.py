@@ -70,7 +70,8 @@ class ProgramBuilder:
     """Collects the slots, weights and operators that a decoder's blocks emit.
 
     A slot is identified by its role, extent and width, so that all layers share one. layouts: the layout in which each
-    logical matrix will be stored; parts whose layouts are equal are joined into one Linear.
+    logical matrix will be stored; parts whose layouts are equal are joined into one Linear. layer_caches: the cache of
+    keys and values by its layer, for layers that read another's.
     """
 
     layouts: Mapping[str, Hashable]
@@ -79,6 +80,7 @@ class ProgramBuilder:
     ropes: dict[str, RopeSpec] = field(default_factory=dict)
     biases: dict[str, BiasUse] = field(default_factory=dict)
     caches: list[KvShape] = field(default_factory=list)
+    layer_caches: dict[int, int] = field(default_factory=dict)
     states: list[StateShape] = field(default_factory=list)
     _slots: dict[tuple[str, int, Extent], Slot] = field(default_factory=dict)
 
@@ -86,8 +88,8 @@ class ProgramBuilder:
         key = (role, width, extent)
         return self._slots.setdefault(key, Slot(len(self._slots), extent, width, dtype))
 
-    def emit(self, operator: Operator) -> None:
-        self.operators.append(operator)
+    def emit(self, *operators: Operator) -> None:
+        self.operators.extend(operators)
 
     def weight(self, name: str, *shape: int, role: TensorRole = "other") -> str:
         self.weights[name] = WeightUse((name,), (shape,), role)

@@ -33,7 +33,14 @@ class DivisorScaling(msgspec.Struct, frozen=True):
     divisors: tuple[float, ...]
 
 
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling
+class ProportionalScaling(msgspec.Struct, frozen=True):
+    """Frequencies from index `num_rotated` on are zero, and the others are divided by `factor`."""
+
+    num_rotated: int
+    factor: float
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DivisorScaling | ProportionalScaling
 
 
 class RopeSpec(msgspec.Struct, frozen=True):

@@ -5,7 +5,8 @@ Logical weight names, which `DecoderSpec.weights` maps to checkpoint tensors (se
 `layers.<i>.`: `attention_norm`, `q`, `k`, `v`, `q_norm`, `k_norm`, `o`, `sinks`, `attention_gate`,
 `post_attention_norm`, `feed_forward_norm`, `gate`, `up`, `down`, `post_feed_forward_norm`, each with `.bias` if the
 block has one. A layer of experts has `router`, `router.correction`, `experts.<e>.gate|up|down`, `shared.gate|up|down`
-and `shared_gate` in place of `gate`, `up` and `down`. The recurrent mixers name theirs in their docstrings.
+and `shared_gate` in place of `gate`, `up` and `down`. The recurrent mixers, and what few families have, name theirs in
+their docstrings.
 """
 
 import math
@@ -15,6 +16,7 @@ import msgspec
 
 from appliance.catalog.pooling import PoolingKind
 from appliance.layers.rope import RopeSpec
+from appliance.layers.stream_spec import PerLayerSpec, StreamsSpec
 from appliance.program.record import ActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
@@ -87,7 +89,9 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     of the slopes of ALiBi. gated: each column of the output is multiplied with the sigmoid of its own projection.
     value_dim: the width of a value where it is not head_dim. value_scale: a factor of values. is_whole: of an encoder,
     which runs each sequence whole and keeps nothing: a token sees those after it too, with a window half of it on each
-    side.
+    side. value_norm: of each head's values. values_are_keys: values are what `k` projects, before its norm and
+    rotation; there is no `v`. kv_layer: the earlier layer whose keys and values it reads; it has none of its own, and
+    no cache.
     """
 
     num_heads: int
@@ -109,6 +113,9 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     temperature: Temperature | None = None
     is_whole: bool = False
     position_bias: PositionBias | None = None  # of a layer that is_whole
+    value_norm: NormSpec | None = None
+    values_are_keys: bool = False
+    kv_layer: int | None = None
 
 
 class LatentAttentionSpec(msgspec.Struct, frozen=True):
@@ -137,7 +144,8 @@ class LatentAttentionSpec(msgspec.Struct, frozen=True):
 
 class FeedForwardSpec(msgspec.Struct, frozen=True):
     """A block of two or three matrices. gate_scale: a factor of the gate before its activation. down_scale: of the
-    vectors that `down` reads."""
+    vectors that `down` reads. gate_deviations: only what is so many standard deviations above the gate's mean stays
+    (GaussianTopK), before its activation."""
 
     intermediate_size: int
     activation: ActivationKind
@@ -146,10 +154,15 @@ class FeedForwardSpec(msgspec.Struct, frozen=True):
     gate_scale: float = 1.0
     down_scale: float = 1.0
     down_bias: bool | None = None  # None: as `bias`
+    gate_deviations: float | None = None
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
-    """The choice and the weights of a token's experts; the words are those of program.routing.ChooseExperts."""
+    """The choice and the weights of a token's experts; the words are those of program.routing.ChooseExperts.
+
+    expert_scale: a factor is multiplied with that of its expert in `router.expert_scale`. norm: the router reads a norm
+    of the residual stream, `router.norm`, in place of the input of the experts.
+    """
 
     scoring: Scoring = "softmax"
     correction: bool = False
@@ -159,12 +172,16 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     num_groups: int = 1
     num_chosen_groups: int = 1
     group_scoring: GroupScoring = "top2"
+    expert_scale: bool = False
+    norm: NormSpec | None = None
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
     """A feed-forward of `num_experts` blocks of `width`, of which a token goes through `num_chosen`.
 
     shared: a block for all tokens, beside the chosen ones; with shared_gate times the sigmoid of a number a token.
+    norm: the experts read a norm of the residual stream of their own, `experts_norm`, and their sum and the output of
+    the shared block are normed before they are added, `post_experts_norm` and `post_shared_norm`.
     latent_size: experts read and give vectors of this size, made by the matrix `latent_in` and undone by `latent_out`.
     limit, alpha, up_offset, weigh_input: as in program.routing.Experts.
     """
@@ -183,6 +200,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
     alpha: float = 1.0
     up_offset: float = 0.0
     weigh_input: bool = False
+    norm: NormSpec | None = None
 
 
 class ResidualSpec(msgspec.Struct, frozen=True):
@@ -191,7 +209,8 @@ class ResidualSpec(msgspec.Struct, frozen=True):
     pre: x += f(norm(x)). output: x += norm(f(x)). sandwich: x += norm(f(norm(x))). post: x = norm(x + f(x)).
     bare_mixer: the mixer reads x without a norm before it; with `pre` alone.
     parallel: both blocks read the x before the layer, and their sum is added; with `pre` alone. one_norm: they read
-    one norm of it, which is `attention_norm`. multiplier: of the output of a block.
+    one norm of it, which is `attention_norm`. multiplier: of the output of a block. scaled: x is multiplied with the
+    number `residual_scale` at the end of the layer.
     """
 
     norms: Literal["pre", "output", "sandwich", "post"] = "pre"
@@ -199,6 +218,7 @@ class ResidualSpec(msgspec.Struct, frozen=True):
     one_norm: bool = False
     multiplier: float = 1.0
     bare_mixer: bool = False
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         if (self.parallel and self.norms != "pre") or (self.one_norm and not self.parallel):
@@ -347,7 +367,8 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     output head has a bias; a tied head has none.
 
     pooling: the head of a model that pools, in place of the output head. embedding_norm: of the sum of the embeddings.
-    has_token_types: tokens have types (segments), whose vectors are added to their embeddings.
+    has_token_types: tokens have types (segments), whose vectors are added to their embeddings. per_layer: inputs of
+    each layer. streams: further residual streams.
     """
 
     vocab_size: int
@@ -365,4 +386,6 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     has_final_norm: bool = True
     embedding_norm: NormSpec | None = None
     has_token_types: bool = False
+    per_layer: PerLayerSpec | None = None
+    streams: StreamsSpec | None = None
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

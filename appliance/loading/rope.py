@@ -6,7 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.kernels.layout import CanonicalWeight
-from appliance.layers.rope import DivisorScaling, LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+from appliance.layers.rope import (
+    DivisorScaling,
+    LinearScaling,
+    Llama3Scaling,
+    ProportionalScaling,
+    RopeSpec,
+    YarnScaling,
+)
 from appliance.loading.formats.dense import dense_weight
 
 Vector = npt.NDArray[np.float64]
@@ -44,3 +51,5 @@ def _scaled(base: Vector, spec: RopeSpec) -> Vector:
             return ramp * base / factor + (1 - ramp) * base
         case DivisorScaling(divisors):
             return base / np.asarray(divisors, np.float64)
+        case ProportionalScaling(num_rotated, factor):
+            return np.where(np.arange(base.size) < num_rotated, base / factor, 0.0)

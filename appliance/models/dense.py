@@ -72,7 +72,9 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     attends has in place of the config's attention, given its number and that. mixer_parts: its weights in place of
     queries, keys, values and output. parts: further weights of each of these layers, or of the layer of a number.
     single_blocks: a layer is a mixer, or a feed-forward where its kind is "mlp" or "moe", with one norm. ignored:
-    patterns of further tensors. encoder: of a model that pools, runs each sequence whole, and has no output head.
+    patterns of further tensors. feed_forward: what a layer has in place of the usual one, given its number and that.
+    tables: further weights that no layer has. encoder: of a model that pools, runs each sequence whole, and has no
+    output head.
     """
 
     modules: Mapping[str, str] = {}
@@ -100,6 +102,8 @@ class Dense(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] | Callable[[int], tuple[Part, ...]] = ()
     single_blocks: bool = False
     ignored: tuple[str, ...] = ()
+    feed_forward: Callable[[int, FeedForward], FeedForward] | None = None
+    tables: tuple[Part, ...] = ()
     encoder: "Encoder | None" = None
 
 
@@ -158,7 +162,7 @@ def dense_decoder(
         layers=tuple(
             LayerSpec(
                 _mixer(model, dense, index, recurrent),
-                _feed_forward(dense, layer, fed if mixture is None else mixture.feed_forward(index, fed)),
+                _feed_forward(dense, index, layer, fed if mixture is None else mixture.feed_forward(index, fed)),
                 _residual(dense, index, layer, recurrent),
             )
             for index, layer in enumerate(config.layers)
@@ -195,8 +199,10 @@ def _residual(dense: Dense, index: int, layer: LayerFacts, recurrent: Recurrent 
     return dense.residual if own is None else own
 
 
-def _feed_forward(dense: Dense, layer: LayerFacts, spec: FeedForward) -> FeedForward | None:
-    return None if dense.single_blocks and layer.kind not in _FEED_FORWARDS else spec
+def _feed_forward(dense: Dense, index: int, layer: LayerFacts, spec: FeedForward) -> FeedForward | None:
+    if dense.single_blocks and layer.kind not in _FEED_FORWARDS:
+        return None
+    return spec if dense.feed_forward is None else dense.feed_forward(index, spec)
 
 
 def _attention(model: Model, dense: Dense, index: int) -> Mixer:
@@ -222,6 +228,7 @@ class _Modules(msgspec.Struct, frozen=True):
     def top(self, norm: NormSpec) -> Iterator[Part]:
         dense = self.dense
         yield self._part("embed")
+        yield from dense.tables
         if dense.embedding_norm:
             yield from self._norms(("embed_norm",), norm)
         if dense.learned_positions:

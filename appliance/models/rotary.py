@@ -8,7 +8,15 @@ import msgspec
 
 from appliance.checkpoint.config import ConfigFacts
 from appliance.checkpoint.rope import RopeFacts
-from appliance.layers.rope import DivisorScaling, LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
+from appliance.layers.rope import (
+    DivisorScaling,
+    LinearScaling,
+    Llama3Scaling,
+    ProportionalScaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 from appliance.models.errors import ModelError, Problem
 
 
@@ -33,7 +41,8 @@ class _Rotary(msgspec.Struct, frozen=True):
 def rope_spec(facts: RopeFacts, config: ConfigFacts, max_model_len: int) -> RopeSpec:
     """Returns the rotation. Raises ModelError, with all problems, for numbers that give no rotation, and for a scaling
     that is not the same function of the position for every sequence length."""
-    rotary = _Rotary(facts, int(config.head_dim * facts.partial_factor), config.max_position, max_model_len)
+    share = 1.0 if facts.kind == "proportional" else facts.partial_factor
+    rotary = _Rotary(facts, int(config.head_dim * share), config.max_position, max_model_len)
     problems = tuple(_problems(rotary, config.head_dim))
     if problems:
         raise ModelError(*problems)
@@ -168,6 +177,12 @@ def _longrope_problems(rotary: _Rotary) -> Iterator[Problem]:
             yield Problem(f"{name} has {len(values or ())} values; {wanted} frequencies are rotated", "rotary")
 
 
+def _proportional(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
+    """All columns form pairs, of which the first partial_rotary_factor rotate (Gemma 4)."""
+    num_rotated = int(rotary.facts.partial_factor * rotary.rotary_dim // 2)
+    return ProportionalScaling(num_rotated, rotary.number("factor", 1.0)), 1.0
+
+
 class _Scaling(NamedTuple):
     """One kind of scaling: its constructor, the numbers that it requires, and further checks."""
 
@@ -181,6 +196,7 @@ _SCALINGS: dict[str, _Scaling] = {
     "linear": _Scaling(_linear, ("factor",)),
     "dynamic": _Scaling(_dynamic, ("factor",), _dynamic_problems),
     "llama3": _Scaling(_llama3, ("factor", "low_freq_factor", "high_freq_factor"), _llama3_problems),
+    "proportional": _Scaling(_proportional),
     "yarn": _Scaling(_yarn, ("factor",)),
     "longrope": _Scaling(_longrope, (), _longrope_problems),
 }

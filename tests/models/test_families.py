@@ -57,7 +57,7 @@ def decoder(name: str, values: Json | None = None, **more: Any) -> DecoderSpec:
 def older(values: Json) -> Json:
     """The same config as transformers 4 wrote it: rotary keys beside the others, a list of layer types only where they
     follow from nothing else."""
-    lists = ("cwm", "granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")
+    lists = ("cwm", "gemma3n_text", "granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")
     new = ("rope_parameters",) if values["model_type"] in lists else ("rope_parameters", "layer_types")
     old = {key: value for key, value in values.items() if key not in new}
     rope = values["rope_parameters"]
@@ -71,7 +71,8 @@ def older(values: Json) -> Json:
     if "full_attention" in rope:
         old["rope_theta"] = rope["full_attention"]["rope_theta"]
         old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-        old["sliding_window_pattern"] = values["_sliding_window_pattern"]
+        if "_sliding_window_pattern" in values:
+            old["sliding_window_pattern"] = values["_sliding_window_pattern"]
         return old
     old["rope_theta"] = rope["rope_theta"]
     if "partial_rotary_factor" in rope:
@@ -81,7 +82,10 @@ def older(values: Json) -> Json:
     return old
 
 
-@pytest.mark.parametrize("name", [name for name in [*FAMILIES, *VARIANTS] if config(name).get("rope_parameters")])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in [*FAMILIES, *VARIANTS] if config(name).get("rope_parameters") and not name.startswith("gemma4")],
+)
 def test_both_ages_of_a_config_give_one_decoder(name: str) -> None:
     assert decoder(name, older(config(name))) == decoder(name)
 

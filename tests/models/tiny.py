@@ -28,6 +28,15 @@ _GEMMA: dict[str, Any] = {
     "query_pre_attn_scalar": 24,
     "num_hidden_layers": 3,
 }
+_GEMMA_LAYERS: dict[str, Any] = {
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "sliding_window": 8,
+    "num_hidden_layers": 5,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 32,
+    "layer_types": [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")],
+}
 _PHI_ROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,
@@ -81,6 +90,27 @@ FAMILIES: dict[str, Tiny] = {
     "qwen3": Tiny("Qwen3Config", {"head_dim": 32, "attention_bias": True}),
     "gemma2": Tiny("Gemma2Config", {**_GEMMA, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}),
     "gemma3": Tiny("Gemma3TextConfig", {**_GEMMA, "sliding_window_pattern": 3}),
+    "gemma3n": Tiny(
+        "Gemma3nTextConfig",
+        {
+            **_GEMMA_LAYERS,
+            "vocab_size_per_layer_input": 250,  # tokens beyond it have its first row
+            "intermediate_size": [96, 64, 96, 128, 96],
+            "activation_sparsity_pattern": [0.8, 0.0, 0.6, 0.0, 0.3],
+            "laurel_rank": 32,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma4": Tiny(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA_LAYERS,
+            "global_head_dim": 32,
+            "vocab_size_per_layer_input": VOCAB_SIZE,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
     "phi3": Tiny("Phi3Config", {"rope_parameters": _PHI_ROPE, "original_max_position_embeddings": 64}),
     "gpt2": Tiny("GPT2Config", sizes=_GPT_SIZES),
     "gemma": Tiny("GemmaConfig", {"head_dim": 24, "tie_word_embeddings": True}),
@@ -207,6 +237,22 @@ FAMILIES: dict[str, Tiny] = {
 }
 VARIANTS: dict[str, Tiny] = {
     **tiny_hybrids.VARIANTS,
+    "gemma4-experts": Tiny(
+        "Gemma4TextConfig",
+        {
+            **_GEMMA_LAYERS,
+            "global_head_dim": 32,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "final_logit_softcapping": 3.0,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 32,
+        },
+    ),
     "granite-plain": Tiny("GraniteConfig", {**GRANITE, "attention_multiplier": 0.25}),  # of heads of 16
     "llama-equal": Tiny("LlamaConfig", {"num_key_value_heads": 4}),
     "bloom-odd": Tiny("BloomConfig", sizes={**_BLOOM_SIZES, "hidden_size": 96, "n_head": 6}),  # heads: no power of two
@@ -329,5 +375,5 @@ def randomize(model: torch.nn.Module) -> None:
         else:
             parameter.add_(torch.randn_like(parameter) * 0.2)
     for name, buffer in model.named_buffers():
-        if name.endswith("correction_bias"):
+        if name.endswith(("correction_bias", "layer_scalar")):
             buffer.add_(torch.randn_like(buffer) * 0.2)

@@ -229,8 +229,8 @@ def scale_by_weight(op: ops.ScaleByWeight, step: Step) -> None:
 
 def gaussian_top_k(op: ops.GaussianTopK, step: Step) -> None:
     x = step.span(op.x)
-    cut = x.mean(-1, keepdim=True) + op.num_deviations * x.std(-1, keepdim=True, unbiased=False)
-    x.copy_(torch.relu(x - cut))
+    apart = x - x.mean(-1, keepdim=True)
+    x.copy_(torch.relu(apart - op.num_deviations * apart.square().mean(-1, keepdim=True).sqrt()))
 
 
 def mix_streams(op: MixStreams, step: Step) -> None:
