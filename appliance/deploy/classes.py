@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from appliance.plan.hashes import LIVE_MODEL_FIELDS, LIVE_SCHEDULER_FIELDS
+from appliance.plan.hashes import LIVE_MODEL_FIELDS, LIVE_SCHEDULER_FIELDS, LIVE_SPECULATION_FIELDS
 from appliance.spec.fields import ApplyClass
 
 ORDER: tuple[ApplyClass, ...] = ("live", "adapters", "drain", "restart")
@@ -17,6 +17,7 @@ _LIVE = (
     *("serving", "restart", "slo", "degraded", "warnings"),
     *(f"model.{name}" for name in LIVE_MODEL_FIELDS),
     *(f"scheduler.{name}" for name in LIVE_SCHEDULER_FIELDS),
+    *(f"speculation.{name}" for name in LIVE_SPECULATION_FIELDS),
 )
 # Live, but that a listener has TLS, or has not, is decided when it opens.
 _SWITCHED = "serving.listen.tls.certfile"

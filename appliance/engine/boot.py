@@ -10,6 +10,7 @@ from pathlib import Path
 from appliance.engine.backend import load_backend
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.drafting.build import make_drafters
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
 from appliance.engine.grammar.compiler import GrammarCompiler
@@ -39,7 +40,8 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, phases.progress)
     phases.progress("runner", 0, 0)
-    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode)
+    drafters = make_drafters(plan.speculation)
+    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode, drafters)
     scheduler = Scheduler(config, time.monotonic, row_fault)
     phases.end()
     report = BootReport(

@@ -29,6 +29,15 @@ class LogitRows:
     given: Int32  # [R]
     num_sampled: int  # the first num_sampled rows are sampled
     revision: int = 0  # the revision of the inputs
+    ahead: Int32 | None = (
+        None  # [R], the drafts that come after the row's known tokens and before it; None: nowhere any
+    )
+    first: list[int] | None = None  # with `ahead`: of each chunk that samples, its first row of logits
+
+    def lengths(self, num_tokens: Int32) -> Int32:
+        """Returns how many tokens come before each sample, of the token counts by engine's row."""
+        lengths: Int32 = num_tokens[self.rows]
+        return lengths if self.ahead is None else lengths + self.ahead
 
 
 class InputBuilder:
@@ -123,7 +132,7 @@ class InputBuilder:
             block_tables=self._gather_tables(row_ids, int(ends.max())),
             sampled_rows=wanted.tokens,
             num_largest=num_largest,
-            past=None if num_largest is None else self._past(wanted.rows),
+            past=None if num_largest is None else self._past(wanted),
             states=state_pieces(chunks, row_ids, starts, query_start) if self._has_states else None,
             token_types=None if types is None else types.astype(np.int32),
         )
@@ -138,11 +147,11 @@ class InputBuilder:
         wants_all = np.count_nonzero(asked == 0)
         return None if wants_all >= self._few_logits.whole_share * len(asked) else asked
 
-    def _past(self, rows: Int32) -> PastTokens | None:
-        is_penalised = self._rows.is_penalised[rows]
+    def _past(self, wanted: LogitRows) -> PastTokens | None:
+        is_penalised = self._rows.is_penalised[wanted.rows]
         if not is_penalised.any():
             return None
-        return PastTokens(self._rows.token_ids, rows, self._rows.num_tokens[rows] * is_penalised)
+        return PastTokens(self._rows.token_ids, wanted.rows, wanted.lengths(self._rows.num_tokens) * is_penalised)
 
     def _gather_tables(self, row_ids: Int32, longest: int) -> Int32:
         """Returns the block tables as a contiguous [G, S, blocks of the longest sequence and some spare]."""
@@ -159,13 +168,17 @@ class InputBuilder:
             count = len(rows)
             return LogitRows(np.arange(count, dtype=np.int32), rows, np.full(count, NO_TOKEN, np.int32), count)
         sampling = np.flatnonzero(sample)
-        tokens, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
-        if self._pooling == "cls":
-            tokens = query_start[:-1][sampling]
-        given = np.full(len(tokens), NO_TOKEN, np.int32)
-        if not self._rows.prompt_logprobs:
-            return LogitRows(tokens, rows, given, len(rows))
-        parts = [(tokens, rows, given)]
+        last, rows = query_start[1:][sampling] - np.int32(1), row_ids[sampling]
+        if any(chunk.draft is not None for chunk in chunks):
+            wanted = _with_drafts(np.array([chunk.num_drafts for chunk in chunks], np.int32)[sampling], last, rows)
+        else:
+            tokens = query_start[:-1][sampling] if self._pooling == "cls" else last
+            wanted = LogitRows(tokens, rows, np.full(len(tokens), NO_TOKEN, np.int32), len(rows))
+        return self._with_prompts(wanted, chunks, query_start) if self._rows.prompt_logprobs else wanted
+
+    def _with_prompts(self, wanted: LogitRows, chunks: tuple[Chunk, ...], query_start: Int32) -> LogitRows:
+        """Returns the rows, and after them those before prompt tokens, of which log-probabilities are wanted."""
+        parts = [(wanted.tokens, wanted.rows, wanted.given)]
         for at, chunk in enumerate(chunks):
             if chunk.row in self._rows.prompt_logprobs:
                 end = min(chunk.start + chunk.length + 1, int(self._rows.num_prompt[chunk.row]))
@@ -174,7 +187,21 @@ class InputBuilder:
                 indices = np.arange(first, first + len(asked), dtype=np.int32)
                 parts.append((indices, np.full(len(asked), chunk.row, np.int32), asked))
         every, of, asked = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        return LogitRows(every, of, asked, len(rows))
+        ahead = wanted.ahead
+        if ahead is not None:
+            ahead = np.concatenate((ahead, np.zeros(len(every) - len(ahead), np.int32)))
+        return LogitRows(every, of, asked, wanted.num_sampled, ahead=ahead, first=wanted.first)
+
+
+def _with_drafts(num_drafts: Int32, last: Int32, rows: Int32) -> LogitRows:
+    """Returns a row for each draft and one after it, of chunks that sample in `rows` and have their last tokens at
+    `last`."""
+    counts = num_drafts + np.int32(1)
+    first = np.cumsum(counts, dtype=np.int32) - counts
+    ahead = np.arange(counts.sum(), dtype=np.int32) - np.repeat(first, counts)
+    tokens = np.repeat(last - num_drafts, counts) + ahead
+    given = np.full(len(tokens), NO_TOKEN, np.int32)
+    return LogitRows(tokens, np.repeat(rows, counts), given, len(tokens), ahead=ahead, first=first.tolist())
 
 
 class BatchBuilder:
@@ -203,7 +230,7 @@ class BatchBuilder:
     def _gather(self, wanted: LogitRows, left_out: Collection[int]) -> SamplingBatch:
         """Gathers a new batch. Prompt positions (with a given token) get neutral parameters: nothing is drawn there."""
         rows, at = self._rows, wanted.rows
-        lengths = rows.num_tokens[at]
+        lengths = wanted.lengths(rows.num_tokens)
         bias_start, bias_ids, bias_values = self._biases(wanted, left_out)
         forbidden_start, forbidden_ids = self._forbidden(wanted, left_out)
         batch = SamplingBatch(
@@ -219,7 +246,7 @@ class BatchBuilder:
             bias_values=bias_values,
             forbidden_start=forbidden_start,
             forbidden_ids=forbidden_ids,
-            mask_row=rows.mask_row[at],
+            mask_row=self._mask_rows(wanted),
             mask_bits=rows.mask_bits,
             given_token_ids=wanted.given,
             num_logprobs=rows.num_logprobs[at],
@@ -241,6 +268,15 @@ class BatchBuilder:
             self._rows.prompt_logprobs.get(row, NO_LOGPROBS) for row in batch.token_row[prompt].tolist()
         ]
 
+    def _mask_rows(self, wanted: LogitRows) -> Int32:
+        """Returns the line of each row's mask; after a draft, a row with a grammar has a mask of its own."""
+        lines: Int32 = self._rows.mask_row[wanted.rows]
+        if wanted.ahead is not None:
+            for row, first in self._rows.draft_masks.items():
+                own = np.flatnonzero((wanted.rows == row) & (wanted.ahead > 0))
+                lines[own] = first + wanted.ahead[own] - 1
+        return lines
+
     def _biases(self, wanted: LogitRows, left_out: Collection[int]) -> tuple[Int32, Int32, np.ndarray]:
         start = np.zeros(len(wanted.rows) + 1, np.int32)
         if not self._rows.biases:
@@ -260,8 +296,9 @@ class BatchBuilder:
         if not forbidden:
             return start, _NO_IDS
         ids: list[int] = []
+        lengths = wanted.lengths(self._rows.num_tokens)
         for at, (row, given) in enumerate(zip(wanted.rows.tolist(), wanted.given.tolist(), strict=True)):
             if given == NO_TOKEN and row in forbidden and row not in left_out:
-                ids += forbidden[row].now(self._rows.token_ids[row], int(self._rows.num_tokens[row]))
+                ids += forbidden[row].now(self._rows.token_ids[row], int(lengths[at]))
             start[at + 1] = len(ids)
         return start, np.array(ids, np.int32)

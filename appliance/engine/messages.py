@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
-from appliance.plan.types import EnginePlan, SchedulerPlan
+from appliance.plan.types import EnginePlan, SpeculationPlan
 
 
 class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,6 +69,30 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True, tag="vocabulary"):
     eos_token_ids: tuple[int, ...]
 
 
+class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of speculation that can change live.
+
+    num_tokens: of one draft, at most. adaptive: as many drafts are verified as pay; else all. disable_by_batch_size:
+    none while more sequences decode.
+    """
+
+    enabled: bool = True
+    num_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    adaptive: bool = True
+    disable_by_batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    @classmethod
+    def of(cls, plan: SpeculationPlan | None) -> Self | None:
+        if plan is None:
+            return None
+        return cls(
+            enabled=plan.enabled,
+            num_tokens=plan.num_tokens,
+            adaptive=plan.adaptive,
+            disable_by_batch_size=plan.disable_by_batch_size,
+        )
+
+
 class SchedulerCaps(msgspec.Struct, frozen=True, kw_only=True):
     """The scheduler's limits that no array size depends on, so that they can change live (see SchedulerConfig)."""
 
@@ -76,14 +100,17 @@ class SchedulerCaps(msgspec.Struct, frozen=True, kw_only=True):
     max_long_partial_prefills: Annotated[int, msgspec.Meta(ge=1)]
     long_prefill_token_threshold: Annotated[int, msgspec.Meta(ge=0)]
     max_waiting: Annotated[int, msgspec.Meta(ge=1)] | None
+    speculation: SpeculationCaps | None = None
 
     @classmethod
-    def of(cls, plan: SchedulerPlan) -> Self:
+    def of(cls, plan: EnginePlan) -> Self:
+        scheduler = plan.scheduler
         return cls(
-            max_num_partial_prefills=plan.max_num_partial_prefills,
-            max_long_partial_prefills=plan.max_long_partial_prefills,
-            long_prefill_token_threshold=plan.long_prefill_token_threshold,
-            max_waiting=plan.max_waiting,
+            max_num_partial_prefills=scheduler.max_num_partial_prefills,
+            max_long_partial_prefills=scheduler.max_long_partial_prefills,
+            long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+            max_waiting=scheduler.max_waiting,
+            speculation=SpeculationCaps.of(plan.speculation),
         )
 
 
@@ -98,7 +125,7 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings"):
     @classmethod
     def of(cls, plan: EnginePlan) -> Self:
         return cls(
-            scheduler=SchedulerCaps.of(plan.scheduler),
+            scheduler=SchedulerCaps.of(plan),
             max_n=plan.serving.limits.max_n,
             max_logprobs=plan.model.max_logprobs,
             log_level=plan.serving.logs.level if plan.serving.logs.config_file is None else None,
@@ -207,6 +234,22 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
+class MethodStats(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the drafts of one method."""
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: tuple[int, ...] = ()  # by position in the draft
+
+
+class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Drafts by method; and steps with decodes by what was done: `verified`, or why there was nothing to verify."""
+
+    methods: dict[str, MethodStats] = {}
+    steps: dict[str, int] = {}
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a step. Counters are since the start."""
 
@@ -226,6 +269,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     step_tokens: int = 0  # tokens that steps computed
     step_sizes: tuple[int, ...] = ()  # steps by size: one count for each of STEP_TOKEN_BOUNDS, and one above
     prompt_tokens_per_s: float = 0.0  # prefill speed beside the current decodes; 0 before any was measured
+    speculation: SpeculationStats | None = None  # None: the plan has none
 
 
 class OutputBatch(msgspec.Struct, frozen=True, tag="outputs"):

@@ -10,8 +10,10 @@ SPARE_BLOCKS = 8  # extra columns of the gathered block tables, so that they las
 
 
 def is_decoding(plan: StepPlan) -> bool:
-    """Returns whether each chunk is a decode of one token, without forced tokens or drafts."""
-    return plan.num_tokens == len(plan.chunks) and all(chunk.is_decode and chunk.sample for chunk in plan.chunks)
+    """Returns whether each chunk is a decode of one token, without forced tokens or drafts, on its row's states."""
+    return plan.num_tokens == len(plan.chunks) and all(
+        chunk.is_decode and chunk.sample and chunk.states is None for chunk in plan.chunks
+    )
 
 
 class MovingInputs:

@@ -84,20 +84,21 @@ class RowProcessors:
     def apply(
         self, wanted: LogitRows, batch: SamplingBatch, logits: Logits, left_out: Collection[int] = ()
     ) -> tuple[SamplingBatch, dict[int, RowError]]:
-        """Returns the batch with the processors' biases, and the errors of rows in which one failed. It does not change
-        the logits, and skips the rows in `left_out`."""
+        """Returns the batch with the processors' biases, and the errors by row of logits for which one failed. It does
+        not change the logits, and skips the rows in `left_out`."""
         errors: dict[int, RowError] = {}
         if not self._by_row:
             return batch, errors
         changes: dict[int, Bias] = {}
+        lengths = wanted.lengths(self._rows.num_tokens)
         for at, row in self._sampled(wanted):
             if row in left_out:
                 continue
             try:
                 before = logits.row(at)
-                changes[at] = _difference(before, self._process(row, before))
+                changes[at] = _difference(before, self._process(row, int(lengths[at]), before))
             except ProcessorError as error:
-                errors[row] = RowError(ErrorKind.INTERNAL, f"a logits processor failed: {error}")
+                errors[at] = RowError(ErrorKind.INTERNAL, f"a logits processor failed: {error}")
         return _with_biases(batch, changes), errors
 
     def _sampled(self, wanted: LogitRows) -> Iterator[tuple[int, int]]:
@@ -105,8 +106,8 @@ class RowProcessors:
             if given == NO_TOKEN and row in self._by_row:
                 yield at, row
 
-    def _process(self, row: int, logits: Row) -> Row:
-        start, end = int(self._rows.num_prompt[row]), int(self._rows.num_tokens[row])
+    def _process(self, row: int, end: int, logits: Row) -> Row:
+        start = int(self._rows.num_prompt[row])
         tokens: list[int] = self._rows.token_ids[row, :end].tolist()
         for each in self._by_row[row]:
             try:

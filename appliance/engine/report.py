@@ -14,39 +14,48 @@ from appliance.kernels.sampling import NO_LOGPROBS, SampledBatch, SamplingBatch
 
 @dataclass(slots=True)
 class RowLogprobs:
-    """The log-probabilities by row: of the sampled token, and of the prompt's tokens."""
+    """The log-probabilities by row: of the sampled tokens, and of the prompt's tokens."""
 
-    sampled: dict[int, TokenLogprobs] = field(default_factory=dict)
+    sampled: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     prompt: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
 
 
 def row_logprobs(
-    wanted: LogitRows, batch: SamplingBatch, sampled: SampledBatch, errors: dict[int, RowError]
+    wanted: LogitRows,
+    batch: SamplingBatch,
+    sampled: SampledBatch,
+    num_said: dict[int, int],
+    errors: dict[int, RowError],
 ) -> RowLogprobs:
-    """Returns log-probabilities by row; a row whose log-probabilities cannot be read is added to `errors`."""
+    """Returns log-probabilities by row; a row whose log-probabilities cannot be read is added to `errors`.
+
+    num_said: of each row, how many tokens it said; of drafts that come after these, nothing is returned.
+    """
     found = RowLogprobs()
     if sampled.logprobs is None:
         return found
     for at in np.flatnonzero(batch.num_logprobs != NO_LOGPROBS).tolist():
         row = int(wanted.rows[at])
+        if wanted.ahead is not None and at < wanted.num_sampled and wanted.ahead[at] >= num_said.get(row, 1):
+            continue
         try:
             entry = _token_logprobs(sampled, at, int(batch.num_logprobs[at]))
         except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
             errors[row] = row_fault("its log-probabilities were read", error)
             continue
         if at < wanted.num_sampled:
-            found.sampled[row] = entry
+            found.sampled.setdefault(row, []).append(entry)
         else:
             found.prompt.setdefault(row, []).append(entry)
     return found
 
 
-def rows_without_token(wanted: LogitRows, sampled: SampledBatch, logits: Logits) -> dict[int, RowError]:
-    """Returns the errors of the rows that should have been sampled but have no token."""
+def without_token(wanted: LogitRows, sampled: SampledBatch, logits: Logits) -> dict[int, RowError]:
+    """Returns, by row of logits, why no token could be sampled where one should be."""
     if not sampled.num_failed:
         return {}
     missing = np.flatnonzero(sampled.token_ids[: wanted.num_sampled] < 0).tolist()
-    return {int(wanted.rows[at]): _why_no_token(logits.row(at)) for at in missing}
+    return {at: _why_no_token(logits.row(at)) for at in missing}
 
 
 def _token_logprobs(sampled: SampledBatch, at: int, count: int) -> TokenLogprobs:

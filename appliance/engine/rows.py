@@ -49,9 +49,11 @@ class Rows:
         vocab_size: int,
         most_largest: int = 0,
         num_groups: int = 1,
+        num_draft_masks: int = 0,
     ) -> None:
         """`most_largest`: at most so many largest logits can be computed without the others; 0: always all.
-        `num_groups`: the groups of caches, each with block tables of its own."""
+        `num_groups`: the groups of caches, each with block tables of its own. `num_draft_masks`: of one step, masks
+        that come after drafts."""
         self.vocab_size = vocab_size
         self._most_largest = most_largest
         self.version = 0  # changes with anything but the tokens, so that a gathered batch can be reused
@@ -68,7 +70,9 @@ class Rows:
         self.num_largest = np.zeros(num_rows, np.int32)  # how many largest logits decide the row's token; 0: all
         self.is_penalised = np.zeros(num_rows, np.bool_)
         self.mask_row = np.full(num_rows, NO_MASK, np.int32)
-        self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to one line a row with the first mask
+        self.mask_bits = np.zeros((0, -(-vocab_size // 32)), np.uint32)  # grows to all lines with the first mask
+        self.draft_masks: dict[int, int] = {}  # the line after the first draft of a row, in this step; others follow it
+        self._num_masks = num_rows + num_draft_masks  # a line for each row, then those after drafts
         self.biases: dict[int, tuple[list[int], list[float]]] = {}
         self.forbidden: dict[int, ForbiddenIds] = {}
         self.prompt_logprobs: dict[int, int] = {}
@@ -115,6 +119,11 @@ class Rows:
         self.token_ids[row, start : start + len(tokens)] = tokens
         self.num_tokens[row] = start + len(tokens)
 
+    def put_draft(self, row: int, draft: list[int]) -> None:
+        """Writes a draft behind the row's tokens, of which it is none yet."""
+        start = int(self.num_tokens[row])
+        self.token_ids[row, start : start + len(draft)] = draft
+
     def add_blocks(self, row: int, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Appends the blocks to the row's table of each group, as many to each."""
         start = self.num_blocks[row]
@@ -150,7 +159,7 @@ class Rows:
         self.version += 1
         self.num_largest[row] = 0
         if not len(self.mask_bits):
-            self.mask_bits = np.zeros((len(self.num_tokens), self.mask_bits.shape[1]), np.uint32)
+            self.mask_bits = np.zeros((self._num_masks, self.mask_bits.shape[1]), np.uint32)
         self.mask_row[row] = row
 
 

@@ -1,12 +1,14 @@
 """Runs steps: keeps the rows, prepares the model's inputs, runs it, samples, and reports."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from appliance.base.log import logger
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.drafting.interface import Drafter
+from appliance.engine.drafting.rows import RowDrafts
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.masks import GrammarMasks
 from appliance.engine.inputs import BatchBuilder, InputBuilder, LogitRows
@@ -15,9 +17,10 @@ from appliance.engine.messages import ErrorKind
 from appliance.engine.processors import RowProcessors
 from appliance.engine.profile import EngineProfile
 from appliance.engine.profiler import StepProfiler
-from appliance.engine.report import pooled_vectors, row_logprobs, rows_without_token
+from appliance.engine.report import pooled_vectors, row_logprobs, without_token
 from appliance.engine.rows import Rows
-from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.saying import Said, say_single, say_with_drafts
+from appliance.engine.step import Chunk, Draft, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
 from appliance.kernels.logits import Logits
@@ -33,11 +36,21 @@ class _BatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """A step whose model ran."""
+    """A step whose model ran, with the chunks that it ran for."""
 
+    plan: StepPlan
     wanted: LogitRows
     logits: Logits
     began_early: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """What was sampled, with which parameters. faults: by row of logits, why there is no token, or none that counts."""
+
+    batch: SamplingBatch
+    sampled: SampledBatch
+    faults: dict[int, RowError]
 
 
 class Runner:
@@ -49,6 +62,7 @@ class Runner:
         config: SchedulerConfig,
         vocab_size: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
+        drafters: Sequence[Drafter] = (),
     ) -> None:
         self.vocab_size = vocab_size
         self.laps = Laps()
@@ -61,7 +75,9 @@ class Runner:
         num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
         self._windows = config.windows
         self._pools = config.pooling is not None
-        self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, len(config.windows))
+        num_masks = config.max_num_sampled - num_rows if drafters else 0
+        groups = len(config.windows)
+        self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, groups, num_masks)
         tokens, has_states = config.max_num_batched_tokens, config.num_snapshots is not None
         self._inputs = InputBuilder(
             self._rows, config.block_size, tokens, num_rows, few, config.pooling, has_states=has_states
@@ -69,6 +85,7 @@ class Runner:
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
+        self._drafts = RowDrafts(drafters, vocab_size) if drafters else None
         self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -81,12 +98,19 @@ class Runner:
             return StepResult(plan.step, [[] for chunk in plan.chunks if chunk.sample], errors=failed)
         if self._pools:
             return self._pooled(plan, ran, failed)
-        batch, sampled = self._sample(ran, failed)
+        samples = self._sample(ran, failed)
         self.laps.lap("sample")
-        self._append(ran.wanted, sampled, failed)
-        if plan.goes_on and len(plan.chunks) <= self._early_rows and not failed and not sampled.num_failed:
+        may_go_ahead = plan.goes_on and len(plan.chunks) <= self._early_rows and not failed and not samples.faults
+        wants_drafts = self._drafts is not None and plan.most_drafts > 0
+        if ran.wanted.ahead is None:
+            self._append(ran.wanted, samples.sampled, failed)
+        if may_go_ahead and not wants_drafts:
             self._go_ahead()
-        result = self._result(plan, ran, batch, sampled, failed)
+        said = self._say(plan, ran, samples, failed)
+        drafts = self._propose(plan, said, failed)
+        if may_go_ahead and wants_drafts and not drafts:
+            self._go_ahead()
+        result = self._result(plan, ran, samples, said, drafts, failed)
         self.laps.lap("report")
         return result
 
@@ -127,6 +151,8 @@ class Runner:
             self._rows.drop(row)
             self._processors.drop(row)
             self._grammars.drop(row)
+            if self._drafts is not None:
+                self._drafts.drop(row)
         for new in plan.new_rows:
             try:
                 self._put(new)
@@ -138,6 +164,8 @@ class Runner:
                     self._rows.add_blocks(chunk.row, chunk.new_blocks)
                 except Exception as error:  # noqa: BLE001 - any exception here concerns this row alone
                     failed[chunk.row] = row_fault("it got its blocks", error)
+            if chunk.draft is not None:
+                self._rows.put_draft(chunk.row, chunk.draft.token_ids)
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
         return failed
@@ -147,6 +175,8 @@ class Runner:
         self._processors.put(new)
         if new.grammar is not None:
             self._grammars.put(new)
+        if self._drafts is not None:
+            self._drafts.put(new)
 
     def _run_model(self, plan: StepPlan, failed: dict[int, RowError]) -> _Ran | None:
         """Runs the model for the rows that can be prepared, and adds the others to `failed`. None if none can."""
@@ -158,7 +188,7 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - it is raised again if no row is to blame
                 plan = self._without_culprits(plan, failed, error, Exception, self._inputs.build)
                 continue
-            self._grammars.begin(chunk.row for chunk in plan.chunks if chunk.sample)
+            self._grammars.begin(plan.chunks)
             self.laps.lap("prepare")
             try:
                 logits = self._executable.run(inputs)
@@ -168,7 +198,7 @@ class Runner:
                 continue
             self.laps.ran(inputs)
             self._grammars.finish()
-            return _Ran(wanted, logits, began_early)
+            return _Ran(plan, wanted, logits, began_early)
         return None
 
     def _run_alone(self, plan: StepPlan) -> None:
@@ -204,7 +234,7 @@ class Runner:
         self.rest()  # an early step reads the arrays that are rebuilt now
         return *self._inputs.build(plan), False
 
-    def _sample(self, ran: _Ran, failed: dict[int, RowError]) -> tuple[SamplingBatch, SampledBatch]:
+    def _sample(self, ran: _Ran, failed: dict[int, RowError]) -> _Samples:
         """Samples. Failed rows have neutral parameters in the batch; the others' results do not depend on them."""
         try:
             return self._try_to_sample(ran, failed)
@@ -222,15 +252,15 @@ class Runner:
             failed.update(found)
             return self._try_to_sample(ran, failed)
 
-    def _try_to_sample(self, ran: _Ran, failed: dict[int, RowError]) -> tuple[SamplingBatch, SampledBatch]:
+    def _try_to_sample(self, ran: _Ran, failed: dict[int, RowError]) -> _Samples:
         try:
             batch = self._batches.build(ran.wanted, failed)
-            batch, errors = self._processors.apply(ran.wanted, batch, ran.logits, failed)
+            batch, faults = self._processors.apply(ran.wanted, batch, ran.logits, failed)
         except Exception as error:
             raise _BatchError("the parameters of some row cannot be gathered") from error
-        failed.update(errors)
         self.laps.lap("prepare sampling")
-        return batch, self._executable.sample(ran.logits, batch)
+        sampled = self._executable.sample(ran.logits, batch)
+        return _Samples(batch, sampled, without_token(ran.wanted, sampled, ran.logits) | faults)
 
     def _pooled(self, plan: StepPlan, ran: _Ran, failed: dict[int, RowError]) -> StepResult:
         vectors, errors = pooled_vectors(ran.wanted, ran.logits)
@@ -271,33 +301,51 @@ class Runner:
         self._is_ahead = True
         self.laps.started()
 
-    def _result(
-        self, plan: StepPlan, ran: _Ran, batch: SamplingBatch, sampled: SampledBatch, failed: dict[int, RowError]
-    ) -> StepResult:
+    def _say(self, plan: StepPlan, ran: _Ran, samples: _Samples, failed: dict[int, RowError]) -> Said:
+        """Returns what the rows say, appended to them; of each chunk that was to sample, even if its row failed."""
         wanted = ran.wanted
-        count = wanted.num_sampled
-        rows, tokens = wanted.rows[:count], sampled.token_ids[:count]
-        errors = rows_without_token(wanted, sampled, ran.logits)
-        advance = self._grammars.advance(rows, tokens)
-        said = [[token] for token in tokens.tolist()]
-        if advance.forced:
-            for own, row in zip(said, rows.tolist(), strict=True):
-                forced = advance.forced.get(row, [])
-                self._append_to(row, forced, failed)
-                own += forced
-        logprobs = row_logprobs(wanted, batch, sampled, errors)
-        for row in rows.tolist() if self._rows.prompt_logprobs else ():
+        tokens = samples.sampled.token_ids[: wanted.num_sampled].tolist()
+        if wanted.ahead is None:
+            said = say_single(wanted, tokens, samples.faults, self._grammars)
+        else:
+            said = say_with_drafts(self._rows, ran.plan, wanted, tokens, samples.faults, self._grammars)
+        is_first_appended = wanted.ahead is None
+        for row, own in said.tokens.items():
+            if not is_first_appended or len(own) > 1:
+                self._append_to(row, own[is_first_appended:], failed)
+            if self._drafts is not None and row not in failed:
+                self._drafts.say(row, own)
+        return said
+
+    def _propose(self, plan: StepPlan, said: Said, failed: dict[int, RowError]) -> dict[int, list[Draft]]:
+        """Returns drafts for the next step, of the rows that go on as far as is known here."""
+        if self._drafts is None or not plan.most_drafts:
+            return {}
+        ended = failed.keys() | said.errors.keys() | said.completed
+        rows = (row for row in said.tokens if row not in ended)
+        return self._drafts.propose(rows, plan.most_drafts, self._grammars.num_fitting)
+
+    def _result(
+        self,
+        plan: StepPlan,
+        ran: _Ran,
+        samples: _Samples,
+        said: Said,
+        drafts: dict[int, list[Draft]],
+        failed: dict[int, RowError],
+    ) -> StepResult:
+        counts = {row: len(own) for row, own in said.tokens.items()}
+        logprobs = row_logprobs(ran.wanted, samples.batch, samples.sampled, counts, failed)
+        for row in said.tokens if self._rows.prompt_logprobs else ():
             self._rows.prompt_logprobs.pop(row, None)  # its prompt has run
-        if failed:
-            of_row = dict(zip(rows.tolist(), said, strict=True))
-            said = [of_row.get(chunk.row, []) for chunk in plan.chunks if chunk.sample]
         return StepResult(
             plan.step,
-            said,
+            [[] if chunk.row in failed else said.tokens[chunk.row] for chunk in plan.chunks if chunk.sample],
             logprobs.sampled,
             logprobs.prompt,
-            errors | advance.errors | failed,
-            completed=frozenset(advance.completed),
+            said.errors | failed,
+            drafts=drafts,
+            completed=said.completed,
             began_early=ran.began_early,
         )
 

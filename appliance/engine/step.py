@@ -19,6 +19,20 @@ class NewRow(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None  # requested and not delivered yet
     grammar: Grammar | None = None
     second_segment: int | None = None  # the first token whose type is 1
+    cache_salt: str | None = None  # drafts come from no answer of another salt
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """Tokens that a drafter proposes to come next. `strength` is the drafter's own class of how sure it is, from 0: of
+    one method, drafts of one class are accepted about equally often."""
+
+    token_ids: list[int]
+    method: str
+    strength: int = 0
+
+    def cut(self, count: int) -> "Draft":
+        """Returns the draft of the first `count` tokens."""
+        return self if count == len(self.token_ids) else Draft(self.token_ids[:count], self.method, self.strength)
 
 
 class StateMoves(msgspec.Struct, frozen=True):
@@ -39,8 +53,8 @@ class Chunk(msgspec.Struct, frozen=True):
     are not stored again. `new_blocks` are appended to the row's block tables before the chunk runs: as many for each
     group of caches, or nothing at all. `sample` is set when the chunk reaches the last known token. `is_decode`: the
     prompt has run, so the chunk continues an answer; its tokens were sampled, or forced, or are drafts. The last
-    `num_drafts` tokens are the first drafts that the runner proposed for this chunk (StepResult.drafts): each counts
-    only if the model samples the same. `states`: None if it neither uses nor leaves snapshots.
+    tokens are those of `draft`, if there is one: each counts only if the model samples the same. `states`: None if it
+    begins with its row's states and leaves no snapshots.
     """
 
     row: int
@@ -50,8 +64,12 @@ class Chunk(msgspec.Struct, frozen=True):
     new_blocks: tuple[tuple[int, ...], ...]
     sample: bool
     is_decode: bool = False
-    num_drafts: int = 0
+    draft: Draft | None = None
     states: StateMoves | None = None
+
+    @property
+    def num_drafts(self) -> int:
+        return 0 if self.draft is None else len(self.draft.token_ids)
 
 
 class StepPlan(msgspec.Struct, frozen=True):
@@ -59,6 +77,7 @@ class StepPlan(msgspec.Struct, frozen=True):
 
     goes_on: unless a token ends a sequence or a message comes in, the next step decodes one more token of each row, and
     has blocks for it. So it may begin before it is planned.
+    most_drafts: the longest draft of a row that the next step may take; 0: none is wanted.
     """
 
     step: int
@@ -68,6 +87,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     chunks: tuple[Chunk, ...]
     num_tokens: int
     goes_on: bool = False
+    most_drafts: int = 0
 
 
 class RowError(msgspec.Struct, frozen=True):
@@ -80,19 +100,20 @@ class RowError(msgspec.Struct, frozen=True):
 class StepResult(msgspec.Struct, frozen=True):
     """The results of a step: a list of tokens for every chunk that samples; dicts for values that few rows have.
 
-    tokens: the tokens of each chunk that samples, in the plan's order (undefined for rows in `errors`). First come the
-    drafts that the model accepts, then the sampled token, then forced tokens, for which the row's grammar leaves no
-    choice, so that no step needs to sample them.
-    drafts: proposals for a row's next chunk, of which the scheduler takes the first few.
+    tokens: the tokens of each chunk that samples, in the plan's order; of a row in `errors`, those before it failed.
+    First come the drafts that the model accepts, then the sampled token, then forced tokens, for which the row's
+    grammar leaves no choice, so that no step needs to sample them.
+    logprobs: of each token; a row that has them has no forced tokens.
+    drafts: for a row's next chunk, one of each drafter that has one; the scheduler takes the first tokens of one.
     began_early: the step began as soon as the one before it had its tokens.
     """
 
     step: int
     tokens: list[list[int]]
-    logprobs: dict[int, TokenLogprobs] = {}  # by row, for the sampled token
+    logprobs: dict[int, list[TokenLogprobs]] = {}  # by row
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # by row, for this chunk's prompt positions from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
-    drafts: dict[int, list[int]] = {}  # by row
+    drafts: dict[int, list[Draft]] = {}  # by row
     vectors: dict[int, bytes] = {}  # by row, of a model that pools, in place of tokens
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False

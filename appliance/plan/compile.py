@@ -34,6 +34,7 @@ from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
+from appliance.plan.speculation import plan_speculation, with_drafts
 from appliance.plan.types import EnginePlan, PoolingPlan
 from appliance.spec import LoadedSpec
 
@@ -77,7 +78,8 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     selection = select_kernel_set(inputs, modelled, ledger)
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
-    scheduler = plan_scheduler(inputs, context, pooling, ledger)
+    speculation = plan_speculation(inputs, pooling, ledger)
+    scheduler = with_drafts(plan_scheduler(inputs, context, pooling, ledger), speculation)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -87,6 +89,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         block_size=plan_block_size(inputs, selection.chosen, ledger),
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
+        speculation=speculation,
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
@@ -112,6 +115,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
+        speculation=speculation,
         parallel=parallel,
         restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),

@@ -23,6 +23,8 @@ LIVE_SCHEDULER_FIELDS = (
     "long_prefill_token_threshold",
     "max_waiting",
 )
+# Fields of `speculation` that a running engine takes over between two steps.
+LIVE_SPECULATION_FIELDS = ("enabled", "num_tokens", "adaptive", "disable_by_batch_size")
 ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
     *("kernels", "cache", "scheduler", "parallel"),
@@ -38,8 +40,11 @@ def with_hashes(plan: EnginePlan) -> EnginePlan:
     engine["model"] = {name: value for name, value in model.items() if name not in LIVE_MODEL_FIELDS}
     scheduler: dict[str, Any] = data["scheduler"]
     engine["scheduler"] = {name: value for name, value in scheduler.items() if name not in LIVE_SCHEDULER_FIELDS}
+    speculation: dict[str, Any] = data["speculation"] or {}
+    engine["speculation"] = {each: value for each, value in speculation.items() if each not in LIVE_SPECULATION_FIELDS}
     engine["kernels"] = {**data["kernels"], "choices": [each["implementation"] for each in data["kernels"]["choices"]]}
     serving = {name: data[name] for name in LIVE_SECTIONS}
     serving["model"] = {name: model[name] for name in LIVE_MODEL_FIELDS}
     serving["scheduler"] = {name: scheduler[name] for name in LIVE_SCHEDULER_FIELDS}
+    serving["speculation"] = {name: speculation.get(name) for name in LIVE_SPECULATION_FIELDS}
     return msgspec.structs.replace(plan, engine_sha256=sha256_json(engine), serving_sha256=sha256_json(serving))

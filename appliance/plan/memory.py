@@ -19,8 +19,17 @@ from appliance.plan.sizes import (
     kv_sizes,
     rope_tables_bytes,
 )
+from appliance.plan.speculation import drafts_item
 from appliance.plan.states import plan_states
-from appliance.plan.types import KvGroupPlan, MemoryItem, MemoryPlan, ParallelPlan, PrecisionPlan, SchedulerPlan
+from appliance.plan.types import (
+    KvGroupPlan,
+    MemoryItem,
+    MemoryPlan,
+    ParallelPlan,
+    PrecisionPlan,
+    SchedulerPlan,
+    SpeculationPlan,
+)
 from appliance.plan.workspace import workspace_bytes, workspace_formula
 from appliance.program.kv_blocks import blocks_held, longest_held
 
@@ -40,6 +49,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     num_threads: int
     screen: ScreenRequest | None
+    speculation: SpeculationPlan | None = None
 
 
 class PlannedMemory(msgspec.Struct, frozen=True):
@@ -109,7 +119,13 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
     return _Device(
         total=total,
         budget=int(total * share),
-        items=(_weights(needs), *_screen(needs.screen), *_step_items(needs), _margin(inputs, kernels)),
+        items=(
+            _weights(needs),
+            *_screen(needs.screen),
+            *_step_items(needs),
+            *drafts_item(needs.speculation),
+            _margin(inputs, kernels),
+        ),
         groups=tuple(_share(group, ranks) for group in sizes.groups),
         block_bytes=kv_block_bytes(-(-sizes.lanes_per_token // ranks), needs.block_size, kernels),
         windows=needs.program.program.kv_layout().windows,

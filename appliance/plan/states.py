@@ -27,6 +27,9 @@ def plan_states(
     if not program.states:
         _refuse_snapshots(inputs, ledger)
         return PlannedStates()
+    if inputs.spec.speculative is not None:
+        message = "speculation over recurrent states is not in this version"
+        ledger.refuse("speculative", "plan/not-built", message, hint="remove speculative")
     num_snapshots = _num_snapshots(inputs, program.state_bytes, max_num_seqs, left, ledger)
     slots = f"{max_num_seqs} sequences + 1 spare + {num_snapshots} snapshots"
     item = MemoryItem(

@@ -19,6 +19,7 @@ SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
+DraftMethod = Literal["ngram", "suffix", "custom_class"]
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
 
 
@@ -157,7 +158,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # weights, logit_screen, kv_cache, activations, workspace, graphs, lora, draft, margin
+    name: str  # weights, logit_screen, kv_cache, states, activations, workspace, graphs, lora, drafts, margin
     size_bytes: int
     formula: str
 
@@ -209,6 +210,30 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
 
 
+class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Who proposes tokens ahead, and how many of them steps may verify.
+
+    methods: the drafters; of several the better one is asked a step. drafter: a dotted path, of the method
+    custom_class. max_num_draft_tokens: of one step, over all requests; a row of logits each.
+    """
+
+    methods: tuple[DraftMethod, ...]
+    drafter: str | None = None
+    enabled: bool = True
+    num_tokens: int  # of one draft
+    max_num_draft_tokens: int
+    adaptive: bool = True
+    disable_by_batch_size: int | None = None
+    prompt_lookup_min: int
+    prompt_lookup_max: int
+    suffix_max_depth: int
+    suffix_max_cached_requests: int
+    suffix_cache_bytes: int
+    suffix_max_spec_factor: float
+    suffix_min_token_prob: float
+    num_draft_states: int | None = None  # slots of recurrent states after drafts; None for a model that has none
+
+
 class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     tensor: int
     pipeline: int
@@ -239,6 +264,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[MemoryPlan, ...]
     cache: CachePlan
     scheduler: SchedulerPlan
+    speculation: SpeculationPlan | None = None
     parallel: ParallelPlan
     restart: RestartPlan
     serving: ServingPlan

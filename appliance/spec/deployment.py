@@ -10,7 +10,7 @@ from appliance.spec.sections.compilation import CompilationSection
 from appliance.spec.sections.decoding import DecodingSection, MultimodalSection
 from appliance.spec.sections.endpoints import EndpointsSection
 from appliance.spec.sections.hardware import HardwareSection, ParallelismSection
-from appliance.spec.sections.lora import LoraSection, SpeculativeSection
+from appliance.spec.sections.lora import LoraSection
 from appliance.spec.sections.model import LoadingSection, ModelSection
 from appliance.spec.sections.observability import (
     ObservabilitySection,
@@ -18,6 +18,7 @@ from appliance.spec.sections.observability import (
     ShutdownSection,
     SloSection,
 )
+from appliance.spec.sections.speculative import SpeculativeSection
 from appliance.spec.sections.transfer import KvEventsSection, KvTransferSection
 from appliance.spec.sections.work import BatchSection, BenchSection
 
@@ -67,7 +68,7 @@ class DeploymentSpec(SpecHead):
     scheduler: SchedulerSection = field(SchedulerSection, "What a step runs.")
     compilation: CompilationSection = field(CompilationSection, "Graphs and compilation.")
     lora: LoraSection | None = field(None, "Adapters.", built=False)
-    speculative: SpeculativeSection | None = field(None, "Tokens proposed ahead.", built=False)
+    speculative: SpeculativeSection | None = field(None, "Tokens proposed ahead.")
     decoding: DecodingSection = field(DecodingSection, "Constraints, parsers and sampling defaults.")
     multimodal: MultimodalSection | None = field(None, "Media in prompts.", built=False)
     kv_transfer: KvTransferSection | None = field(None, "KV between engines.", built=False)

@@ -20,6 +20,7 @@ OTHER_CODE = Modelling(
     of_transformers=ModellingCode(origin="transformers", model_class="LlamaForCausalLM", folder="/", files=()),
     of_checkpoint=ModellingCode(origin="checkpoint", model_class="modeling_x.X", folder="/", files=()),
 )
+SPECULATING = ("speculative={method: suffix}",)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
@@ -46,6 +47,20 @@ VALUES: dict[str, Other] = {
     "observability.logs.enable_log_outputs": Other("true", ("observability.logs.enable_log_requests=true",)),
     "observability.traces.sampling_ratio": Other("0.5", TRACED),
     "observability.traces.service_name": Other("other", TRACED),
+    **{f"speculative.{name}": Other(value, SPECULATING) for name, value in (
+        ("enabled", "false"), ("method", "ngram"), ("num_tokens", "3"), ("max_num_draft_tokens", "40"),
+        ("adaptive", "false"), ("disable_by_batch_size", "5"), ("prompt_lookup_max", "4"), ("prompt_lookup_min", "2"),
+        ("suffix_decoding_max_tree_depth", "8"), ("suffix_decoding_max_cached_requests", "9"),
+        ("suffix_decoding_cache_size", "1MiB"), ("suffix_decoding_max_spec_factor", "2.5"),
+        ("suffix_decoding_min_token_prob", "0.5"),
+    )},
+    "speculative.drafter": Other(
+        "tests.engine.drafters.other",
+        (
+            "decoding.trust_plugins=true",
+            "speculative={method: custom_class, drafter: tests.engine.drafters.repeat}",
+        ),
+    ),
     "scheduler.max_num_batched_tokens": Other("512"),
     "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
     "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from appliance.engine.core.scheduler import Scheduler
-from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput
+from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput, SpeculationCaps
 from appliance.engine.states import state_pieces
-from appliance.engine.step import Chunk, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, Draft, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
 Propose = Callable[[Sequence[int], int], list[int]]  # (context, seed) -> tokens that may come next
+SPECULATION = SpeculationCaps(num_tokens=9, adaptive=False)  # all drafts are verified
 
 
 def mixed(context: Sequence[int], seed: int) -> int:
@@ -35,7 +36,6 @@ class SimulatedRunner:
         self.tables: dict[int, list[list[int]]] = {}  # of each group
         self.next_token = next_token
         self.propose = propose
-        self.drafts: dict[int, list[int]] = {}
         self.num_drafts = self.num_agreed = 0
         self.computed_tokens = 0
         self.broken: set[int] = set()  # sequence ids whose logits are NaN
@@ -43,7 +43,6 @@ class SimulatedRunner:
     def run(self, plan: StepPlan) -> StepResult:
         for row in plan.freed_rows:
             del self.rows[row], self.tokens[row], self.tables[row]
-            self.drafts.pop(row, None)
         for new in plan.new_rows:
             assert new.row not in self.rows, "row taken twice"
             self.rows[new.row], self.tokens[new.row] = new, list(new.token_ids)
@@ -61,16 +60,20 @@ class SimulatedRunner:
             self._carry_states(plan)
         tokens: list[list[int]] = []
         errors: dict[int, RowError] = {}
+        drafts: dict[int, list[Draft]] = {}
         for chunk in plan.chunks:
             context = self._read(chunk)
             if self.rows[chunk.row].sequence_id in self.broken:
                 errors[chunk.row] = RowError(ErrorKind.INTERNAL, "NaN")
-            if chunk.sample:
+                tokens += [[]] * chunk.sample
+            elif chunk.sample:
                 assert chunk.start + chunk.length - chunk.num_drafts == len(self.tokens[chunk.row])
                 tokens.append(self._verified(chunk, context))
                 self.tokens[chunk.row] += tokens[-1]
-                self.drafts[chunk.row] = self.propose(self.tokens[chunk.row], self.rows[chunk.row].seed)
-        return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=dict(self.drafts))
+                proposed = self.propose(self.tokens[chunk.row], self.rows[chunk.row].seed)[: plan.most_drafts]
+                if proposed:
+                    drafts[chunk.row] = [Draft(proposed, "test")]
+        return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=drafts)
 
     def _verified(self, chunk: Chunk, context: list[int]) -> list[int]:
         """Returns the drafts that the model samples as well, and the token after them."""
@@ -86,7 +89,7 @@ class SimulatedRunner:
 
     def _stream(self, chunk: Chunk) -> list[int]:
         """The row's tokens, and the drafts that run with them."""
-        return self.tokens[chunk.row] + self.drafts.get(chunk.row, [])[: chunk.num_drafts]
+        return self.tokens[chunk.row] + ([] if chunk.draft is None else chunk.draft.token_ids)
 
     def _slot(self, row: int, group: int, position: int) -> int:
         return self.tables[row][group][position // self.block_size] * self.block_size + position % self.block_size

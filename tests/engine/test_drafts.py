@@ -8,7 +8,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import FinishReason
 
-from .simulator import Harness, Propose, generate, mixed
+from .simulator import SPECULATION, Harness, Propose, generate, mixed
 
 PROMPT = list(range(3, 13))
 
@@ -16,7 +16,7 @@ PROMPT = list(range(3, 13))
 def configure(**changes: object) -> SchedulerConfig:
     values: dict[str, object] = {
         "max_model_len": 64, "block_size": 4, "num_blocks": 64, "max_num_seqs": 4, "max_num_batched_tokens": 64,
-        "max_num_sampled": 32,
+        "max_num_sampled": 32, "speculation": SPECULATION,
     }  # fmt: skip
     return SchedulerConfig(**(values | changes))  # type: ignore[arg-type] # free keywords
 

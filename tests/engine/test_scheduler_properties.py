@@ -12,7 +12,7 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import FinishReason, GenerateRequest
 
-from .simulator import Harness, Propose, generate, mixed
+from .simulator import SPECULATION, Harness, Propose, generate, mixed
 
 SHARED = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]
 WINDOWS: list[tuple[int | None, ...]] = [
@@ -116,7 +116,8 @@ def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
     if propose is guess:
         config = replace(config, num_snapshots=None)  # a draft that is not taken would stay in a state
         config = config if config.windows else replace(config, windows=(None,), num_blocks=60)
-        config = replace(config, max_num_sampled=config.max_num_sampled + data.draw(st.integers(0, 40)))
+        extra = data.draw(st.integers(0, 40))
+        config = replace(config, max_num_sampled=config.max_num_sampled + extra, speculation=SPECULATION)
     harness = drive(config, traffic, propose)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
     seeds = {new.sequence_id: new.seed for plan in harness.steps for new in plan.new_rows}

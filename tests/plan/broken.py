@@ -53,7 +53,7 @@ BROKEN = (
     Broken(MODEL + "scheduler: {max_num_batched_tokens: 2}\n", "plan/budget",
            "scheduler.max_num_batched_tokens", 6, 37),
     Broken(MODEL + "lora: {max_loras: 2}\n", "plan/not-built", "lora", 6, 7),
-    Broken(MODEL + "speculative: {method: ngram, num_tokens: 4}\n", "plan/not-built", "speculative", 6, 14),
+    Broken(MODEL + "speculative: {method: mtp}\n", "plan/not-built", "speculative.method", 6, 23),
     Broken(MODEL + "decoding: {tool_server: [demo]}\n", "plan/not-built", "decoding.tool_server", 6, 25),
     Broken(MODEL + "observability: {traces: {otlp_traces_endpoint: 'http://a', collect_detailed_traces: [all]}}\n",
            "plan/not-built", "observability.traces.collect_detailed_traces", 6, 85),

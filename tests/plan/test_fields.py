@@ -37,6 +37,7 @@ FULL = f"""\
   max_model_len: 1K
 hardware: {{memory: {{utilization: 0.5}}}}
 decoding: {{tool_parser: hermes}}
+speculative: {{method: ngram}}
 slo: {{ttft_p95: 1s, gate: {{num_prompts: 2}}}}
 endpoints: {{auth: {{keys: [{{name: a, hash: "sha256:{"0" * 64}"}}]}}, tls: {{certfile: /c, keyfile: /k}}}}
 observability: {{traces: {{otlp_traces_endpoint: "http://a"}}}}

@@ -87,6 +87,8 @@ def code_of_others(subject: AuditSubject) -> Iterator[AuditFinding]:
         plugins.append(("decoding.tool_parser_plugin", spec.decoding.tool_parser_plugin))
     if spec.decoding.logits_processor_pattern is not None:
         plugins.append(("decoding.logits_processor_pattern", spec.decoding.logits_processor_pattern))
+    if spec.speculative is not None and spec.speculative.drafter is not None:
+        plugins.append(("speculative.drafter", spec.speculative.drafter))
     for path, name in plugins:
         hint = "review it, and pin the package that holds it"
         yield AuditFinding("audit/plugin", Gravity.MEDIUM, path, f"{name} is imported and run", hint)

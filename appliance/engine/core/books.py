@@ -126,7 +126,7 @@ class Books:
         self.running.remove(sequence)
         sequence.row = -1
         sequence.has_run_prompt = False
-        sequence.drafts = []
+        sequence.proposals, sequence.draft = [], None
 
 
 def _snapshots(config: SchedulerConfig) -> Snapshots | None:

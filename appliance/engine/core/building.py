@@ -1,7 +1,7 @@
 """The step plan that is being built."""
 
 from appliance.engine.core.sequence import Sequence
-from appliance.engine.step import Chunk, NewRow, StateMoves, StepPlan
+from appliance.engine.step import Chunk, Draft, NewRow, StateMoves, StepPlan
 
 
 class StepBuilder:
@@ -9,7 +9,7 @@ class StepBuilder:
     row of every token is wanted."""
 
     __slots__ = (
-        "block_copies", "budget", "chunks", "logits", "new_rows", "num_going_on", "num_long_partials",
+        "block_copies", "budget", "chunks", "logits", "new_rows", "num_drafts", "num_going_on", "num_long_partials",
         "num_partials", "num_tokens", "pools_all", "shares",
     )  # fmt: skip
 
@@ -18,6 +18,7 @@ class StepBuilder:
         self.logits = logits
         self.pools_all = pools_all
         self.num_tokens = 0
+        self.num_drafts = 0
         self.num_going_on = 0  # decodes that will decode again and have a block for the next token
         self.shares = 0  # prefills that still share the budget, when several prompts may be prefilled at once
         self.num_partials = 0  # prompts that stay unfinished after this step
@@ -32,18 +33,19 @@ class StepBuilder:
         length: int,
         new_blocks: tuple[tuple[int, ...], ...],
         write_start: int | None = None,
-        num_drafts: int = 0,
+        draft: Draft | None = None,
         states: StateMoves | None = None,
     ) -> None:
-        """Schedules the next `length` tokens of a running sequence, and `num_drafts` drafts after the last one."""
+        """Schedules the next `length` tokens of a running sequence, and a draft after the last one."""
         start = sequence.num_computed
         sample = start + length == len(sequence.tokens)
-        if num_drafts:
+        num_drafts = 0
+        if draft is not None:
+            num_drafts = len(draft.token_ids)
             length += num_drafts
+            self.num_drafts += num_drafts
         is_decode = sequence.has_run_prompt
-        chunk = Chunk(
-            sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, num_drafts, states
-        )
+        chunk = Chunk(sequence.row, start, length, write_start or start, new_blocks, sample, is_decode, draft, states)
         self.chunks.append(chunk)
         sequence.num_computed = start + length
         self.num_tokens += length
@@ -66,10 +68,11 @@ class StepBuilder:
                 prompt_logprobs=sequence.prompt_logprobs_left,
                 grammar=sequence.request.grammar,
                 second_segment=message.second_segment,
+                cache_salt=message.cache_salt,
             )
         )
 
-    def plan(self, step: int, freed_rows: tuple[int, ...], *, goes_on: bool) -> StepPlan:
+    def plan(self, step: int, freed_rows: tuple[int, ...], *, goes_on: bool, most_drafts: int = 0) -> StepPlan:
         return StepPlan(
             step=step,
             freed_rows=freed_rows,
@@ -78,4 +81,5 @@ class StepBuilder:
             chunks=tuple(self.chunks),
             num_tokens=self.num_tokens,
             goes_on=goes_on,
+            most_drafts=most_drafts,
         )

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from appliance.catalog.pooling import PoolingKind
+from appliance.engine.core.step_costs import ExpertReads
+from appliance.engine.messages import SpeculationCaps
 from appliance.plan.types import EnginePlan
 from appliance.program.kv_blocks import longest_held
 
@@ -34,6 +36,8 @@ class SchedulerConfig:
     late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
     pooling: PoolingKind | None = None  # the model pools: a sequence ends when its prompt has run
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
+    speculation: SpeculationCaps | None = None  # max_num_sampled beyond max_num_seqs is then for drafts
+    expert_reads: ExpertReads | None = None  # of a model with experts, to presume what drafts cost
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,6 +85,8 @@ class SchedulerConfig:
             num_snapshots=plan.cache.num_snapshots,
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
+            speculation=SpeculationCaps.of(plan.speculation),
+            expert_reads=_expert_reads(plan),
             seed=plan.model.seed,
             pooling=None if plan.model.pooling is None else plan.model.pooling.kind,
         )
@@ -92,3 +98,13 @@ def windows_of(plan: EnginePlan) -> tuple[int | None, ...]:
         return (None,)
     windows = {group.group: group.window for group in plan.memory[0].kv_groups}
     return tuple(windows[number] for number in sorted(windows))
+
+
+def _expert_reads(plan: EnginePlan) -> ExpertReads | None:
+    """Returns what a token of the model reads of its experts; the rest of its weights is read once a step."""
+    experts = plan.model.experts
+    if experts is None:
+        return None
+    others = sum(weight.planned_bytes for weight in plan.precision.weights) - experts.size_bytes
+    share = experts.bytes_per_token / max(1, experts.bytes_per_token + others)
+    return ExpertReads(experts.num_experts, experts.num_chosen, share)

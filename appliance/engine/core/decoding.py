@@ -3,6 +3,7 @@
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.sequence import Sequence
+from appliance.engine.core.speculation import Speculation
 
 NewBlocks = tuple[tuple[int, ...], ...]  # of each group, or nothing
 
@@ -10,9 +11,10 @@ NewBlocks = tuple[tuple[int, ...], ...]  # of each group, or nothing
 class DecodeRules:
     """Runs all decodes before any prompt, in policy order. If blocks run out, it preempts the last running sequence."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, speculation: Speculation | None = None) -> None:
         self._books = books
         self._kv = books.kv
+        self._speculation = speculation
 
     def schedule(self, step: StepBuilder) -> list[Sequence]:
         """Takes every running sequence whose prompt has run: it has one token to compute, or more if some were forced.
@@ -21,6 +23,8 @@ class DecodeRules:
         """
         prefills: list[Sequence] = []
         running, block_size = self._books.running, self._kv.block_size
+        if self._speculation is not None:
+            self._speculation.choose([each for each in running if each.has_run_prompt], step.logits - len(running))
         index = 0
         while index < len(running):  # victims leave from the end, never from before `index`
             sequence = running[index]
@@ -42,8 +46,8 @@ class DecodeRules:
                 if grown is None:
                     break
                 new_blocks, room = grown, sequence.num_blocks * block_size
-            if sequence.drafts:
-                self._append_with_drafts(step, sequence, length, new_blocks)
+            if sequence.draft is not None:
+                self._append_with_draft(step, sequence, length, new_blocks)
                 continue
             is_last = end + 1 >= sequence.stop_length
             if end == room and not is_last:
@@ -54,24 +58,27 @@ class DecodeRules:
                 step.num_going_on += 1
         return prefills
 
-    def _append_with_drafts(self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: NewBlocks) -> None:
-        """Takes as many drafts as fit while every running sequence keeps a token, a logits row and its blocks."""
+    def _append_with_draft(self, step: StepBuilder, sequence: Sequence, length: int, new_blocks: NewBlocks) -> None:
+        """Takes what fits of the draft while every running sequence keeps a token, a row of logits and its blocks."""
         kv, num_running = self._kv, len(self._books.running)
+        draft, sequence.draft = sequence.draft, None
+        assert draft is not None, "the caller has looked"
         end = sequence.num_computed + length
         spare_blocks = max(0, kv.pool.num_free - kv.num_groups * num_running)
         num_drafts = 0
         if end == len(sequence.tokens):
             num_drafts = min(
-                len(sequence.drafts),
+                len(draft.token_ids),
                 sequence.stop_length - 1 - end,  # the last token is sampled, and never computed
                 step.budget - length - num_running,
                 step.logits - num_running,
                 kv.room(sequence, spare_blocks) - end,
             )
-        num_drafts = max(0, num_drafts)
-        del sequence.drafts[num_drafts:]
+        if num_drafts < 1:
+            step.append(sequence, length, new_blocks)
+            return
         new_blocks = joined(new_blocks, kv.grow(sequence, end + num_drafts))
-        step.append(sequence, length, new_blocks, num_drafts=num_drafts)
+        step.append(sequence, length, new_blocks, draft=draft.cut(num_drafts))
 
     def _room_for(self, sequence: Sequence, num_tokens: int) -> NewBlocks | None:
         """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself."""

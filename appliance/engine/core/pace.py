@@ -54,8 +54,12 @@ class Pace:
         self._is_pausing = False
         self._paused_s = 0.0  # since the last step with decodes
 
-    def learn(self, decodes: DecodeCount, num_prompt_tokens: int, seconds: float) -> None:
-        """Updates the model with the measured seconds of a step."""
+    def learn(self, decodes: DecodeCount, num_prompt_tokens: int, seconds: float, *, verifies: bool = False) -> None:
+        """Updates the model with the measured seconds of a step. `verifies`: its decodes ran drafts, so that they are
+        not what the averages are of."""
+        if verifies:
+            self._paused_s = 0.0
+            return
         if num_prompt_tokens == 0:
             size = decodes.num.bit_length()
             count, average = self._decode_s.get(size, (decodes.num, None))
@@ -94,6 +98,11 @@ class Pace:
     def end_pause(self) -> None:
         """Ends a pause, because no prompt can run; decodes run again."""
         self._is_pausing = False
+
+    @property
+    def token_s(self) -> float | None:
+        """The seconds of a prompt's token; None before any was measured."""
+        return self._token_s
 
     def prompt_rate(self, decodes: DecodeCount, most: int) -> float:
         """Returns prompt tokens a second beside these decodes, in steps of at most `most` tokens; 0 if not known."""

@@ -8,6 +8,7 @@ from appliance.engine.core.decoding import DecodeRules
 from appliance.engine.core.pace import Backlog, DecodeCount, Pace
 from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence
+from appliance.engine.core.speculation import Speculation
 from appliance.engine.step import StepPlan
 
 
@@ -23,7 +24,8 @@ class StepPlanner:
         self._books = books
         self._kv = books.kv
         self._prefills = PrefillRules(config)
-        self._decoding = DecodeRules(books)
+        self.speculation = _speculation(config, self._pace)
+        self._decoding = DecodeRules(books, self.speculation)
         self.admission = Admission(books, self._prefills)
         self._decodes = DecodeCount(0, 0)  # when the last step was scheduled
 
@@ -31,6 +33,8 @@ class StepPlanner:
         """Sets other limits, from the next step on."""
         self._config = config
         self._prefills.use(config)
+        if self.speculation is not None and config.speculation is not None:
+            self.speculation.caps = config.speculation
 
     def next_step(self) -> StepBuilder:
         """Returns the next step; it has no chunks when nothing is open."""
@@ -138,9 +142,21 @@ class StepPlanner:
         """Updates the pace with the seconds of a step. `plan` must be the last one scheduled."""
         num_prompt_tokens = sum(chunk.length for chunk in plan.chunks if not chunk.is_decode)
         num_decodes = sum(chunk.is_decode for chunk in plan.chunks)
-        self._pace.learn(DecodeCount(num_decodes, self._decodes.num_read), num_prompt_tokens, seconds)
+        verifies = self.speculation is not None and any(chunk.draft is not None for chunk in plan.chunks)
+        self._pace.learn(
+            DecodeCount(num_decodes, self._decodes.num_read), num_prompt_tokens, seconds, verifies=verifies
+        )
+        if verifies and not num_prompt_tokens:
+            assert self.speculation is not None, "asked above"
+            self.speculation.learn(plan, seconds)
 
     def prompt_rate(self) -> float:
         """Returns prompt tokens a second beside the sequences that run now; 0 if not known yet."""
         decodes = DecodeCount(len(self._books.running), self._decodes.num_read)
         return self._pace.prompt_rate(decodes, self._config.max_num_batched_tokens)
+
+
+def _speculation(config: SchedulerConfig, pace: Pace) -> Speculation | None:
+    if config.speculation is None:
+        return None
+    return Speculation(config.speculation, config.max_num_sampled - config.max_num_seqs, pace, config.expert_reads)

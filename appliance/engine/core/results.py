@@ -5,8 +5,9 @@ from collections.abc import Callable
 from appliance.engine.core.books import Books
 from appliance.engine.core.counters import Counters
 from appliance.engine.core.sequence import Request, Sequence, Status
+from appliance.engine.core.speculation import Speculation
 from appliance.engine.messages import ErrorKind, FinishReason, RequestTimes, SequenceOutput
-from appliance.engine.step import RowError, StepPlan, StepResult
+from appliance.engine.step import Draft, RowError, StepPlan, StepResult
 
 Fault = Callable[[str, BaseException], RowError]  # (what was done, what was raised)
 Outputs = dict[bytes, list[SequenceOutput]]  # by client
@@ -18,8 +19,16 @@ class ResultTaker:
     `fault` gives the error of a sequence that met an exception while its tokens were committed.
     """
 
-    def __init__(self, books: Books, counters: Counters, clock: Callable[[], float], fault: Fault) -> None:
+    def __init__(
+        self,
+        books: Books,
+        counters: Counters,
+        clock: Callable[[], float],
+        fault: Fault,
+        speculation: Speculation | None = None,
+    ) -> None:
         self._books = books
+        self._speculation = speculation
         self._fault = fault
         self._counters = counters
         self._clock = clock
@@ -33,9 +42,10 @@ class ResultTaker:
             tokens = next(sampled) if chunk.sample else None
             sequence = self._books.by_row[chunk.row]
             assert sequence is not None, "rows change hands between steps only"
-            if chunk.row in result.errors:
-                output = self._fail(sequence, result.errors[chunk.row])
-            elif spoiled and any(not spoiled.isdisjoint(held) for held in self._books.kv.held(sequence)):
+            failure = result.errors.get(chunk.row)
+            if failure is not None and not tokens:
+                output = self._fail(sequence, failure)
+            elif failure is None and spoiled and self._holds(sequence, spoiled):
                 self._books.preempt(sequence)  # it read what the failed row did not store
                 continue
             else:
@@ -47,14 +57,13 @@ class ResultTaker:
                     if chunk.row in result.vectors:
                         output = self._pooled(sequence, result.vectors[chunk.row])
                     else:
-                        output = self._append(sequence, chunk.num_drafts, tokens, result)
+                        output = self._append(sequence, chunk.draft, tokens, result)
+                        if failure is not None and output.finish_reason is None:
+                            _add(outputs, sequence, output)  # what it said before it failed
+                            output = self._fail(sequence, failure)
                 except Exception as error:  # noqa: BLE001 - any exception here concerns this sequence alone
                     output = self._fail(sequence, self._fault("its tokens were taken over", error))
-            client = sequence.request.client
-            if client in outputs:
-                outputs[client].append(output)
-            else:
-                outputs[client] = [output]
+            _add(outputs, sequence, output)
         return outputs
 
     def _spoiled(self, plan: StepPlan, result: StepResult) -> frozenset[int]:
@@ -68,14 +77,17 @@ class ResultTaker:
                     blocks.update(table[max(dropped, first) :])
         return frozenset(blocks)
 
-    def _append(self, sequence: Sequence, num_drafts: int, said: list[int], result: StepResult) -> SequenceOutput:
+    def _holds(self, sequence: Sequence, blocks: frozenset[int]) -> bool:
+        return any(not blocks.isdisjoint(held) for held in self._books.kv.held(sequence))
+
+    def _append(self, sequence: Sequence, draft: Draft | None, said: list[int], result: StepResult) -> SequenceOutput:
         first = not sequence.has_output
-        if num_drafts:
-            sequence.num_computed -= num_drafts - _num_agreed(sequence.drafts, said)
-        if num_drafts or result.drafts:
-            sequence.drafts = result.drafts.get(sequence.row, [])
+        if draft is not None:
+            self._verify(sequence, draft, said)
+        if result.drafts:
+            sequence.proposals = result.drafts.get(sequence.row, [])
         tokens, ending = _taken(sequence, said, sequence.row in result.completed)
-        if num_drafts:
+        if draft is not None:
             self._books.kv.register(sequence)  # before the next step, when the blocks may have left a sliding window
         logprobs = result.logprobs.get(sequence.row)
         sequence.has_run_prompt = True
@@ -92,13 +104,20 @@ class ResultTaker:
             request_id=sequence.request.message.request_id,
             index=sequence.index,
             token_ids=tokens,
-            logprobs=None if logprobs is None else [logprobs],
+            logprobs=None if logprobs is None else logprobs[: len(tokens)],
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=sequence.num_cached_tokens if first else 0,
             finish_reason=reason,
             stop_token_id=stop_token,
             times=None if reason is None else self._times(sequence.request),
         )
+
+    def _verify(self, sequence: Sequence, draft: Draft, said: list[int]) -> None:
+        """Keeps what was computed for the tokens of the draft that the sequence said as well."""
+        num_agreed = _num_agreed(draft.token_ids, said)
+        sequence.num_computed -= len(draft.token_ids) - num_agreed
+        if self._speculation is not None:
+            self._speculation.verified(sequence, draft, num_agreed)
 
     def _pooled(self, sequence: Sequence, vector: bytes) -> SequenceOutput:
         """Ends a sequence whose whole prompt has run, in a model that pools."""
@@ -130,6 +149,14 @@ class ResultTaker:
     def _times(self, request: Request) -> RequestTimes | None:
         """Returns the request's times; None while another of its sequences is open."""
         return None if request.key in self._books.requests else request.times(self._clock())
+
+
+def _add(outputs: Outputs, sequence: Sequence, output: SequenceOutput) -> None:
+    client = sequence.request.client
+    if client in outputs:
+        outputs[client].append(output)
+    else:
+        outputs[client] = [output]
 
 
 def _num_agreed(drafts: list[int], said: list[int]) -> int:

@@ -38,7 +38,8 @@ class Scheduler:
         self._factory = RequestFactory(config, POLICIES[config.policy])
         self._planner = StepPlanner(self._books, config)
         self._counters = Counters()
-        self._results = ResultTaker(self._books, self._counters, clock, fault)
+        self._speculation = self._planner.speculation
+        self._results = ResultTaker(self._books, self._counters, clock, fault, self._speculation)
 
     # Intake
 
@@ -94,7 +95,9 @@ class Scheduler:
             return None
         self._counters.count_step(step.num_tokens)
         self._note_starts(step)
-        return step.plan(self._counters.num_steps, self._books.take_freed_rows(), goes_on=self._goes_on(step))
+        most_drafts = 0 if self._speculation is None else self._speculation.most_drafts(len(self._books.running))
+        freed = self._books.take_freed_rows()
+        return step.plan(self._counters.num_steps, freed, goes_on=self._goes_on(step), most_drafts=most_drafts)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Records how long a step took, to size the next ones. `plan` must be the last one scheduled."""
@@ -141,6 +144,7 @@ class Scheduler:
             step_tokens=counters.step_tokens,
             step_sizes=tuple(counters.step_sizes),
             prompt_tokens_per_s=self._planner.prompt_rate(),
+            speculation=None if self._speculation is None else self._speculation.stats(),
         )
 
     def check_invariants(self) -> None:

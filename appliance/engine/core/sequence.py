@@ -2,11 +2,13 @@
 
 import enum
 
+from appliance.engine.core.acceptance import OwnRates
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 from appliance.engine.refusal import RequestKey
+from appliance.engine.step import Draft
 
 
 class Status(enum.Enum):
@@ -48,9 +50,10 @@ class Sequence:
     will be when the step scheduled last has run; the drafts of that step count among them."""
 
     __slots__ = (
+        "acceptance",
         "block_hashes",
         "boundaries",
-        "drafts",
+        "draft",
         "has_run_prompt",
         "index",
         "key",
@@ -64,6 +67,7 @@ class Sequence:
         "order",
         "prompt_logprobs",
         "prompt_logprobs_left",
+        "proposals",
         "request",
         "resumes_from",
         "row",
@@ -91,7 +95,9 @@ class Sequence:
         self.row = -1
         self.num_computed = 0
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
-        self.drafts: list[int] = []  # proposed for its next chunk, or in the chunk that was scheduled last
+        self.proposals: list[Draft] = []  # for its next chunk
+        self.draft: Draft | None = None  # the one that its next chunk should verify
+        self.acceptance: OwnRates = {}
         self.num_cached_tokens = 0
         self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run
         self.num_blocks = 0  # in each table

@@ -134,6 +134,16 @@ class GuidanceMatcher:
         forced: list[int] = self._matcher.compute_ff_tokens()
         return forced
 
+    def num_fitting(self, token_ids: Sequence[int]) -> int:
+        count: int = self._matcher.validate_tokens(list(token_ids))
+        self._check()
+        return count
+
+    def roll_back(self, count: int) -> None:
+        if count and not self._matcher.rollback(count):
+            self._check()
+            raise MatcherError("tokens could not be taken back")
+
     @property
     def is_complete(self) -> bool:
         return self._matcher.is_stopped() and not self._matcher.is_error()

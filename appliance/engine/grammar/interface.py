@@ -38,6 +38,12 @@ class Matcher(Protocol):
     def forced(self) -> list[int]:
         """Returns the tokens that must come next, which masks would enforce one by one; often none."""
 
+    def num_fitting(self, token_ids: Sequence[int]) -> int:
+        """Returns how many of the tokens, from the first on, may come next. Raises MatcherError."""
+
+    def roll_back(self, count: int) -> None:
+        """Takes back the last `count` tokens that were consumed. Raises MatcherError."""
+
     @property
     def is_complete(self) -> bool:
         """Only an end may come next."""

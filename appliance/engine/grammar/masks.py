@@ -11,8 +11,8 @@ from appliance.engine.faults import row_fault
 from appliance.engine.grammar.interface import Matcher, MatcherError
 from appliance.engine.grammar.threads import deep_stacks
 from appliance.engine.messages import ErrorKind
-from appliance.engine.rows import Int32, Rows
-from appliance.engine.step import NewRow, RowError
+from appliance.engine.rows import Rows
+from appliance.engine.step import Chunk, NewRow, RowError
 
 FILL_BUDGET_S = 1.0  # the filling thread's time for one row, and more for each of its masks:
 FILL_BUDGET_A_MASK_S = 0.005  # usual are 0.02 to 0.2 ms; a grammar made to be slow would slow all other rows
@@ -34,6 +34,17 @@ class _Row:
     allowed: np.ndarray | None
     error: RowError | None = None
     budget_s: float = FILL_BUDGET_S
+    draft_errors: dict[int, RowError] = field(default_factory=dict)  # why there is no mask after so many drafts
+
+
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """The masks of one row in a step: its own line, and those from `line` on after each draft."""
+
+    row: int
+    state: _Row
+    drafts: tuple[int, ...]
+    line: int
 
 
 @dataclass(slots=True)
@@ -82,11 +93,20 @@ class GrammarMasks:
     def drop(self, row: int) -> None:
         self._by_row.pop(row, None)
 
-    def begin(self, rows: Iterable[int]) -> None:
-        """Starts to fill the masks of the `rows` that have a grammar."""
+    def begin(self, chunks: Iterable[Chunk]) -> None:
+        """Starts to fill the masks of the chunks that sample in rows with a grammar; one more after each draft."""
+        self._rows.draft_masks.clear()
         if not self._by_row:
             return
-        states = [(row, self._by_row[row]) for row in rows if row in self._by_row]
+        states: list[_Filling] = []
+        line = len(self._rows.num_tokens)
+        for chunk in chunks:
+            if chunk.sample and chunk.row in self._by_row:
+                drafts = () if chunk.draft is None else tuple(chunk.draft.token_ids)
+                states.append(_Filling(chunk.row, self._by_row[chunk.row], drafts, line))
+                if drafts:
+                    self._rows.draft_masks[chunk.row] = line
+                    line += len(drafts)
         if states:
             self._thread = self._thread or ThreadPoolExecutor(1, "engine-masks")
             with deep_stacks():
@@ -98,37 +118,60 @@ class GrammarMasks:
             filling, self._filling = self._filling, None
             filling.result()
 
-    def advance(self, rows: Int32, tokens: Int32) -> Advance:
-        """Consumes the tokens [R] that were sampled for `rows` [R]; NO_TOKEN where none was."""
+    def advance(self, rows: list[int], tokens: list[int]) -> Advance:
+        """Consumes the tokens that were sampled for `rows`; NO_TOKEN where none was."""
         if not self._by_row:
             return NOTHING
         result = Advance()
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            state = self._by_row.get(row)
-            if state is None or token in state.ends:
-                continue
-            if state.error is not None:
-                result.errors[row] = state.error
-                continue
-            try:
-                self._advance(row, state, token, result)
-            except MatcherError as error:
-                result.errors[row] = _failed(error)
-            except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it; the row alone fails
-                result.errors[row] = row_fault("its constraint took in a token", error)
+        for row, token in zip(rows, tokens, strict=True):
+            if row in self._by_row:
+                self.take(row, token, int(self._rows.num_tokens[row]), result)
         return result
+
+    def take(self, row: int, token: int, length: int, result: Advance) -> None:
+        """Consumes a token of the row, which has `length` tokens with it, and adds to `result` what comes of it."""
+        state = self._by_row.get(row)
+        if state is None or token in state.ends:
+            return
+        if state.error is not None:
+            result.errors[row] = state.error
+            return
+        try:
+            self._advance(row, state, token, length, result)
+        except MatcherError as error:
+            result.errors[row] = _failed(error)
+        except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it; the row alone fails
+            result.errors[row] = row_fault("its constraint took in a token", error)
+
+    def num_fitting(self, row: int, tokens: list[int]) -> int:
+        """Returns how many of the tokens, from the first on, the row's grammar allows next; all if it has none."""
+        state = self._by_row.get(row)
+        if state is None or not tokens:
+            return len(tokens)
+        try:
+            return 0 if state.error is not None else state.matcher.num_fitting(tokens)
+        except MatcherError as error:
+            state.error = _failed(error)
+        except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it
+            state.error = row_fault("its constraint looked at a draft", error)
+        return 0
+
+    def draft_error(self, row: int, num_drafts: int) -> RowError | None:
+        """Returns why there is no mask after so many drafts of this step; None if there is, or none is needed."""
+        state = self._by_row.get(row)
+        return None if state is None else state.draft_errors.get(num_drafts)
 
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _advance(self, row: int, state: _Row, token: int, result: Advance) -> None:
+    def _advance(self, row: int, state: _Row, token: int, length: int, result: Advance) -> None:
         if token < 0:
             return
         matcher = state.matcher
         matcher.consume((token,))
         if state.may_force and not matcher.is_complete:
-            room = self._rows.token_ids.shape[1] - int(self._rows.num_tokens[row])
+            room = self._rows.token_ids.shape[1] - length
             if forced := matcher.forced()[: max(0, room)]:
                 if not 0 <= min(forced) <= max(forced) < self._rows.vocab_size:
                     raise MatcherError("it forces a token that the model does not have")
@@ -137,9 +180,10 @@ class GrammarMasks:
         if matcher.is_complete:
             result.completed.add(row)
 
-    def _fill(self, states: list[tuple[int, _Row]]) -> None:
-        for row, state in states:
-            bits = self._rows.mask_bits[row]
+    def _fill(self, fillings: list[_Filling]) -> None:
+        for filling in fillings:
+            state, bits = filling.state, self._rows.mask_bits[filling.row]
+            state.draft_errors.clear()
             if state.error is None:
                 try:
                     self._fill_row(bits, state)
@@ -149,6 +193,31 @@ class GrammarMasks:
                     state.error = row_fault("its mask was filled", error)
             if state.error is not None:
                 bits[:] = 0
+            if filling.drafts:
+                self._fill_after_drafts(filling)
+
+    def _fill_after_drafts(self, filling: _Filling) -> None:
+        """Fills the mask after each draft, which the grammar was asked for, and takes the drafts back."""
+        state, count, number = filling.state, 0, 1
+        lines = self._rows.mask_bits[filling.line : filling.line + len(filling.drafts)]
+        lines[:] = 0
+        if state.error is not None:
+            return
+        try:
+            for number, (bits, token) in enumerate(zip(lines, filling.drafts, strict=True), 1):
+                state.matcher.consume((token,))
+                count = number
+                if state.matcher.is_complete:
+                    break  # nothing is sampled after it
+                self._fill_row(bits, state)
+        except MatcherError as error:
+            state.draft_errors[number] = _failed(error)
+        except BaseException as error:  # noqa: BLE001 - a panic of the library derives from it
+            state.draft_errors[number] = row_fault("its masks after drafts were filled", error)
+        try:
+            state.matcher.roll_back(count)
+        except MatcherError as error:
+            state.error = _failed(error)
 
     def _fill_row(self, bits: np.ndarray, state: _Row) -> None:
         started = self._clock()

@@ -1,11 +1,7 @@
 """Rules of `lora` and `speculative`."""
 
-from appliance.base.diagnostics import Severity
 from appliance.spec.deployment import DeploymentSpec
 from appliance.spec.rules.finding import Finding, Findings, repeated
-
-_NEED_DRAFT = ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator")
-_BRING_NUM_TOKENS = ("mlp_speculator", "mtp", "auto")
 
 
 def cpu_slots_cover_slots(spec: DeploymentSpec) -> Findings:
@@ -53,68 +49,62 @@ def adapter_names_differ(spec: DeploymentSpec) -> Findings:
 
 def lookup_window_is_ordered(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
-    if guess is None or guess.prompt_lookup_min is None:
+    if guess is None or guess.prompt_lookup_min is None or guess.prompt_lookup_max is None:
         return
-    largest = 5 if guess.prompt_lookup_max is None else guess.prompt_lookup_max
-    if guess.prompt_lookup_min > largest:
+    if guess.prompt_lookup_min > guess.prompt_lookup_max:
         yield Finding(
             path="speculative.prompt_lookup_min",
             value=guess.prompt_lookup_min,
-            message=f"prompt_lookup_min is more than prompt_lookup_max {largest}",
-            hint=f"write at most {largest}",
+            message=f"prompt_lookup_min is more than prompt_lookup_max {guess.prompt_lookup_max}",
+            hint=f"write at most {guess.prompt_lookup_max}",
         )
 
 
-def draft_model_fits_method(spec: DeploymentSpec) -> Findings:
+def drafter_fits_method(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
     if guess is None:
         return
-    if guess.method in _NEED_DRAFT and guess.model is None:
+    methods = guess.method if isinstance(guess.method, list) else [guess.method]
+    if ("custom_class" in methods) != (guess.drafter is not None):
         yield Finding(
-            path="speculative.method",
-            value=guess.method,
-            message=f"the method {guess.method} needs a draft model",
-            hint="write speculative.model: hf://owner/name",
+            path="speculative.method" if guess.drafter is None else "speculative.drafter",
+            value=guess.method if guess.drafter is None else guess.drafter,
+            message="the method custom_class and speculative.drafter need each other",
+            hint="write method: custom_class and drafter: package.module.name, or neither",
         )
-    if guess.method == "ngram" and guess.model is not None:
+    if guess.drafter is not None and not spec.decoding.trust_plugins:
         yield Finding(
-            path="speculative.model",
-            value=guess.model,
-            message="ngram looks its proposals up in the prompt and takes no model",
-            hint="remove speculative.model, or write method: draft_model",
-        )
-    if guess.method == "auto" and guess.model is None:
-        yield Finding(
-            path="speculative",
-            message="neither a method nor a draft model is named",
-            hint="write method: ngram, or a model",
+            path="speculative.drafter",
+            value=guess.drafter,
+            message="a drafter is code that runs inside the engine, and decoding.trust_plugins is false",
+            hint="write decoding.trust_plugins: true if the code is yours",
         )
 
 
-def number_of_proposals(spec: DeploymentSpec) -> Findings:
+def methods_differ(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
-    if guess is not None and guess.num_tokens is None and guess.method not in _BRING_NUM_TOKENS:
+    if guess is None or not isinstance(guess.method, list):
+        return
+    if not guess.method or len({*guess.method}) < len(guess.method):
         yield Finding(
             path="speculative.method",
             value=guess.method,
-            message=f"the method {guess.method} needs num_tokens",
-            hint="write speculative.num_tokens: 4",
+            message="a list of methods names each once, and at least one",
+            hint="write method: [suffix, ngram]",
         )
 
 
-def draft_ranks(spec: DeploymentSpec) -> Findings:
-    guess, ranks = spec.speculative, spec.parallelism.tensor
-    if guess is None or guess.draft_tensor_parallel_size is None:
+def drafts_fit_a_step(spec: DeploymentSpec) -> Findings:
+    guess = spec.speculative
+    if guess is None or not isinstance(guess.num_tokens, int) or not isinstance(guess.max_num_draft_tokens, int):
         return
-    allowed = {1} if guess.method == "mlp_speculator" else {1, ranks}
-    if guess.draft_tensor_parallel_size not in allowed:
-        words = " or ".join(str(each) for each in sorted(allowed))
+    if guess.num_tokens > guess.max_num_draft_tokens:
         yield Finding(
-            path="speculative.draft_tensor_parallel_size",
-            value=guess.draft_tensor_parallel_size,
-            message=f"a {guess.method} draft beside {ranks} tensor-parallel ranks has {words}",
-            allowed=words,
-            hint=f"write draft_tensor_parallel_size: {min(allowed)}",
+            path="speculative.num_tokens",
+            value=guess.num_tokens,
+            message=f"a step verifies at most max_num_draft_tokens {guess.max_num_draft_tokens}",
+            allowed=f"1 to {guess.max_num_draft_tokens}",
+            hint=f"write max_num_draft_tokens of at least {guess.num_tokens}",
         )
 
 
@@ -124,18 +114,4 @@ def speculation_has_no_stages(spec: DeploymentSpec) -> Findings:
             path="speculative",
             message=f"speculation does not run with {spec.parallelism.pipeline} pipeline stages",
             hint="remove speculative, or write parallelism.pipeline: 1",
-        )
-
-
-def posterior_needs_typical(spec: DeploymentSpec) -> Findings:
-    guess = spec.speculative
-    if guess is None or guess.acceptance_method == "typical_acceptance_sampler":
-        return
-    for name in sorted(guess.model_fields_set & {"posterior_threshold", "posterior_alpha"}):
-        yield Finding(
-            path=f"speculative.{name}",
-            value=getattr(guess, name),
-            message=f"speculative.{name} has no use with {guess.acceptance_method}",
-            hint="write acceptance_method: typical_acceptance_sampler, or remove it",
-            severity=Severity.WARNING,
         )

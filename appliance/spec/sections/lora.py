@@ -1,19 +1,9 @@
-"""`lora` and `speculative`: adapters, and speculative decoding."""
+"""`lora`: adapters."""
 
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import REQUIRED, Section, field
-from appliance.spec.scalars import (
-    Auto,
-    Count,
-    Fraction,
-    ModelName,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Sha256,
-    Text,
-)
+from appliance.spec.scalars import ModelName, NonNegativeInt, PositiveInt, Sha256, Text
 
 
 class AdapterSection(Section):
@@ -53,50 +43,4 @@ class LoraSection(Section):
     )
     allow_runtime_updating: bool = field(
         False, "Endpoints that load and unload adapters.", apply="live", vllm="allow_runtime_lora_updating"
-    )
-
-
-class SpeculativeSection(Section):
-    """Proposals checked by the model."""
-
-    doc: ClassVar[str] = "Tokens proposed ahead and checked by the model in one step."
-
-    method: Auto[Literal["ngram", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp", "suffix"]] = (
-        field("auto", "Who proposes.", auto="from the draft model")
-    )
-    model: Text | None = field(None, "The draft model, as model.source.", vllm="speculative_model")
-    revision: Text | None = field(None, "Branch, tag or commit of the draft model.")
-    quantization: Text | None = field(None, "Quantization of the draft model. Default: what it says itself.")
-    num_tokens: PositiveInt | None = field(
-        None, "Tokens proposed a step; MLP speculators bring their own.", vllm="num_speculative_tokens"
-    )
-    draft_tensor_parallel_size: PositiveInt | None = field(None, "Ranks of the draft model.")
-    max_model_len: Count | None = field(None, "Longer sequences are not speculated on.")
-    disable_by_batch_size: PositiveInt | None = field(
-        None, "Off for new requests when more than this are queued.", apply="live"
-    )
-    disable_mqa_scorer: bool = field(False, "Score by batch expansion.")
-    disable_logprobs: bool = field(
-        True, "No log-probabilities while speculating.", vllm="disable_logprobs_during_spec_decoding"
-    )
-    prompt_lookup_max: PositiveInt | None = field(
-        None, "Longest n-gram that is looked up. Default: 5.", vllm="ngram_prompt_lookup_max"
-    )
-    prompt_lookup_min: PositiveInt | None = field(
-        None, "Shortest n-gram that is looked up. Default: prompt_lookup_max.", vllm="ngram_prompt_lookup_min"
-    )
-    acceptance_method: Literal["rejection_sampler", "typical_acceptance_sampler"] = field(
-        "rejection_sampler",
-        "Rejection keeps the model's distribution exactly; typical acceptance does not.",
-        vllm="spec_decoding_acceptance_method",
-    )
-    posterior_threshold: Fraction = field(
-        0.09,
-        "Typical acceptance: lower bound of the posterior probability.",
-        vllm="typical_acceptance_sampler_posterior_threshold",
-    )
-    posterior_alpha: PositiveFloat = field(
-        0.3,
-        "Typical acceptance: scale of the entropy threshold.",
-        vllm="typical_acceptance_sampler_posterior_alpha",
     )

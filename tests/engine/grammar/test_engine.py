@@ -10,6 +10,7 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.drafting.interface import Drafter
 from appliance.engine.grammar.compiler import GrammarCompiler
 from appliance.engine.grammar.gate import GrammarGate
 from appliance.engine.grammar.schema import checked_schema
@@ -56,11 +57,11 @@ def configure(**changes: object) -> SchedulerConfig:
 
 
 class Engine:
-    def __init__(self, config: SchedulerConfig | None = None) -> None:
+    def __init__(self, config: SchedulerConfig | None = None, drafters: Sequence[Drafter] = ()) -> None:
         config = config or configure()
         self.scheduler = Scheduler(config)
         gate = GrammarGate(GrammarCompiler(lambda vocabulary: backend()))
-        runner = Runner(tiny_executable(config, VOCAB, MAX_LEN, "cpu-generic"), config, VOCAB)
+        runner = Runner(tiny_executable(config, VOCAB, MAX_LEN, "cpu-generic"), config, VOCAB, drafters=drafters)
         self.loop = EngineLoop(self.scheduler, runner, SamplingLimits(16, 20), grammars=gate)
         self.loop.handle(b"c", Vocabulary(tokenizer="{}", eos_token_ids=(EOS,)))
         self.outputs: dict[tuple[str, int], list[SequenceOutput]] = {}

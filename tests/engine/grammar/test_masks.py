@@ -9,7 +9,7 @@ from appliance.engine.grammar.interface import MatcherError
 from appliance.engine.grammar.masks import FILL_BUDGET_A_MASK_S, FILL_BUDGET_S, Advance, GrammarMasks
 from appliance.engine.messages import SamplingParams
 from appliance.engine.rows import Rows
-from appliance.engine.step import NewRow
+from appliance.engine.step import Chunk, NewRow
 
 
 class Scripted:
@@ -71,7 +71,7 @@ def put(
 
 
 def filled(rows: Rows, masks: GrammarMasks, row: int = 1) -> list[int]:
-    masks.begin([row])
+    masks.begin([Chunk(row, 0, 1, 0, (), sample=True)])
     masks.finish()
     assert rows.mask_row[row] == row
     return [
@@ -80,7 +80,7 @@ def filled(rows: Rows, masks: GrammarMasks, row: int = 1) -> list[int]:
 
 
 def taken(masks: GrammarMasks, rows: list[int], tokens: list[int]) -> Advance:
-    return masks.advance(np.array(rows, np.int32), np.array(tokens, np.int32))
+    return masks.advance(rows, tokens)
 
 
 def test_a_mask_is_filled_and_joined_with_stops(rows: Rows) -> None:

@@ -1,0 +1,172 @@
+"""Speculation: which drafts a step verifies, so that all requests together get the most tokens a second.
+
+Each token of each draft has a probability that it and those before it are accepted, and makes the step longer. The
+tokens of all requests compete: the most probable ones are taken, as many as maximise expected tokens a second. That
+may be none. Nothing here changes what is generated.
+"""
+
+from dataclasses import dataclass, field
+
+from appliance.engine.core.acceptance import AcceptanceRates
+from appliance.engine.core.pace import Pace
+from appliance.engine.core.sequence import Sequence
+from appliance.engine.core.step_costs import ExpertReads, StepCosts
+from appliance.engine.messages import MethodStats, SpeculationCaps, SpeculationStats
+from appliance.engine.step import Draft, StepPlan
+
+UNMEASURED_DRAFTS = 4  # of each request, while no decode was measured
+PROBE_EVERY = 128  # steps: even if drafts seem to cost too much, they are tried, as costs may have changed
+
+
+@dataclass(slots=True)
+class _MethodCounts:
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)  # by position
+
+    def count(self, num_drafts: int, num_accepted: int) -> None:
+        self.drafts += 1
+        self.draft_tokens += num_drafts
+        self.accepted_tokens += num_accepted
+        self.accepted_at += [0] * (num_drafts - len(self.accepted_at))
+        for position in range(num_accepted):
+            self.accepted_at[position] += 1
+
+
+class Speculation:
+    """Chooses the drafts of each step, and learns from what became of them. `most_tokens`: drafts of one step."""
+
+    def __init__(self, caps: SpeculationCaps, most_tokens: int, pace: Pace, experts: ExpertReads | None = None) -> None:
+        self.caps = caps
+        self._most_tokens = most_tokens
+        self._pace = pace
+        self._rates = AcceptanceRates()
+        self._costs = StepCosts(experts)
+        self._counts: dict[str, _MethodCounts] = {}
+        self._steps = {"verified": 0, "no_proposal": 0, "not_worth_it": 0, "off_by_load": 0, "off": 0}
+        self._since_probe = 0
+        self._gains: tuple[int, int, bool] = (-1, -1, False)  # the last answer of `_may_gain`, and to what
+
+    def most_drafts(self, num_decodes: int) -> int:
+        """Returns how long a row's draft for the next step may be; 0 if the next step should have no drafts."""
+        caps = self.caps
+        if not caps.enabled:
+            return 0
+        most_running = caps.disable_by_batch_size
+        if most_running is not None and num_decodes > most_running:
+            return 0
+        if caps.adaptive and not self._may_gain(num_decodes) and self._since_probe < PROBE_EVERY:
+            return 0
+        return min(caps.num_tokens, self._most_tokens)
+
+    def choose(self, decodes: list[Sequence], most_tokens: int) -> None:
+        """Gives each of the sequences, all those that decode in this step, the draft to verify, if any. `most_tokens`:
+        as many drafts can be held."""
+        offered = [sequence for sequence in decodes if sequence.proposals]
+        if not offered or not self.caps.enabled:
+            self._note_none(len(decodes), is_offered=False)
+            for sequence in offered:
+                sequence.proposals = []
+            return
+        slots: list[tuple[float, int]] = []
+        best: list[Draft] = []
+        for at, sequence in enumerate(offered):
+            draft, survivals = self._best(sequence)
+            best.append(draft)
+            slots += [(-survival, at) for survival in survivals]
+        slots.sort()
+        count = self._num_worth(slots, len(decodes))
+        count = min(count, self._most_tokens, most_tokens)
+        taken = [0] * len(offered)
+        for _, at in slots[:count]:
+            taken[at] += 1
+        for sequence, draft, num_taken in zip(offered, best, taken, strict=True):
+            sequence.proposals = []
+            if num_taken:
+                sequence.draft = draft.cut(num_taken)
+            else:
+                self._rates.not_tried(draft, sequence.acceptance)
+        if count:
+            self._steps["verified"] += 1
+            self._since_probe = 0
+        else:
+            self._note_none(len(decodes), is_offered=True)
+
+    def verified(self, sequence: Sequence, draft: Draft, num_accepted: int) -> None:
+        """Takes note that the first `num_accepted` tokens of a sequence's draft were accepted."""
+        self._rates.verified(draft, num_accepted, sequence.acceptance)
+        self._counts.setdefault(draft.method, _MethodCounts()).count(len(draft.token_ids), num_accepted)
+
+    def learn(self, plan: StepPlan, seconds: float) -> None:
+        """Learns the cost of a step that verified drafts and ran no prompt."""
+        num_sequences = len(plan.chunks)
+        decode_s = self._pace.decode_seconds(num_sequences)
+        if decode_s:
+            self._presume()
+            self._costs.learn(num_sequences, plan.num_tokens, seconds, decode_s)
+
+    def stats(self) -> SpeculationStats:
+        methods = {
+            name: MethodStats(each.drafts, each.draft_tokens, each.accepted_tokens, tuple(each.accepted_at))
+            for name, each in self._counts.items()
+        }
+        return SpeculationStats(methods=methods, steps=dict(self._steps))
+
+    def _best(self, sequence: Sequence) -> tuple[Draft, list[float]]:
+        """Returns the proposal of which most tokens are expected to be accepted, cut to the longest that may be."""
+        most, found = self.caps.num_tokens, []
+        for draft in sequence.proposals:
+            draft = draft.cut(min(most, len(draft.token_ids)))
+            survivals = self._rates.survivals(draft, sequence.acceptance)
+            found.append((sum(survivals), draft, survivals))
+        _, draft, survivals = max(found, key=lambda each: each[0])
+        return draft, survivals
+
+    def _num_worth(self, slots: list[tuple[float, int]], num_decodes: int) -> int:
+        """Returns how many of the slots, which are sorted by falling probability, maximise expected tokens a second."""
+        if not self.caps.adaptive:
+            return len(slots)
+        base_s = self._pace.decode_seconds(num_decodes)
+        if not base_s:
+            return min(len(slots), UNMEASURED_DRAFTS)
+        self._presume()
+        here = self._costs.beyond(num_decodes)
+        expected, count, best = float(num_decodes), 0, num_decodes / base_s
+        is_probe = self._since_probe >= PROBE_EVERY
+        for number, (minus_survival, _) in enumerate(slots[: self._most_tokens], 1):
+            expected -= minus_survival
+            rate = expected / (base_s + self._costs.beyond(num_decodes + number) - here)
+            if rate > best or (is_probe and number <= 1):
+                count, best = number, rate
+        return count
+
+    def _may_gain(self, num_decodes: int) -> bool:
+        """Returns whether any number of drafts would gain something if all of them were accepted."""
+        if self._gains[:2] == (num_decodes, self._costs.version):
+            return self._gains[2]
+        base_s = self._pace.decode_seconds(num_decodes)
+        if not base_s or not num_decodes:
+            return True
+        self._presume()
+        here = self._costs.beyond(num_decodes)
+        counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= self._most_tokens]
+        gains = any(self._costs.beyond(num_decodes + count) - here < base_s * count / num_decodes for count in counts)
+        self._gains = num_decodes, self._costs.version, gains
+        return gains
+
+    def _presume(self) -> None:
+        self._costs.presume(self._pace.decode_seconds(1), self._pace.token_s)
+
+    def _note_none(self, num_decodes: int, *, is_offered: bool) -> None:
+        """Counts why a step with decodes verifies nothing."""
+        if not num_decodes:
+            return
+        self._since_probe += 1
+        if not self.caps.enabled:
+            reason = "off"
+        elif is_offered:
+            reason = "not_worth_it"
+        else:
+            reason = "no_proposal" if self.most_drafts(num_decodes) else "off_by_load"
+        self._steps[reason] += 1

@@ -1,0 +1,83 @@
+"""What further tokens cost a step of decodes, learnt from steps that verified drafts."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+MIN_SHARE = 0.02  # of a decode's seconds that a further token is presumed to cost at least
+KNOWN_SINGLY = 8  # steps of up to so many tokens are learnt one by one, larger ones by eighths of a power of two
+WEIGHT_OF_SLOWER = 0.15  # of the newest step in a moving average; other work on the machine can only delay a step
+WEIGHT_OF_QUICKER = 0.3
+MOST_SLOWER = 2.0  # a step that took longer than this many times what was expected counts as this many times
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertReads:
+    """The experts that a step reads. share: of the bytes that a decode of one token reads, those of its experts."""
+
+    num_experts: int
+    num_chosen: int
+    share: float
+
+    def growth(self, num_tokens: int) -> float:
+        """Returns what `num_tokens` read more than one, in decodes of one, if tokens choose independently."""
+        missed = (1.0 - self.num_chosen / self.num_experts) ** num_tokens
+        return self.share * (self.num_experts * (1.0 - missed) / self.num_chosen - 1.0)
+
+
+class StepCosts:
+    """The seconds that a step of T tokens takes beyond one of a single token: `beyond(1)` is 0.
+
+    What was not measured is presumed: a token costs what one of a prompt costs, and the experts that it adds.
+    """
+
+    def __init__(self, experts: ExpertReads | None = None) -> None:
+        self._experts = experts
+        self._learnt: dict[int, tuple[float, float]] = {}  # by size class: tokens, seconds beyond one token
+        self._points: list[tuple[float, float]] = [(1.0, 0.0)]
+        self.one_s = 0.0  # of a decode of one token
+        self.token_s: float | None = None  # of a prompt's token
+        self.version = 0
+
+    def presume(self, one_s: float, token_s: float | None) -> None:
+        self.one_s, self.token_s = one_s, token_s
+
+    def learn(self, num_sequences: int, num_tokens: int, seconds: float, decode_s: float) -> None:
+        """Learns from a step of `num_sequences` decodes that ran `num_tokens` tokens with their drafts; without them it
+        would have taken `decode_s`."""
+        expected = self.beyond(num_tokens)
+        most = MOST_SLOWER * (decode_s + expected)
+        value = max(0.0, min(seconds, most) - decode_s + self.beyond(num_sequences))
+        size = _size_class(num_tokens)
+        tokens, average = self._learnt.get(size, (float(num_tokens), value))
+        weight = WEIGHT_OF_SLOWER if value > average else WEIGHT_OF_QUICKER
+        self._learnt[size] = tokens + weight * (num_tokens - tokens), average + weight * (value - average)
+        self._points = [(1.0, 0.0)]
+        for point, beyond_s in sorted(self._learnt.values()):
+            self._points.append((point, max(beyond_s, self._points[-1][1])))
+        self.version += 1
+
+    def beyond(self, num_tokens: int) -> float:
+        """Returns the seconds beyond a step of one token: linear between what was measured, presumed above it."""
+        points = self._points
+        after = bisect_left(points, (float(num_tokens), 0.0))
+        if after == len(points):
+            tokens, seconds = points[-1]
+            return seconds + self._presumed(num_tokens) - self._presumed(tokens)
+        if after == 0:
+            return 0.0
+        (low, low_s), (high, high_s) = points[after - 1], points[after]
+        return low_s + (num_tokens - low) / (high - low) * (high_s - low_s)
+
+    def _presumed(self, num_tokens: float) -> float:
+        token_s = self.token_s or 0.0
+        seconds = max(token_s, MIN_SHARE * self.one_s) * (num_tokens - 1)
+        if self._experts is None:
+            return seconds
+        return max(seconds, self.one_s * self._experts.growth(round(num_tokens)))
+
+
+def _size_class(num_tokens: int) -> int:
+    if num_tokens <= KNOWN_SINGLY:
+        return num_tokens
+    power = num_tokens.bit_length()
+    return KNOWN_SINGLY * power + (num_tokens >> max(0, power - 3))

@@ -1,0 +1,1 @@
+"""Drafters: who proposes the tokens that may come next."""

@@ -1,0 +1,23 @@
+"""The interface of a drafter, which proposes the tokens that may come next in a row."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from appliance.engine.step import Draft
+
+
+class Drafter(Protocol):
+    """Proposes tokens from those of a row: a deterministic function, which costs about the same at any length.
+
+    What it proposes changes how fast a request is answered, never the answer.
+    """
+
+    def put(self, row: int, tokens: Sequence[int], num_prompt: int, salt: str | None) -> None:
+        """Starts a row. `tokens` are its tokens at any later call: the sequence grows, and is never shortened. What the
+        row says may be used for rows of the same `salt` only."""
+
+    def propose(self, row: int, most: int) -> Draft | None:
+        """Returns a draft of 1 to `most` tokens that may follow those of the row; None if it has none."""
+
+    def drop(self, row: int) -> None:
+        """Ends a row that was put; its tokens are complete, or it will be put again with them."""

@@ -1,0 +1,85 @@
+"""`speculative`: tokens proposed ahead and checked by the model."""
+
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from appliance.spec.fields import Section, field
+from appliance.spec.scalars import (
+    Auto,
+    Count,
+    DottedPath,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Size,
+    Text,
+    Words,
+)
+
+Method = Literal["ngram", "suffix", "custom_class", "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "mtp"]
+Probability = Annotated[float, Ge(0), Le(1), Words("a number from 0 to 1")]
+
+
+class SpeculativeSection(Section):
+    """Proposals checked by the model."""
+
+    doc: ClassVar[str] = (
+        "Tokens proposed ahead and checked by the model in one step. Answers are those without it, to the token."
+    )
+
+    enabled: bool = field(True, "Propose tokens. `false` turns it off without a restart.", apply="live")
+    method: Auto[Method | list[Method]] = field(
+        "auto",
+        "Who proposes; of several, the better one a step.",
+        auto="suffix",
+        built_values=("auto", "ngram", "suffix", "custom_class"),
+    )
+    drafter: DottedPath | None = field(
+        None,
+        "Of the method custom_class: a function of a list of token ids and of how many may be proposed, which returns"
+        " token ids; needs decoding.trust_plugins.",
+    )
+    num_tokens: Auto[PositiveInt] = field(
+        "auto",
+        "Tokens proposed a step, at most; how many are, is decided each step (see adaptive).",
+        auto="16, within max_num_draft_tokens",
+        apply="live",
+        vllm="num_speculative_tokens",
+    )
+    max_num_draft_tokens: Auto[PositiveInt] = field(
+        "auto", "Tokens proposed in one step, over all requests. Each has a row of logits in memory.", auto="32"
+    )
+    adaptive: bool = field(
+        True,
+        "Check as many proposals as pay, by measured times and acceptance, perhaps none. `false`: check all.",
+        apply="live",
+        vllm="enable_adaptive_verification",
+    )
+    disable_by_batch_size: PositiveInt | None = field(
+        None, "Off while more sequences than this are generated.", apply="live"
+    )
+    prompt_lookup_max: PositiveInt | None = field(
+        None, "ngram: longest n-gram that is looked up. Default: 5, or prompt_lookup_min if that is more."
+    )
+    prompt_lookup_min: PositiveInt | None = field(
+        None, "ngram: shortest n-gram that is looked up. Default: 3, or prompt_lookup_max if that is less."
+    )
+    suffix_decoding_max_tree_depth: PositiveInt = field(24, "suffix: tokens of the longest match.")
+    suffix_decoding_max_cached_requests: NonNegativeInt = field(
+        10000, "suffix: finished answers that are looked up, too; the oldest leave first."
+    )
+    suffix_decoding_cache_size: Size = field(64 << 20, "suffix: memory of finished answers.")
+    suffix_decoding_max_spec_factor: PositiveFloat = field(
+        1.0, "suffix: at most this many times as many tokens are proposed as match."
+    )
+    suffix_decoding_min_token_prob: Probability = field(
+        0.1, "suffix: proposals end where their probability, by what followed before, falls below this."
+    )
+    model: Text | None = field(None, "The draft model, as model.source.", built=False, vllm="speculative_model")
+    revision: Text | None = field(None, "Branch, tag or commit of the draft model.", built=False)
+    quantization: Text | None = field(
+        None, "Quantization of the draft model. Default: what it says itself.", built=False
+    )
+    draft_tensor_parallel_size: PositiveInt | None = field(None, "Ranks of the draft model.", built=False)
+    max_model_len: Count | None = field(None, "Context of the draft model.", built=False)

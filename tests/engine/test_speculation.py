@@ -1,0 +1,120 @@
+"""Speculation is exact: with drafts that are right, wrong or half right, each answer is what it is without any."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.drafting.interface import Drafter
+from appliance.engine.messages import GenerateRequest, ProcessorCall, SequenceOutput
+from appliance.engine.runner import Runner
+from appliance.kernels.interface import Executable
+
+from .scripted_drafter import ScriptedDrafter
+from .simulator import SPECULATION, generate
+from .test_runner import PROMPT, VOCAB, configure
+from .tiny_program import tiny_executable
+
+Answers = dict[tuple[str, int], list[SequenceOutput]]
+KINDS = ("right", "wrong", "half")
+
+
+def speculating(**changes: object) -> SchedulerConfig:
+    return configure(**({"max_num_sampled": 64, "speculation": SPECULATION} | changes))
+
+
+def answers(
+    config: SchedulerConfig,
+    requests: Iterable[GenerateRequest],
+    drafters: Sequence[Drafter] = (),
+    executable: Executable | None = None,
+) -> tuple[Answers, Scheduler]:
+    """Runs the requests together; a step takes no time that anybody measures."""
+    scheduler = Scheduler(config)
+    runner = Runner(executable or tiny_executable(config, kernel_set="cpu-generic"), config, VOCAB, drafters=drafters)
+    found: Answers = {}
+    for request in requests:
+        scheduler.add(b"", request)
+    while (plan := scheduler.schedule()) is not None:
+        for output in scheduler.commit(plan, runner.run(plan)).get(b"", []):
+            found.setdefault((output.request_id, output.index), []).append(output)
+        scheduler.check_invariants()
+    return found, scheduler
+
+
+def summary(found: Answers) -> dict[tuple[str, int], object]:
+    """What clients see of the answers, however they are cut into steps."""
+    return {
+        key: (
+            [token for output in outputs for token in output.token_ids],
+            [entry for output in outputs for entry in output.logprobs or ()],
+            (outputs[-1].finish_reason, outputs[-1].stop_token_id, outputs[-1].error),
+        )
+        for key, outputs in found.items()
+    }
+
+
+def texts(requests: Iterable[GenerateRequest], found: Answers) -> list[list[int]]:
+    prompts = {request.request_id: request.prompt_token_ids for request in requests}
+    return [
+        [*prompts[name], *[token for output in outputs for token in output.token_ids]]
+        for (name, _), outputs in found.items()
+    ]
+
+
+REQUESTS = [
+    generate("greedy", PROMPT, 24, temperature=0.0),
+    generate("drawn", PROMPT, 24, temperature=0.8, seed=3, logprobs=2),
+    generate("several", PROMPT[:7], 16, temperature=0.8, top_p=0.9, top_k=20, seed=4, n=3),
+    generate(
+        "penalised", PROMPT, 24, temperature=0.8, seed=5, repetition_penalty=1.3, presence_penalty=0.4,
+        frequency_penalty=0.2,
+    ),
+    generate("biased", PROMPT, 20, temperature=0.8, seed=6, logit_bias={7: 2.0, 9: -4.0}),
+    generate("bad words", PROMPT, 20, temperature=0.8, seed=7, bad_words=((5,), (8, 9), (3, 4, 6))),
+    generate("allowed", PROMPT, 20, temperature=0.8, seed=8, allowed_token_ids=tuple(range(2, 40)), logprobs=0),
+    generate("stops", PROMPT, 40, temperature=0.9, seed=9, min_tokens=10, stop_token_ids=tuple(range(0, 64, 5))),
+    generate("ends", PROMPT, 40, temperature=0.9, seed=10, eos=tuple(range(1, 64, 9))),
+    generate("prompt", PROMPT, 12, temperature=0.8, seed=11, prompt_logprobs=1, logprobs=1),
+    generate("long", [*PROMPT, *PROMPT, *PROMPT[::-1]], 20, temperature=0.8, seed=12),
+    generate(
+        "processed", PROMPT, 20, temperature=0.8, seed=13, logits_processors=(
+            ProcessorCall(qualname="tests.engine.processors.even"),
+        ),
+    ),
+    generate("fails", PROMPT, 20, temperature=0.8, seed=14, logits_processors=(
+        ProcessorCall(qualname="tests.engine.processors.fails_late"),
+    )),
+    generate("stuck", PROMPT, 20, seed=15, bad_words=tuple((at // 64, at % 64) for at in range(32 * 64))),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def off() -> Answers:
+    found = answers(configure(), REQUESTS)[0]
+    assert {name for (name, _), outputs in found.items() if outputs[-1].error} == {"fails", "stuck"}
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_num_batched_tokens": 9},
+        {"num_blocks": 36, "expected_output": 0},
+        {"max_num_seqs": 2, "max_num_sampled": 12},
+    ],
+    ids=["roomy", "chunked", "preempted", "few"],
+)
+def test_answers_are_those_without_drafts(off: Answers, kind: str, changes: dict[str, object]) -> None:
+    drafter = ScriptedDrafter(texts(REQUESTS, off), kind, VOCAB)
+    on, scheduler = answers(speculating(**changes), REQUESTS, [drafter])
+    assert summary(on) == summary(off)
+    stats = scheduler.stats(0.0)
+    counts = stats.speculation.methods["scripted"]
+    assert counts.accepted_tokens >= 40 or kind == "wrong"
+    assert counts.draft_tokens > 50
+    assert bool(stats.num_preemptions) == ("num_blocks" in changes)
+    assert scheduler.kv.pool.num_used == 0
