@@ -20,7 +20,7 @@ from appliance.engine.profiler import StepProfiler
 from appliance.engine.report import pooled_vectors, row_logprobs, without_token
 from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
-from appliance.engine.step import Chunk, Draft, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, DraftTokens, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
 from appliance.kernels.logits import Logits
@@ -317,7 +317,7 @@ class Runner:
                 self._drafts.say(row, own)
         return said
 
-    def _propose(self, plan: StepPlan, said: Said, failed: dict[int, RowError]) -> dict[int, list[Draft]]:
+    def _propose(self, plan: StepPlan, said: Said, failed: dict[int, RowError]) -> dict[int, list[DraftTokens]]:
         """Returns drafts for the next step, of the rows that go on as far as is known here."""
         if self._drafts is None or not plan.most_drafts:
             return {}
@@ -331,7 +331,7 @@ class Runner:
         ran: _Ran,
         samples: _Samples,
         said: Said,
-        drafts: dict[int, list[Draft]],
+        drafts: dict[int, list[DraftTokens]],
         failed: dict[int, RowError],
     ) -> StepResult:
         counts = {row: len(own) for row, own in said.tokens.items()}

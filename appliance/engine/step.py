@@ -22,7 +22,7 @@ class NewRow(msgspec.Struct, frozen=True):
     cache_salt: str | None = None  # drafts come from no answer of another salt
 
 
-class Draft(msgspec.Struct, frozen=True):
+class DraftTokens(msgspec.Struct, frozen=True):
     """Tokens that a drafter proposes to come next. `strength` is the drafter's own class of how sure it is, from 0: of
     one method, drafts of one class are accepted about equally often."""
 
@@ -30,9 +30,9 @@ class Draft(msgspec.Struct, frozen=True):
     method: str
     strength: int = 0
 
-    def cut(self, count: int) -> "Draft":
+    def cut(self, count: int) -> "DraftTokens":
         """Returns the draft of the first `count` tokens."""
-        return self if count == len(self.token_ids) else Draft(self.token_ids[:count], self.method, self.strength)
+        return self if count == len(self.token_ids) else DraftTokens(self.token_ids[:count], self.method, self.strength)
 
 
 class StateMoves(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Chunk(msgspec.Struct, frozen=True):
     new_blocks: tuple[tuple[int, ...], ...]
     sample: bool
     is_decode: bool = False
-    draft: Draft | None = None
+    draft: DraftTokens | None = None
     states: StateMoves | None = None
 
     @property
@@ -113,7 +113,7 @@ class StepResult(msgspec.Struct, frozen=True):
     logprobs: dict[int, list[TokenLogprobs]] = {}  # by row
     prompt_logprobs: dict[int, list[TokenLogprobs]] = {}  # by row, for this chunk's prompt positions from `start` + 1
     errors: dict[int, RowError] = {}  # by row; that row alone failed
-    drafts: dict[int, list[Draft]] = {}  # by row
+    drafts: dict[int, list[DraftTokens]] = {}  # by row
     vectors: dict[int, bytes] = {}  # by row, of a model that pools, in place of tokens
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False

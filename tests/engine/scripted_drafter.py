@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 
 class ScriptedDrafter:
@@ -21,13 +21,13 @@ class ScriptedDrafter:
     def drop(self, row: int) -> None:
         del self._rows[row]
 
-    def propose(self, row: int, most: int) -> Draft | None:
+    def propose(self, row: int, most: int) -> DraftTokens | None:
         known = list(self._rows[row])
         for text in self._texts:
             if text[: len(known)] == known and len(text) > len(known):
                 drafts = [self._token(token, at) for at, token in enumerate(text[len(known) : len(known) + most])]
                 self.num_proposed += len(drafts)
-                return Draft(drafts, "scripted", len(known) % 3)
+                return DraftTokens(drafts, "scripted", len(known) % 3)
         return None
 
     def _token(self, token: int, at: int) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.messages import ErrorKind, GenerateRequest, SamplingParams, SequenceOutput, SpeculationCaps
 from appliance.engine.states import state_pieces
-from appliance.engine.step import Chunk, Draft, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, DraftTokens, NewRow, RowError, StepPlan, StepResult
 
 NextToken = Callable[[Sequence[int], int], int]  # (context, seed) -> token
 Propose = Callable[[Sequence[int], int], list[int]]  # (context, seed) -> tokens that may come next
@@ -60,7 +60,7 @@ class SimulatedRunner:
             self._carry_states(plan)
         tokens: list[list[int]] = []
         errors: dict[int, RowError] = {}
-        drafts: dict[int, list[Draft]] = {}
+        drafts: dict[int, list[DraftTokens]] = {}
         for chunk in plan.chunks:
             context = self._read(chunk)
             if self.rows[chunk.row].sequence_id in self.broken:
@@ -72,7 +72,7 @@ class SimulatedRunner:
                 self.tokens[chunk.row] += tokens[-1]
                 proposed = self.propose(self.tokens[chunk.row], self.rows[chunk.row].seed)[: plan.most_drafts]
                 if proposed:
-                    drafts[chunk.row] = [Draft(proposed, "test")]
+                    drafts[chunk.row] = [DraftTokens(proposed, "test")]
         return StepResult(step=plan.step, tokens=tokens, errors=errors, drafts=drafts)
 
     def _verified(self, chunk: Chunk, context: list[int]) -> list[int]:

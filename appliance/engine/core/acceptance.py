@@ -1,6 +1,6 @@
 """How often drafts are accepted: moving averages by method, by the draft's strength, and by the position in it."""
 
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 POSITIONS = 8  # of a draft, from here on all count as one
 OF_REQUEST = 0.2  # the weight of the newest draft in the averages of one request,
@@ -21,7 +21,7 @@ class AcceptanceRates:
         self._rates: OwnRates = {}
         self._counts: dict[Kind, int] = {}
 
-    def survivals(self, draft: Draft, own: OwnRates | None) -> Rates:
+    def survivals(self, draft: DraftTokens, own: OwnRates | None) -> Rates:
         """Returns the probability of each token of the draft that it and all before it are accepted."""
         kind = draft.method, draft.strength
         rates = None if own is None else own.get(kind)
@@ -33,7 +33,7 @@ class AcceptanceRates:
             found.append(survival)
         return found
 
-    def verified(self, draft: Draft, num_accepted: int, own: OwnRates) -> None:
+    def verified(self, draft: DraftTokens, num_accepted: int, own: OwnRates) -> None:
         """Learns from a draft whose first `num_accepted` tokens were accepted, and the next one, if any, was not."""
         kind = draft.method, draft.strength
         every = self._of(kind)
@@ -42,7 +42,7 @@ class AcceptanceRates:
         _follow(mine, draft, num_accepted, OF_REQUEST)
         _follow(every, draft, num_accepted, max(OF_ALL, 1.0 / (count + FIRST_DRAFTS)))
 
-    def not_tried(self, draft: Draft, own: OwnRates | None) -> None:
+    def not_tried(self, draft: DraftTokens, own: OwnRates | None) -> None:
         kind = draft.method, draft.strength
         presumed = _presumed(draft.strength)
         for rates in (self._of(kind), None if own is None else own.get(kind)):
@@ -60,7 +60,7 @@ def _presumed(strength: int) -> float:
     return PRESUMED[min(strength, len(PRESUMED) - 1)]
 
 
-def _follow(rates: Rates, draft: Draft, num_accepted: int, weight: float) -> None:
+def _follow(rates: Rates, draft: DraftTokens, num_accepted: int, weight: float) -> None:
     for position in range(min(num_accepted + 1, len(draft.token_ids))):
         at = min(position, POSITIONS - 1)
         rates[at] += weight * ((position < num_accepted) - rates[at])

@@ -1,7 +1,7 @@
 """The step plan that is being built."""
 
 from appliance.engine.core.sequence import Sequence
-from appliance.engine.step import Chunk, Draft, NewRow, StateMoves, StepPlan
+from appliance.engine.step import Chunk, DraftTokens, NewRow, StateMoves, StepPlan
 
 
 class StepBuilder:
@@ -33,7 +33,7 @@ class StepBuilder:
         length: int,
         new_blocks: tuple[tuple[int, ...], ...],
         write_start: int | None = None,
-        draft: Draft | None = None,
+        draft: DraftTokens | None = None,
         states: StateMoves | None = None,
     ) -> None:
         """Schedules the next `length` tokens of a running sequence, and a draft after the last one."""

@@ -7,7 +7,7 @@ from appliance.engine.core.counters import Counters
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.speculation import Speculation
 from appliance.engine.messages import ErrorKind, FinishReason, RequestTimes, SequenceOutput
-from appliance.engine.step import Draft, RowError, StepPlan, StepResult
+from appliance.engine.step import DraftTokens, RowError, StepPlan, StepResult
 
 Fault = Callable[[str, BaseException], RowError]  # (what was done, what was raised)
 Outputs = dict[bytes, list[SequenceOutput]]  # by client
@@ -80,7 +80,9 @@ class ResultTaker:
     def _holds(self, sequence: Sequence, blocks: frozenset[int]) -> bool:
         return any(not blocks.isdisjoint(held) for held in self._books.kv.held(sequence))
 
-    def _append(self, sequence: Sequence, draft: Draft | None, said: list[int], result: StepResult) -> SequenceOutput:
+    def _append(
+        self, sequence: Sequence, draft: DraftTokens | None, said: list[int], result: StepResult
+    ) -> SequenceOutput:
         first = not sequence.has_output
         if draft is not None:
             self._verify(sequence, draft, said)
@@ -112,7 +114,7 @@ class ResultTaker:
             times=None if reason is None else self._times(sequence.request),
         )
 
-    def _verify(self, sequence: Sequence, draft: Draft, said: list[int]) -> None:
+    def _verify(self, sequence: Sequence, draft: DraftTokens, said: list[int]) -> None:
         """Keeps what was computed for the tokens of the draft that the sequence said as well."""
         num_agreed = _num_agreed(draft.token_ids, said)
         sequence.num_computed -= len(draft.token_ids) - num_agreed

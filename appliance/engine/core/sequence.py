@@ -8,7 +8,7 @@ from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 from appliance.engine.refusal import RequestKey
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 
 class Status(enum.Enum):
@@ -95,8 +95,8 @@ class Sequence:
         self.row = -1
         self.num_computed = 0
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
-        self.proposals: list[Draft] = []  # for its next chunk
-        self.draft: Draft | None = None  # the one that its next chunk should verify
+        self.proposals: list[DraftTokens] = []  # for its next chunk
+        self.draft: DraftTokens | None = None  # the one that its next chunk should verify
         self.acceptance: OwnRates = {}
         self.num_cached_tokens = 0
         self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run

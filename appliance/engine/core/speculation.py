@@ -12,7 +12,7 @@ from appliance.engine.core.pace import Pace
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.step_costs import ExpertReads, StepCosts
 from appliance.engine.messages import MethodStats, SpeculationCaps, SpeculationStats
-from appliance.engine.step import Draft, StepPlan
+from appliance.engine.step import DraftTokens, StepPlan
 
 UNMEASURED_DRAFTS = 4  # of each request, while no decode was measured
 PROBE_EVERY = 128  # steps: even if drafts seem to cost too much, they are tried, as costs may have changed
@@ -70,7 +70,7 @@ class Speculation:
                 sequence.proposals = []
             return
         slots: list[tuple[float, int]] = []
-        best: list[Draft] = []
+        best: list[DraftTokens] = []
         for at, sequence in enumerate(offered):
             draft, survivals = self._best(sequence)
             best.append(draft)
@@ -93,7 +93,7 @@ class Speculation:
         else:
             self._note_none(len(decodes), is_offered=True)
 
-    def verified(self, sequence: Sequence, draft: Draft, num_accepted: int) -> None:
+    def verified(self, sequence: Sequence, draft: DraftTokens, num_accepted: int) -> None:
         """Takes note that the first `num_accepted` tokens of a sequence's draft were accepted."""
         self._rates.verified(draft, num_accepted, sequence.acceptance)
         self._counts.setdefault(draft.method, _MethodCounts()).count(len(draft.token_ids), num_accepted)
@@ -113,7 +113,7 @@ class Speculation:
         }
         return SpeculationStats(methods=methods, steps=dict(self._steps))
 
-    def _best(self, sequence: Sequence) -> tuple[Draft, list[float]]:
+    def _best(self, sequence: Sequence) -> tuple[DraftTokens, list[float]]:
         """Returns the proposal of which most tokens are expected to be accepted, cut to the longest that may be."""
         most, found = self.caps.num_tokens, []
         for draft in sequence.proposals:

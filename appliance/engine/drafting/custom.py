@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 
 from appliance.base.errors import ApplianceError
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]  # (tokens of prompt and answer, most) -> tokens to come
 
@@ -42,6 +42,6 @@ class CustomDrafter:
     def drop(self, row: int) -> None:
         del self._rows[row]
 
-    def propose(self, row: int, most: int) -> Draft | None:
+    def propose(self, row: int, most: int) -> DraftTokens | None:
         drafts = [int(token) for token in self._propose(list(self._rows[row]), most)][:most]
-        return Draft(drafts, "custom_class") if drafts else None
+        return DraftTokens(drafts, "custom_class") if drafts else None

@@ -21,7 +21,7 @@ class _Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Occurrence:
     """The tokens of a finished answer, and an index at which a gram that was looked for ends."""
 
     tokens: Sequence[int]
@@ -63,7 +63,7 @@ class History:
         self._next += 1
         self.num_tokens += len(tokens)
 
-    def places(self, gram: Sequence[int], salt: str | None, most: int) -> Iterator[Place]:
+    def places(self, gram: Sequence[int], salt: str | None, most: int) -> Iterator[Occurrence]:
         """Yields where the gram stands in answers of this salt, latest first; at most `most` places are tried."""
         if not self._segments:
             return
@@ -74,7 +74,7 @@ class History:
                 return  # the chain goes back in time, so all that follow are gone, too
             index = found & _OFFSET_MASK
             if segment.salt == salt and segment.tokens[index - self._gram : index] == wanted:
-                yield Place(segment.tokens, index)
+                yield Occurrence(segment.tokens, index)
             found = segment.previous[index]
 
     def _slot(self, gram: Sequence[int], salt: str | None) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 
 class Drafter(Protocol):
@@ -16,7 +16,7 @@ class Drafter(Protocol):
         """Starts a row. `tokens` are its tokens at any later call: the sequence grows, and is never shortened. What the
         row says may be used for rows of the same `salt` only."""
 
-    def propose(self, row: int, most: int) -> Draft | None:
+    def propose(self, row: int, most: int) -> DraftTokens | None:
         """Returns a draft of 1 to `most` tokens that may follow those of the row; None if it has none."""
 
     def drop(self, row: int) -> None:

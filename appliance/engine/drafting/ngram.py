@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from appliance.engine.drafting.chains import TokenChains, continuation, match_length
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 SURE = 8  # tokens that match: from here on, drafts are of the highest class
 
@@ -22,7 +22,7 @@ class NgramDrafter:
     def drop(self, row: int) -> None:
         self._rows.pop(row, None)
 
-    def propose(self, row: int, most: int) -> Draft | None:
+    def propose(self, row: int, most: int) -> DraftTokens | None:
         tokens, chains = self._rows[row]
         best, length = 0, 0
         for place in chains.places():
@@ -33,7 +33,7 @@ class NgramDrafter:
                     break
         if not length:
             return None
-        return Draft(continuation(tokens, best, most), "ngram", strength_of(length))
+        return DraftTokens(continuation(tokens, best, most), "ngram", strength_of(length))
 
 
 def strength_of(length: int) -> int:

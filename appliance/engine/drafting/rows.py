@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from appliance.base.log import logger
 from appliance.engine.drafting.interface import Drafter
-from appliance.engine.step import Draft, NewRow
+from appliance.engine.step import DraftTokens, NewRow
 
 _log = logger("engine")
 Fits = Callable[[int, list[int]], int]  # (row, tokens) -> how many of them may come next
@@ -55,9 +55,9 @@ class RowDrafts:
         """Appends what the row said."""
         self._by_row[row].tokens += tokens
 
-    def propose(self, rows: Iterable[int], most: int, fits: Fits) -> dict[int, list[Draft]]:
+    def propose(self, rows: Iterable[int], most: int, fits: Fits) -> dict[int, list[DraftTokens]]:
         """Returns the drafts of those of the rows for which there are any. `fits` is asked for each draft."""
-        found: dict[int, list[Draft]] = {}
+        found: dict[int, list[DraftTokens]] = {}
         for row in rows:
             state = self._by_row[row]
             for drafter in state.drafters:
@@ -69,7 +69,7 @@ class RowDrafts:
                     found.setdefault(row, []).append(draft.cut(count))
         return found
 
-    def _ask(self, row: int, state: _Row, drafter: Drafter, most: int) -> Draft | None:
+    def _ask(self, row: int, state: _Row, drafter: Drafter, most: int) -> DraftTokens | None:
         """A drafter that fails is not asked again for the row, which goes on without it."""
         with _contained():
             return drafter.propose(row, most)

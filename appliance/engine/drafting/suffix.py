@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from appliance.engine.drafting.chains import MOST_TRIED, TokenChains, continuation, match_length
-from appliance.engine.drafting.history import History, Place
+from appliance.engine.drafting.history import History, Occurrence
 from appliance.engine.drafting.ngram import strength_of
-from appliance.engine.step import Draft
+from appliance.engine.step import DraftTokens
 
 GRAM = 3  # the shortest match
 
@@ -57,22 +57,22 @@ class SuffixDrafter:
         state = self._rows.pop(row)
         self._history.add(state.tokens[state.num_stored :], state.salt)
 
-    def propose(self, row: int, most: int) -> Draft | None:
+    def propose(self, row: int, most: int) -> DraftTokens | None:
         state = self._rows[row]
         tokens = state.tokens
         if len(tokens) < GRAM:
             return None
-        own = self._guess(tokens, (Place(tokens, index) for index in state.chains.places()), most)
+        own = self._guess(tokens, (Occurrence(tokens, index) for index in state.chains.places()), most)
         gram = tokens[len(tokens) - GRAM :]
         other = self._guess(tokens, self._history.places(gram, state.salt, MOST_TRIED), most)
         guess = own if other is None or (own is not None and own.score >= other.score) else other
         if guess is None or not guess.tokens:
             return None
-        return Draft(guess.tokens, "suffix", strength_of(guess.matched))
+        return DraftTokens(guess.tokens, "suffix", strength_of(guess.matched))
 
-    def _guess(self, tokens: Sequence[int], places: Iterable[Place], most: int) -> _Guess | None:
+    def _guess(self, tokens: Sequence[int], places: Iterable[Occurrence], most: int) -> _Guess | None:
         """Returns what follows at the places of the longest match, by majority."""
-        longest, best = 0, list[Place]()
+        longest, best = 0, list[Occurrence]()
         for place in places:
             matched = match_length(tokens, place.index, place.tokens, GRAM, self._limits.max_depth)
             if matched > longest:
@@ -90,7 +90,7 @@ class SuffixDrafter:
             return _Guess(following, float(len(following)), longest)
         return _Guess(*self._majority(best, most), longest)
 
-    def _majority(self, places: list[Place], most: int) -> tuple[list[int], float]:
+    def _majority(self, places: list[Occurrence], most: int) -> tuple[list[int], float]:
         """Returns the most frequent continuation, token by token, and the sum of its probabilities. Of equally frequent
         tokens, the latest one is taken."""
         drafts: list[int] = []
