@@ -15,7 +15,7 @@ from appliance.hardware.profile import Profile
 from appliance.models.describe import Described
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
-from appliance.plan.context import config_overrides, request_context
+from appliance.plan.context import ContextRequest, config_overrides, request_context
 from appliance.plan.describe import describe_model
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
@@ -35,7 +35,7 @@ from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.speculation import plan_speculation, with_drafts
-from appliance.plan.types import EnginePlan, PoolingPlan
+from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
 
@@ -78,8 +78,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     selection = select_kernel_set(inputs, modelled, ledger)
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
-    speculation = plan_speculation(inputs, pooling, ledger)
-    scheduler = with_drafts(plan_scheduler(inputs, context, pooling, ledger), speculation)
+    scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -93,17 +92,15 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
+    length, experts = planned.max_model_len, plan_experts(program, ledger)
     model = msgspec.structs.replace(
         plan_model(inputs, context, modelled, ledger),
         task="generate" if pooling is None else pooling.task,
-        pooling=pooling,
-        max_model_len=planned.max_model_len,
-        experts=plan_experts(program, ledger),
-    )
-    spec = inputs.spec
+        pooling=pooling, max_model_len=length, experts=experts,
+    )  # fmt: skip
     plan = EnginePlan(
         appliance_version=__version__,
-        name=spec.name,
+        name=inputs.spec.name,
         device=inputs.profile.device,
         hardware=inputs.facts.name,
         hardware_sha256=sha256_json(msgspec.to_builtins(inputs.facts)),
@@ -131,6 +128,14 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         serving_sha256="",
     )
     return Outcome(with_hashes(plan), ledger)
+
+
+def _plan_steps(
+    inputs: PlanInputs, context: ContextRequest, pooling: PoolingPlan | None, ledger: Ledger
+) -> tuple[SchedulerPlan, SpeculationPlan | None]:
+    """What a step may run, with rows of logits for the drafts that it may verify."""
+    speculation = plan_speculation(inputs, pooling, ledger)
+    return with_drafts(plan_scheduler(inputs, context, pooling, ledger), speculation), speculation
 
 
 def _describe(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> tuple[Modelled, Described, PoolingPlan | None]:
