@@ -6,7 +6,7 @@ import msgspec
 
 from appliance.catalog.pooling import PoolingKind
 
-CheckpointFormat = Literal["safetensors", "gguf", "pt", "dummy"]  # dummy: no weight files, random weights
+CheckpointFormat = Literal["safetensors", "gguf", "pt", "mistral", "dummy"]  # dummy: no weight files, random weights
 
 # The storage of one tensor: plain types; the GGUF block types under ggml's names; then codes with scales in separate
 # tensors: one scale for each row (channel) or group of columns, with zero points (_zp) or symmetric; and codes whose
@@ -107,7 +107,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["tokenizer.json", "gguf", "sentencepiece", "none"]
+    kind: Literal["tokenizer.json", "gguf", "tekken", "sentencepiece", "none"]
     chat_template: str | None
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
@@ -118,7 +118,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
     """The ways in which a file's weights differ from those of the Hugging Face module."""
 
-    interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama")
+    interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama", Mistral)
     norm_includes_one: bool = False  # Gemma norm weights already hold 1 + w (GGUF)
     linear_is_transposed: bool = False  # GPT-2 linear weights are (in_features, out_features) (Hugging Face Conv1D)
     negated_rates: bool = False  # decay rates are stored as -exp(A_log) (GGUF)

@@ -4,10 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
-from appliance.checkpoint import awq, bitsandbytes, compressed_tensors, float4, float8, gptq, hqq, modelopt
+from appliance.checkpoint import awq, bitsandbytes, compressed_tensors, float4, float8, gptq, hqq, mistral, modelopt
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -37,23 +37,21 @@ _JOINS: Final[dict[str, _Join]] = {
 _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts, ...], list[bytes]]]]] = {
     "safetensors": read_folder,
     "pt": read_torch_folder,
+    "mistral": mistral.read_tensors,
     "dummy": lambda root: ((), [b"dummy"]),  # the digest is not that of the same folder with its weights
 }
 
 
-def read_folder_facts(root: Path, *, is_dummy: bool = False) -> ModelFacts:
+def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = None) -> ModelFacts:
     """Reads the facts of a folder that holds config.json and weights. Raises CheckpointError.
 
-    is_dummy: the folder needs no weights, and none of its own are read; the facts have no tensors of the model.
+    stated: dummy needs no weights, and none are read: the facts have no tensors of the model. mistral has params.json
+    and Mistral's names of tensors in place of transformers'. None: by what is there.
     """
     digest = hashlib.sha256()
-    config = _json(root, "config.json", digest)
-    if config is None:
-        raise CheckpointError(
-            root.name, "there is no config.json", "a model folder holds config.json and *.safetensors"
-        )
+    config = _config(root, stated, digest)
     generation = _json(root, "generation_config.json", digest) or {}
-    form: CheckpointFormat = "dummy" if is_dummy else "pt" if has_torch_files(root) else "safetensors"
+    form: CheckpointFormat = stated or ("pt" if has_torch_files(root) else "safetensors")
     tensors, headers = _READERS[form](root)
     for header in headers:
         digest.update(header)
@@ -62,7 +60,7 @@ def read_folder_facts(root: Path, *, is_dummy: bool = False) -> ModelFacts:
     if architecture == _GPT2:
         tensors = tuple(_with_gpt2_prefix(tensor) for tensor in tensors)
     method, quantization = _quantization(config) or _modelopt_settings(root, digest)
-    if method in _JOINS and not is_dummy:
+    if method in _JOINS and form != "dummy":
         tensors = _JOINS[method](root, quantization, tensors)
     sentence, more = read_sentence(root, digest)
     geometry = derive_geometry(normalized)
@@ -76,11 +74,19 @@ def read_folder_facts(root: Path, *, is_dummy: bool = False) -> ModelFacts:
         geometry=geometry,
         tokenizer=tokenizer,
         tensors=(*tensors, *more),
-        stored=StoredConventions(linear_is_transposed=architecture == _GPT2),
+        stored=StoredConventions(linear_is_transposed=architecture == _GPT2, interleaved_heads=form == "mistral"),
         sentence=sentence,
-        quantization=None if is_dummy else method,  # random weights are dense
+        quantization=None if form == "dummy" else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
     )
+
+
+def _config(root: Path, stated: str | None, digest: "hashlib._Hash") -> dict[str, Any]:
+    name = mistral.CONFIG_NAME if stated == "mistral" else "config.json"
+    config = _json(root, name, digest)
+    if config is None:
+        raise CheckpointError(root.name, f"there is no {name}", f"a model folder holds {name} and *.safetensors")
+    return mistral.config_of(config) if stated == "mistral" else config
 
 
 def _json(root: Path, name: str, digest: "hashlib._Hash") -> dict[str, Any] | None:
@@ -154,7 +160,8 @@ def _tokenizer(
         refuse_pointer_file(root / "tokenizer.json")
         kind = "tokenizer.json"
     else:
-        kind = "sentencepiece" if (root / "tokenizer.model").is_file() else "none"
+        kind = "sentencepiece" if any(root.glob("tokenizer.model*")) else "none"
+        kind = "tekken" if (root / mistral.TOKENIZER_NAME).is_file() else kind
     ids, files = TokenIds(vocab_size), {"generation_config.json": generation, "config.json": text_config(config)}
     eos = ids.first_stated("eos_token_id", files)
     # vLLM stops at the tokenizer's own token too: fine-tunes often have a new one beside an old generation config.

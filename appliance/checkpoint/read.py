@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from appliance.checkpoint import mistral
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.folder import read_folder_facts
@@ -12,10 +13,13 @@ from appliance.checkpoint.kept_facts import kept_facts
 def read_model_facts(path: Path, cache: Path | None = None, form: str | None = None) -> ModelFacts:
     """Reads the facts of the checkpoint at `path` from its headers alone, or from `cache`. Raises CheckpointError.
 
-    form: "dummy" reads a folder's config and tokenizer, and no weights. Any other, and None, is what the files are.
+    form: "dummy" reads a folder's config and tokenizer, and no weights; "mistral" reads params.json, also where
+    config.json is beside it. Any other, and None, is what the files are.
     """
     if form == "dummy":
         return _without_weights(path)
+    if form == "mistral":
+        return read_folder_facts(path, "mistral")
     if path.is_file():
         if path.suffix == ".gguf":
             return kept_facts(path, cache, read_gguf_facts)
@@ -26,6 +30,8 @@ def read_model_facts(path: Path, cache: Path | None = None, form: str | None = N
         raise CheckpointError(str(path), "does not exist")
     if (path / "config.json").is_file():
         return read_folder_facts(path)
+    if (path / mistral.CONFIG_NAME).is_file():
+        return read_folder_facts(path, "mistral")
     files = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name and "-of-" not in file.name)
     files += sorted(path.glob("*-00001-of-*.gguf"))
     if len(files) == 1:
@@ -33,11 +39,11 @@ def read_model_facts(path: Path, cache: Path | None = None, form: str | None = N
     if files:
         names = ", ".join(file.name for file in files[:6])
         raise CheckpointError(path.name, f"holds {len(files)} .gguf models: {names}", "name one of them")
-    raise CheckpointError(path.name, "holds neither config.json nor a .gguf file")
+    raise CheckpointError(path.name, "holds neither config.json, params.json nor a .gguf file")
 
 
 def _without_weights(path: Path) -> ModelFacts:
     if not (path / "config.json").is_file():
         problem = "has no config.json, which alone tells what random weights a model needs"
         raise CheckpointError(path.name, problem, "name a folder that holds config.json, or leave load_format: auto")
-    return read_folder_facts(path, is_dummy=True)
+    return read_folder_facts(path, "dummy")

@@ -1,7 +1,11 @@
 """Passes `features` and `compatibility`: what this version lacks, and what cannot be had together."""
 
+from typing import get_args
+
 from appliance.catalog.formats import LOAD_QUANTIZATIONS
+from appliance.checkpoint import mistral
 from appliance.checkpoint.config import text_config
+from appliance.checkpoint.facts import CheckpointFormat
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.kernels import NOT_BUILT
 from appliance.plan.ledger import AUTO, Ledger
@@ -35,6 +39,7 @@ def check_compatibility(inputs: PlanInputs, ledger: Ledger) -> None:
     """Wishes that the machine or the model rule out."""
     _check_device(inputs, ledger)
     _check_format(inputs, ledger)
+    _check_config_format(inputs, ledger)
     _check_tokenizer(inputs, ledger)
 
 
@@ -58,9 +63,16 @@ def _check_format(inputs: PlanInputs, ledger: Ledger) -> None:
     wanted, stored = inputs.spec.loading.load_format, inputs.model.format
     if stored == "dummy":
         _check_random(inputs, ledger)
-    elif wanted in ("safetensors", "gguf", "pt", "dummy") and wanted != stored:
+    elif wanted in get_args(CheckpointFormat) and wanted != stored:
         message = f"loading.load_format is {wanted}, and the checkpoint is {stored}"
         ledger.refuse("loading.load_format", "plan/format", message, allowed=f"auto, {stored}", hint="write auto")
+
+
+def _check_config_format(inputs: PlanInputs, ledger: Ledger) -> None:
+    wanted, stored = inputs.spec.model.config_format, inputs.model.format
+    if wanted != AUTO and (wanted == mistral.FORM) != (stored == mistral.FORM):
+        message = f"model.config_format is {wanted}, and the checkpoint is read as {stored}"
+        ledger.refuse("model.config_format", "plan/format", message, allowed="auto", hint="write auto")
 
 
 def _check_random(inputs: PlanInputs, ledger: Ledger) -> None:

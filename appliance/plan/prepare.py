@@ -13,6 +13,7 @@ from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.templates import SHIPPED, shipped_template
+from appliance.checkpoint import mistral
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
@@ -123,7 +124,7 @@ def find_model(
         return resolve_source(spec.source, spec.mirrors, spec.sha256, options, progress)
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
-    return read_facts(path, cache_dir(), loaded.spec.loading.load_format)
+    return read_facts(path, cache_dir(), form_of(loaded.spec))
 
 
 def find_code(
@@ -157,6 +158,12 @@ def _code_folder(loaded: LoadedSpec, base: Path, folder: Path, may_fetch: bool, 
     return _offline_first(obtain, may_fetch)
 
 
+def form_of(spec: DeploymentSpec) -> str:
+    """Returns the form in which the spec asks for the checkpoint: a value of `loading.load_format`."""
+    wanted = spec.loading.load_format
+    return mistral.FORM if wanted == AUTO and spec.model.config_format == mistral.FORM else wanted
+
+
 def is_offline(spec: DeploymentSpec) -> bool:
     """Returns True if the spec forbids the network."""
     return spec.loading.offline
@@ -181,7 +188,7 @@ def fetch_options(spec: DeploymentSpec, base: Path, revision: str | None, offlin
         "token": loading.hf_token.get_secret_value() if loading.hf_token else None,
         "ignore_patterns": tuple(loading.ignore_patterns),
         "offline": offline,
-        "weights": loading.load_format != "dummy",
+        "form": form_of(spec),
         "timeout_s": loading.timeout,
     }
     if loading.download_dir is not None:

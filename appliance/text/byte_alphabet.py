@@ -16,3 +16,8 @@ def spelled_bytes(token: str) -> bytes | None:
         return bytes([BYTE_OF_CHARACTER[character] for character in token])
     except KeyError:
         return None
+
+
+def spelled(data: bytes) -> str:
+    """Returns the token that spells these bytes."""
+    return "".join(CHARACTER_OF_BYTE[byte] for byte in data)

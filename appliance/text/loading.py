@@ -1,17 +1,20 @@
 """Finds the tokenizer of a checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import open_gguf
-from appliance.text import gguf, gguf_fields, huggingface
+from appliance.text import gguf, gguf_fields, huggingface, tekken
 from appliance.text.errors import TokenizerError
 from appliance.text.kept import Loaded, kept_tokenizer
 from appliance.text.tokenizer import Tokenizer, TokenizerIdentity
 
 
 def load_tokenizer(path: Path, cache: Path | None = None) -> Tokenizer:
-    """Loads from a folder with tokenizer.json, a tokenizer.json, or a .gguf file; `cache` keeps a form that loads fast.
+    """Loads from a folder with tokenizer.json or tekken.json, a tokenizer.json, or a .gguf file.
+
+    cache: keeps a form that loads fast.
 
     Raises TokenizerError when there is no tokenizer or it cannot be read.
     """
@@ -23,6 +26,9 @@ def load_tokenizer(path: Path, cache: Path | None = None) -> Tokenizer:
 
 def _from_folder(folder: Path) -> Loaded:
     identity = TokenizerIdentity(huggingface.special_tokens(folder), huggingface.chat_templates(folder))
+    if (folder / tekken.FILE_NAME).is_file() and not (folder / "tokenizer.json").is_file():
+        named = {**tekken.SPECIAL_TOKENS, **identity.special_tokens}
+        return tekken.build_tokenizer(folder / tekken.FILE_NAME), replace(identity, special_tokens=named)
     return huggingface.build_tokenizer(folder), identity
 
 

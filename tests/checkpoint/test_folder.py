@@ -170,7 +170,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str | bytes,
 def test_paths_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         read_model_facts(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match=r"neither config\.json nor a \.gguf"):
+    with pytest.raises(CheckpointError, match=r"neither config\.json, params\.json nor a \.gguf"):
         read_model_facts(tmp_path)
     for name in ("a.gguf", "b.gguf"):
         put(tmp_path, name, "")

@@ -69,10 +69,21 @@ def test_a_folder_leaves_out_what_is_not_needed(tmp_path: Path, hub: Start) -> N
 
 def test_random_weights_need_no_weights(tmp_path: Path, hub: Start) -> None:
     hub(o__m=FOLDER, o__n={"model.safetensors": b"weights"})
-    path = resolve_source("o/m", options=options(tmp_path, weights=False))
+    path = resolve_source("o/m", options=options(tmp_path, form="dummy"))
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "tokenizer.json"]
     with pytest.raises(CheckpointError, match=r"has no config\.json, which alone tells"):
-        resolve_source("o/n", options=options(tmp_path, weights=False))
+        resolve_source("o/n", options=options(tmp_path, form="dummy"))
+
+
+def test_weights_that_are_there_twice_are_fetched_once(tmp_path: Path, hub: Start) -> None:
+    own = {"params.json": b"{}", "consolidated.safetensors": b"weights", "tekken.json": b"{}"}
+    hub(o__m=FOLDER | own, o__n=own)
+    path = resolve_source("hf://o/n", options=options(tmp_path))
+    assert sorted(file.name for file in path.iterdir()) == sorted(own)
+    path = resolve_source("hf://o/m", options=options(tmp_path))
+    assert {file.name for file in path.glob("*.safetensors")} == {"model.safetensors"}
+    path = resolve_source("hf://o/m", options=options(tmp_path, form="mistral"))
+    assert {file.name for file in path.glob("*.safetensors")} == {"model.safetensors", "consolidated.safetensors"}
 
 
 def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path: Path, hub: Start) -> None:

@@ -24,6 +24,7 @@ from appliance.base.disk import is_of_disk, remedy
 from appliance.base.hashing import sha256_json
 from appliance.base.settings import read_settings
 from appliance.checkpoint.errors import CheckpointError
+from appliance.checkpoint.mistral import PATTERN as MISTRAL
 from appliance.checkpoint.sources.address import HubAddress
 from appliance.checkpoint.sources.options import (
     COPY_HINT,
@@ -36,7 +37,7 @@ from appliance.checkpoint.sources.options import (
 
 # The files of a model folder that are needed: weights, configs, tokenizers and templates, but no pickles.
 _MODULE: Final = re.compile(r"\d+_\w+/[\w.-]+")  # a file of a module of sentence-transformers, such as 1_Pooling
-FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+FOLDER_FILES: Final = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.model.v*", "merges.txt", "vocab.txt")
 CODE_FILES: Final = ("*.py", "config.json")
 # Its telemetry sends requests to the hub, even offline, that no user wants.
 constants.HF_HUB_DISABLE_TELEMETRY = True
@@ -112,13 +113,21 @@ def _wanted(address: HubAddress, files: Sequence[str], options: FetchOptions) ->
     if address.quant is not None:
         return _quantized(where, address.quant, files)
     kept = [name for name in files if not any(fnmatch(name, pattern) for pattern in options.ignore_patterns)]
-    if not options.weights:
+    if options.form == "dummy":
         if "config.json" not in kept:
             raise CheckpointError(where, "has no config.json, which alone tells what random weights a model needs")
         return [name for name in _like(kept, FOLDER_FILES) if not name.endswith(".safetensors")]
     if not any(name.endswith(".safetensors") for name in kept):
         return _only_gguf(where, kept)
-    return _like(kept, FOLDER_FILES)
+    return _like(_of_one_form(kept, options.form), FOLDER_FILES)
+
+
+def _of_one_form(files: Sequence[str], form: str) -> list[str]:
+    """Returns the files without the weights that are there a second time, by Mistral's names or by transformers'."""
+    own = {name for name in files if fnmatch(name, MISTRAL)}
+    others = {name for name in files if name.endswith(".safetensors") and "/" not in name} - own
+    doubled = others if form == "mistral" and own else own if others else set()
+    return [name for name in files if name not in doubled]
 
 
 def _like(files: Sequence[str], patterns: Sequence[str]) -> list[str]:

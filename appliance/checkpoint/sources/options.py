@@ -27,7 +27,7 @@ class FetchOptions:
     revision: str | None = None
     token: str | None = field(default=None, repr=False)
     code: Literal["none", "only"] = "none"  # only: the checkpoint's Python code, and no weights
-    weights: bool = True  # of a folder; without them configs and tokenizers alone are fetched
+    form: str = "auto"  # loading.load_format: of dummy no weights are fetched, of mistral its own files
     ignore_patterns: Sequence[str] = ("original/**/*",)
     offline: bool = False
     timeout_s: float = 10.0

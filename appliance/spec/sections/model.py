@@ -187,7 +187,7 @@ class ModelSection(Section):
     response_role: Text = field("assistant", "Role of generated messages.", apply="live")
     hf_config_path: Text | None = field(None, "Where config.json is, when not with the checkpoint.", built=False)
     config_format: Literal["auto", "hf", "mistral"] = field(
-        "auto", "Format of the model's configuration.", auto="hf, else mistral", built_values=("auto", "hf")
+        "auto", "Format of the model's configuration.", auto="hf, else mistral", built_values=("auto", "hf", "mistral")
     )
     hf_overrides: dict[str, Any] = field({}, "Merged over the checkpoint's config.json.", built=False)
     override_pooler_config: dict[str, Any] | None = field(
@@ -207,9 +207,10 @@ class LoadingSection(Section):
     load_format: LoadFormat = field(
         "auto",
         "Format of the weight files.",
-        auto="safetensors, else pt (.bin and .pt, of which no code is run), else gguf, by what is there; never dummy: "
+        auto="safetensors, else pt (.bin and .pt, of which no code is run), else mistral (params.json and "
+        "consolidated*.safetensors), else gguf, by what is there; never dummy: "
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files",
-        built_values=("auto", "safetensors", "gguf", "pt", "dummy"),
+        built_values=("auto", "safetensors", "gguf", "pt", "mistral", "dummy"),
     )
     download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
     offline: bool = field(False, "Never reach for the network; what is not here is an error.")
