@@ -14,7 +14,7 @@ from appliance.engine.profile import EngineProfile, OperatorProfile, StepsProfil
 from appliance.engine.step import StepPlan
 from appliance.kernels.counts import count_step
 from appliance.kernels.interface import Executable, Profiled, StepInputs
-from appliance.program.work import StepCounts, Unit, windows_of
+from appliance.program.work import ChunkReach, StepCounts, Unit, reaches_of
 
 StepKind = Literal["decode", "prefill", "mixed"]
 
@@ -54,13 +54,14 @@ class StepProfiler(Laps):
         windows: Sequence[int | None] = (None,),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`windows`: the sliding window of each group of caches."""
+        """`windows`: the sliding window of each group of caches; chunks are held as windows of their size."""
         profiled = executable if isinstance(executable, Profiled) else None
         self._profiled = profiled
         self._block_size = block_size
         self._clock = clock
         self._work = () if profiled is None else profiled.operator_work()
-        self._windows = {window: windows.index(window) for window in windows_of(self._work)}
+        held = {reach: reach.size if isinstance(reach, ChunkReach) else reach for reach in reaches_of(self._work)}
+        self._groups = {reach: windows.index(window) for reach, window in held.items()}
         self._seconds = np.zeros(len(self._work))
         self._kinds: dict[StepKind, _Sums] = {}
         self._phases: dict[str, float] = {}
@@ -93,7 +94,7 @@ class StepProfiler(Laps):
         self.lap("model")
         self._is_ahead = False
         self._shared_keys = 0 if self._profiled is None else self._profiled.shared_keys
-        self._counts = count_step(inputs, self._block_size, self._windows)
+        self._counts = count_step(inputs, self._block_size, self._groups)
         self._last = self._clock()  # the profiler's own work counts for no phase
 
     def end(self, plan: StepPlan) -> None:

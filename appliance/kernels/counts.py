@@ -5,37 +5,54 @@ from collections.abc import Mapping
 import numpy as np
 
 from appliance.kernels.interface import StepInputs
-from appliance.program.work import StepCounts
+from appliance.program.work import ChunkReach, Reach, StepCounts
 
 
-def count_step(inputs: StepInputs, block_size: int, windows: Mapping[int | None, int]) -> StepCounts:
-    """Counts a step's tokens, and its keys for each of `windows` (None: full attention), in the block tables of the
-    group that the window maps to. It keeps no array."""
+def count_step(inputs: StepInputs, block_size: int, groups: Mapping[Reach, int]) -> StepCounts:
+    """Counts a step's tokens, and its keys for each reach, in the block tables of the group that the reach maps to. It
+    keeps no array."""
     return StepCounts(
         tokens=len(inputs.token_ids),
         sampled=len(inputs.sampled_rows),
-        keys={
-            window: _keys(inputs, inputs.block_tables[group], block_size, window) for window, group in windows.items()
-        },
-        visits={window: _visits(inputs.positions, window) for window in windows},
+        keys={reach: _keys(inputs, inputs.block_tables[group], block_size, reach) for reach, group in groups.items()},
+        visits={reach: _visits(inputs.positions, reach) for reach in groups},
         few_logits=inputs.num_largest is not None,
         sequences=len(inputs.seq_lens),
     )
 
 
-def _keys(inputs: StepInputs, block_tables: np.ndarray, block_size: int, window: int | None) -> int:
+def _keys(inputs: StepInputs, block_tables: np.ndarray, block_size: int, reach: Reach) -> int:
     """Returns the cached tokens that at least one query sees. A block that several sequences share counts once, except
     if one of them sees only a part of it."""
-    query_lens, seq_lens = np.diff(inputs.query_start), inputs.seq_lens.astype(np.int64)
-    first = 0 if window is None else np.maximum(0, seq_lens - (window + query_lens - 1))
+    seq_lens = inputs.seq_lens.astype(np.int64)
+    first = _first_keys(seq_lens, np.diff(inputs.query_start), reach)
     alone = int((seq_lens - first).sum())
     index = np.arange(block_tables.shape[1])
     begin, end = -(-first // block_size), seq_lens // block_size  # the range of blocks that are seen whole
-    whole = block_tables[(index >= np.reshape(begin, (-1, 1))) & (index < end[:, None])]
+    whole = block_tables[(index >= begin[:, None]) & (index < end[:, None])]
     return alone - (len(whole) - len(np.unique(whole))) * block_size
 
 
-def _visits(positions: np.ndarray, window: int | None) -> int:
+def _first_keys(seq_lens: np.ndarray, query_lens: np.ndarray, reach: Reach) -> np.ndarray:
+    """Returns the first key that the first query of each sequence sees."""
+    first_queries = seq_lens - query_lens
+    match reach:
+        case None:
+            first = np.zeros_like(seq_lens)
+        case ChunkReach(size):
+            first = first_queries // size * size
+        case window:
+            first = np.maximum(0, first_queries - (window - 1))
+    return np.asarray(first)
+
+
+def _visits(positions: np.ndarray, reach: Reach) -> int:
     """Returns the number of pairs of a query and a key that it sees."""
-    seen = positions.astype(np.int64) + 1
-    return int((seen if window is None else np.minimum(seen, window)).sum())
+    before = positions.astype(np.int64)
+    match reach:
+        case None:
+            return int((before + 1).sum())
+        case ChunkReach(size):
+            return int((before % size + 1).sum())
+        case window:
+            return int(np.minimum(before + 1, window).sum())

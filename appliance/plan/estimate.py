@@ -16,7 +16,7 @@ from appliance.plan.program import PlannedProgram
 from appliance.plan.screen import head_screen
 from appliance.plan.types import EnginePlan
 from appliance.program.roofline import program_work
-from appliance.program.work import Forms, OperatorWork, StepCounts, windows_of
+from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach, StepCounts, reaches_of
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
 PROMPT = 512  # tokens of the request that an estimate is about, unless told
@@ -110,8 +110,8 @@ def _chunks(prompt: int, most: int) -> Iterator[tuple[int, int]]:
 
 def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload) -> StepCounts:
     """A step with a token of each stream, in the middle of the answers."""
-    streams, length = workload.streams, workload.context
-    seen = {window: streams * (length if window is None else min(length, window)) for window in windows_of(works)}
+    streams = workload.streams
+    seen = {reach: streams * decode_sight(reach, workload.context) for reach in reaches_of(works)}
     return StepCounts(
         streams, streams, keys=seen, visits=seen, few_logits=plan.kernels.screen_logits, sequences=streams
     )
@@ -119,17 +119,54 @@ def _decodes(plan: EnginePlan, works: Counter[OperatorWork], workload: Workload)
 
 def _chunk(plan: EnginePlan, works: Counter[OperatorWork], size: int, end: int) -> StepCounts:
     """A step with `size` tokens of one prompt, `end` of which are in the cache after it."""
-    windows = windows_of(works)
-    keys = {window: end if window is None else min(end, window + size - 1) for window in windows}
-    visits = {window: _visits(size, end, end if window is None else window) for window in windows}
+    sight = {reach: prompt_sight(reach, size, end) for reach in reaches_of(works)}
+    keys, visits = ({reach: seen[i] for reach, seen in sight.items()} for i in range(2))
     return StepCounts(size, 1, keys=keys, visits=visits, few_logits=plan.kernels.screen_logits, sequences=1)
 
 
-def _visits(size: int, end: int, window: int) -> int:
-    """Pairs of a query and a key that it sees, for queries at the last `size` of `end` positions."""
+def decode_sight(reach: Reach, length: int) -> int:
+    """Returns the keys that a query sees as the last of `length` tokens: of a long text the average over a chunk."""
+    match reach:
+        case None:
+            return length
+        case ChunkReach(size):
+            return length if length <= size else (size + 1) // 2
+        case window:
+            return min(length, window)
+
+
+def prompt_sight(reach: Reach, size: int, end: int) -> tuple[int, int]:
+    """Returns (keys that are seen, pairs of a query and a key that it sees), of the queries at the last `size` of `end`
+    positions."""
     first = end - size
-    growing = max(0, min(end, window) - first)  # queries that see all tokens before them
-    return growing * (2 * first + growing + 1) // 2 + (size - growing) * window
+    return end - _first_key(reach, first), _visits(reach, end) - _visits(reach, first)
+
+
+def _first_key(reach: Reach, position: int) -> int:
+    """The first key that a query at `position` sees."""
+    match reach:
+        case None:
+            return 0
+        case ChunkReach(size):
+            return position // size * size
+        case window:
+            return max(0, position - window + 1)
+
+
+def _visits(reach: Reach, end: int) -> int:
+    """Pairs of a query and a key that it sees, for queries at positions 0 .. end - 1."""
+    match reach:
+        case None:
+            return _triangle(end)
+        case ChunkReach(size):
+            return end // size * _triangle(size) + _triangle(end % size)
+        case window:
+            return _triangle(min(end, window)) + max(0, end - window) * window
+
+
+def _triangle(count: int) -> int:
+    """Pairs of `count` queries and the keys up to each."""
+    return count * (count + 1) // 2
 
 
 def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *, is_prompt: bool) -> tuple[float, str]:

@@ -21,7 +21,7 @@ from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
 from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
-from appliance.program.work import Forms, OperatorWork
+from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach
 
 
 class Embed(Record, frozen=True):
@@ -215,16 +215,16 @@ class PagedAttention(Record, frozen=True):
         return self.head_dim if self.value_dim is None else self.value_dim
 
     def work(self, forms: Forms) -> OperatorWork:
-        """A chunk counts as a window of its length, which it reaches at its end."""
-        reach = self.window or self.chunk
+        reach: Reach = ChunkReach(self.chunk) if self.chunk is not None else self.window
+        label = "attention in a chunk" if self.chunk is not None else "attention in a window"
         stored = self.head_dim + (0 if self.values_in_keys else self.value_width)
         return OperatorWork(
-            label="attention" if reach is None else "attention in a window",
+            label="attention" if reach is None else label,
             unit="bf16" if forms.kv_dtype == "bf16" else "f32",
             kernel="attention",
             key_bytes=self.num_kv_heads * stored * (4 if forms.kv_dtype == "f32" else 2),
             visit_operations=2 * self.num_heads * (self.head_dim + self.value_width),
-            window=reach,
+            reach=reach,
         )
 
 
@@ -255,7 +255,7 @@ class WholeAttention(Record, frozen=True):
         return OperatorWork(
             label="attention" if window is None else "attention in a window",
             visit_operations=4 * self.num_heads * self.head_dim,
-            window=window,
+            reach=window,
         )
 
 

@@ -38,6 +38,15 @@ class Forms(msgspec.Struct, frozen=True):
         return layout if layout in _FLOAT_UNITS or self.int8_inputs else ""
 
 
+class ChunkReach(msgspec.Struct, frozen=True):
+    """The reach of a query that sees the keys from the start of its own chunk of `size` positions on."""
+
+    size: int
+
+
+Reach = int | ChunkReach | None  # a window of so many latest tokens, a chunk, or every token up to the query
+
+
 class OperatorWork(msgspec.Struct, frozen=True):
     """The coefficients of one operator's work. A multiply and an add are two operations.
 
@@ -55,7 +64,7 @@ class OperatorWork(msgspec.Struct, frozen=True):
     row_operations: int = 0  # per row of `extent`
     visit_operations: int = 0  # per pair of a query and a key that it sees
     extent: Extent = Extent.TOKENS
-    window: int | None = None
+    reach: Reach = None  # of its queries
     chosen_share: float = 1.0  # the share of the weights, in experts, that one row chooses
     screened: "OperatorWork | None" = None  # the work with a screen, in steps that need few of the logits
     screened_rows: int = 0  # the most logits rows of a step that uses the screen
@@ -64,15 +73,15 @@ class OperatorWork(msgspec.Struct, frozen=True):
 class StepCounts(msgspec.Struct, frozen=True):
     """The sizes of a step on which the work depends.
 
-    keys: by window, the cached tokens that at least one query sees. visits: by window, the pairs of a query and a key
+    keys: by reach, the cached tokens that at least one query sees. visits: by reach, the pairs of a query and a key
     that it sees. few_logits: only the largest logits of each row are needed. sequences: those
     that have tokens in the step.
     """
 
     tokens: int
     sampled: int
-    keys: Mapping[int | None, int]
-    visits: Mapping[int | None, int]
+    keys: Mapping[Reach, int]
+    visits: Mapping[Reach, int]
     few_logits: bool = False
     sequences: int = 0
 
@@ -90,7 +99,7 @@ class StepCounts(msgspec.Struct, frozen=True):
         return self.rows_of(work) * work.chosen_share
 
     def bytes_of(self, work: OperatorWork) -> int:
-        keys = work.key_bytes * self.keys[work.window] if work.key_bytes else 0
+        keys = work.key_bytes * self.keys[work.reach] if work.key_bytes else 0
         weights = round(work.weight_bytes * self._read_share(work))
         return weights + work.row_bytes * self.tokens + keys + work.state_bytes * self.sequences
 
@@ -101,10 +110,10 @@ class StepCounts(msgspec.Struct, frozen=True):
         return 1.0 - (1.0 - work.chosen_share) ** self.rows_of(work)
 
     def operations_of(self, work: OperatorWork) -> int:
-        visits = work.visit_operations * self.visits[work.window] if work.visit_operations else 0
+        visits = work.visit_operations * self.visits[work.reach] if work.visit_operations else 0
         return work.row_operations * self.rows_of(work) + visits
 
 
-def windows_of(works: Iterable[OperatorWork]) -> frozenset[int | None]:
-    """Returns the windows for which the `keys` and `visits` of a step must be counted."""
-    return frozenset(work.window for work in works if work.key_bytes or work.visit_operations)
+def reaches_of(works: Iterable[OperatorWork]) -> frozenset[Reach]:
+    """Returns the reaches for which the `keys` and `visits` of a step must be counted."""
+    return frozenset(work.reach for work in works if work.key_bytes or work.visit_operations)

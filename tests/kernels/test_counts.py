@@ -5,6 +5,7 @@ import pytest
 
 from appliance.kernels.counts import count_step
 from appliance.kernels.interface import StepInputs
+from appliance.program.work import ChunkReach
 
 
 def step(query_lens: list[int], seq_lens: list[int], tables: list[list[int]]) -> StepInputs:
@@ -47,3 +48,9 @@ def test_counts_stay_when_the_arrays_of_the_step_are_used_again() -> None:
     inputs.positions += 1
     assert (counts.keys, counts.visits) == ({None: 20}, {None: 20})
     assert count_step(inputs, 16, {None: 0}).keys == {None: 21}
+
+
+def test_a_chunk_begins_anew_where_a_window_slides() -> None:
+    counts = count_step(step([4, 1], [6, 30], [[0, 9, 9], [1, 2, 9]]), 16, {ChunkReach(4): 0})
+    assert counts.visits == {ChunkReach(4): 3 + 4 + 1 + 2 + 2}
+    assert counts.keys == {ChunkReach(4): 6 + 2}  # of the second sequence the keys at 28 and 29

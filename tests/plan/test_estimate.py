@@ -13,10 +13,11 @@ from appliance.hardware import load_profiles, select_profile
 from appliance.hardware.facts import MeasuredFacts
 from appliance.plan.advice import Advice, advise, figures, full_batch, missed_bounds
 from appliance.plan.compile import run_passes
-from appliance.plan.estimate import Estimate, Workload, estimate
+from appliance.plan.estimate import Estimate, Workload, decode_sight, estimate, prompt_sight
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.programs import Programs, program_of
 from appliance.plan.types import EnginePlan
+from appliance.program.work import ChunkReach, Reach
 
 from .machines import MODEL, load, machine, plan, qwen, small_model, write_spec
 
@@ -94,6 +95,25 @@ def test_a_whole_request_is_its_prompt_and_its_share_of_the_steps() -> None:
     model = qwen()
     result = estimated(plan(load(), model), model, READING, Workload(streams=4, prompt=100, answer=20))
     assert result.answer_tokens_per_s == pytest.approx(20 / (result.ttft_s + 20 / 4 * result.itl_s))
+
+
+def sees(reach: Reach, position: int) -> set[int]:
+    first = {None: 0, 5: position - 4, ChunkReach(5): position - position % 5}[reach]
+    return set(range(max(0, first), position + 1))
+
+
+@pytest.mark.parametrize("reach", [None, 5, ChunkReach(5)])
+@pytest.mark.parametrize(("size", "end"), [(1, 1), (3, 3), (4, 7), (5, 10), (9, 23)])
+def test_keys_and_visits_are_those_of_each_query(reach: Reach, size: int, end: int) -> None:
+    each = [sees(reach, position) for position in range(end - size, end)]
+    keys, visits = prompt_sight(reach, size, end)
+    assert keys == len(set.union(*each))
+    assert visits == sum(map(len, each))
+
+
+@pytest.mark.parametrize(("reach", "seen"), [(None, 12), (5, 5), (ChunkReach(5), 3), (ChunkReach(20), 12)])
+def test_a_decode_is_anywhere_in_its_chunk(reach: Reach, seen: int) -> None:
+    assert decode_sight(reach, 12) == seen
 
 
 def inputs_of(text: str, *overrides: str) -> PlanInputs:

@@ -4,7 +4,7 @@ from appliance.program.operators import Embed, Linear, PagedAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent, Slot, Span, whole
 from appliance.program.states import GatedDelta, ShortConv, StateSpace
-from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, windows_of
+from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, reaches_of
 
 COUNTS = StepCounts(tokens=5, sampled=2, keys={None: 36, 3: 9}, visits={None: 50, 3: 15})
 
@@ -18,7 +18,7 @@ def test_bytes_are_of_weights_rows_and_keys() -> None:
 
 
 def test_operations_are_of_rows_and_visits() -> None:
-    assert COUNTS.operations_of(OperatorWork("a", row_operations=3, visit_operations=2, window=3)) == 15 + 30
+    assert COUNTS.operations_of(OperatorWork("a", row_operations=3, visit_operations=2, reach=3)) == 15 + 30
     assert COUNTS.operations_of(OperatorWork("a", row_operations=3, extent=Extent.SAMPLED)) == 6
 
 
@@ -50,8 +50,8 @@ def test_few_logits_are_screened_in_steps_of_few_rows() -> None:
 
 
 def test_windows_are_those_that_something_is_counted_by() -> None:
-    works = (OperatorWork("a", key_bytes=1, window=3), OperatorWork("b", window=7), OperatorWork("c", key_bytes=1))
-    assert windows_of(works) == {None, 3}
+    works = (OperatorWork("a", key_bytes=1, reach=3), OperatorWork("b", reach=7), OperatorWork("c", key_bytes=1))
+    assert reaches_of(works) == {None, 3}
 
 
 def test_a_linear_reads_its_weight_once_and_multiplies_every_row() -> None:
@@ -73,7 +73,7 @@ def test_attention_reads_keys_and_values_of_its_cache() -> None:
     slot = Slot(0, Extent.TOKENS, 64)
     op = PagedAttention(whole(slot), slot, cache=0, num_heads=4, num_kv_heads=2, head_dim=16, scale=1.0, window=8)
     work = op.work(forms("f32"))
-    assert (work.key_bytes, work.visit_operations, work.window, work.unit) == (2 * 2 * 16 * 2, 4 * 64, 8, "bf16")
+    assert (work.key_bytes, work.visit_operations, work.reach, work.unit) == (2 * 2 * 16 * 2, 4 * 64, 8, "bf16")
     assert op.work(forms("f32", kv_dtype="f32")).key_bytes == 2 * 2 * 16 * 4
 
 
