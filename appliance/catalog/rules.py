@@ -71,7 +71,6 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("memory/swap", "memory", "swap_needs_space", "Preemption by swap needs swap_space."),
         ("memory/sleep", "memory", "sleep_needs_a_device", "Sleep mode needs an accelerator."),
         ("hardware/threads", "memory", "binding_fits_threads", "CPU lists fit the ranks and threads."),
-        ("cache/context", "memory", "blocks_hold_the_context", "The blocks hold one full sequence."),
         ("cache/block-size", "memory", "block_size_fits_device", "The block size fits the device."),
         ("cache/dtype", "memory", "kv_dtype_fits_device", "The cache's type fits the device."),
         ("cache/scales", "memory", "kv_scales_need_fp8", "Scales are for fp8 caches."),

@@ -105,6 +105,20 @@ def test_the_cache_is_as_large_as_the_spec_says(text: str, blocks: int, length: 
     assert found.model.max_model_len == length  # of the model's 128
 
 
+def test_blocks_hold_what_the_layers_of_the_model_keep() -> None:
+    """A window keeps 4,096 tokens at any length, where full attention keeps a slot for each token."""
+    text = MODEL + "  max_model_len: 32K\ncache: {block_size: 16, num_blocks: 300}\n"
+    mistral, llama = from_config("mistral-7b-v0.1"), from_config("llama-3.1-8b")
+    facts = machine("server-epyc-9654")
+    assert plan(load(text), mistral, facts).model.max_model_len == 32_768
+    with pytest.raises(FitError) as caught:
+        plan(load(text), llama, facts)
+    (found,) = caught.value.diagnostics
+    assert (found.path, found.allowed) == ("model.max_model_len", "auto, or at most 4096")
+    with pytest.raises(FitError):
+        plan(load(text.replace("300", "200")), mistral, facts)
+
+
 def test_a_cache_that_is_too_large_is_refused() -> None:
     with pytest.raises(FitError) as caught:
         plan(load(MODEL + "hardware: {memory: {kv_cache: 100GiB}}\n"))

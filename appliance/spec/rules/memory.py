@@ -27,17 +27,6 @@ def kv_cache_is_not_empty(spec: DeploymentSpec) -> Findings:
         )
 
 
-def blocks_hold_the_context(spec: DeploymentSpec) -> Findings:
-    blocks, size, length = spec.cache.num_blocks, spec.cache.block_size, spec.model.max_model_len
-    if isinstance(blocks, int) and isinstance(size, int) and isinstance(length, int) and blocks * size < length:
-        yield Finding(
-            path="cache.num_blocks",
-            value=blocks,
-            message=f"{blocks} blocks of {size} tokens cannot hold one sequence of max_model_len {length}",
-            hint=f"write at least {-(-length // size)} blocks, or a max_model_len of at most {blocks * size}",
-        )
-
-
 def block_size_fits_device(spec: DeploymentSpec) -> Findings:
     size, device = spec.cache.block_size, spec.hardware.device
     if device in ("cuda", "rocm") and isinstance(size, int) and size > 32:
