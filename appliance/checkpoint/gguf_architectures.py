@@ -26,6 +26,8 @@ ARCHITECTURES: Final = {
     "gemma": ("GemmaForCausalLM", "gemma"),
     "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
+    "gemma3n": ("Gemma3nForCausalLM", "gemma3n_text"),
+    "gemma4": ("Gemma4ForCausalLM", "gemma4_text"),
     "glm4": ("Glm4ForCausalLM", "glm4"),
     "granite": ("GraniteForCausalLM", "granite"),
     "granitemoe": ("GraniteMoeForCausalLM", "granitemoe"),
@@ -65,7 +67,7 @@ OTHERWISE: Final = (
 )
 MIXTURES: Final = (
     "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2", "gpt-oss",
-    "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4",
+    "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4", "gemma4",
 )  # fmt: skip
 # A layer of these without KV heads has another mixer.
 HYBRIDS: Final = ("lfm2", "lfm2moe")

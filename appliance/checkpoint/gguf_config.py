@@ -11,6 +11,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import GgufFile, GgufTensor, plain
 from appliance.checkpoint.gguf_architectures import ARCHITECTURES, HYBRIDS, MIXTURES, named
 from appliance.checkpoint.gguf_families import CHANGES
+from appliance.checkpoint.gguf_gemmas import LISTED
 
 # By stored name: the file of the set that holds the tensor, and its directory entry.
 StoredTensors = dict[str, tuple[GgufFile, GgufTensor]]
@@ -123,6 +124,9 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
             if architecture in HYBRIDS and short == _KV_HEADS:
                 values["attends"] = [heads != 0 for heads in value]
                 different.discard(0)
+            if len(different) > 1 and short in LISTED.get(architecture, ()):
+                values[f"{short}.layers"] = value
+                different = {value[0]}
             if len(different) != 1:
                 raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
             value = different.pop()

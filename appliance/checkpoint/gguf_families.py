@@ -4,6 +4,7 @@ from typing import Final
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf_architectures import DEEPSEEK_V2, GRANITE_SHARED, MIXTRAL, named
+from appliance.checkpoint.gguf_gemmas import change_gemma3n, change_gemma4
 from appliance.checkpoint.gguf_hybrids import HYBRID_CHANGES, Change, Json, check_sigmoid
 
 _GEMMA2_27B_LAYERS: Final = 46
@@ -224,6 +225,8 @@ CHANGES: Final[dict[str, Change]] = {
     **HYBRID_CHANGES,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma3n": change_gemma3n,
+    "gemma4": change_gemma4,
     "gpt2": _gpt2,
     "gptneox": _gpt_neox,
     "gpt-oss": _gpt_oss,

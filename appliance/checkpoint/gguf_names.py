@@ -62,6 +62,25 @@ _GEMMA2: Final = (
         "blk.{n}.post_ffw_norm": "model.layers.{n}.post_feedforward_layernorm",
     }
 )
+_LAYER_INPUTS: Final = {
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "blk.{n}.inp_gate": "model.layers.{n}.per_layer_input_gate",
+    "blk.{n}.proj": "model.layers.{n}.per_layer_projection",
+    "blk.{n}.post_norm": "model.layers.{n}.post_per_layer_input_norm",
+}
+_STREAMS: Final = {
+    "altup_proj": "model.altup_projections",
+    "altup_unembd_proj": "model.altup_unembed_projections",
+    "blk.{n}.altup_correct_coef": "model.layers.{n}.altup.correction_coefs",
+    "blk.{n}.altup_predict_coef": "model.layers.{n}.altup.prediction_coefs",
+    "blk.{n}.altup_router": "model.layers.{n}.altup.modality_router",
+    "blk.{n}.altup_router_norm": "model.layers.{n}.altup.router_norm",
+    "blk.{n}.laurel_l": "model.layers.{n}.laurel.linear_left",
+    "blk.{n}.laurel_r": "model.layers.{n}.laurel.linear_right",
+    "blk.{n}.laurel_post_norm": "model.layers.{n}.laurel.post_laurel_norm",
+}
 _OUTPUT_NORMS: Final = (
     _MODEL
     | _ATTENTION
@@ -252,6 +271,16 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2 | _HEAD_NORMS,
+    "gemma3n": _GEMMA2 | _HEAD_NORMS | _LAYER_INPUTS | _STREAMS,
+    "gemma4": _GEMMA2
+    | _HEAD_NORMS
+    | _LAYER_INPUTS
+    | {
+        "blk.{n}.ffn_gate_inp": "model.layers.{n}.router.proj",
+        "blk.{n}.pre_ffw_norm_2": "model.layers.{n}.pre_feedforward_layernorm_2",
+        "blk.{n}.post_ffw_norm_1": "model.layers.{n}.post_feedforward_layernorm_1",
+        "blk.{n}.post_ffw_norm_2": "model.layers.{n}.post_feedforward_layernorm_2",
+    },
     "glm4": _GLM4,
     "granite": _LLAMA,
     "hunyuan-dense": _LLAMA
@@ -307,8 +336,16 @@ _HEADS: Final = ("attn_k_b.weight", "attn_v_b.weight")  # matrices of all heads,
 # These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
-# Tensors whose names have no ending, in both.
+# Tensors whose Hugging Face names have no ending.
 _PARAMETERS: Final = {
+    "gemma3n": {"blk.{n}.altup_correct_scale.weight": "model.layers.{n}.altup.correct_output_scale"},
+    "gemma4": {
+        "blk.{n}.layer_output_scale.weight": "model.layers.{n}.layer_scalar",
+        "blk.{n}.ffn_gate_inp.scale": "model.layers.{n}.router.scale",
+        "blk.{n}.ffn_down_exps.scale": "model.layers.{n}.router.per_expert_scale",
+        "blk.{n}.ffn_gate_up_exps.weight": "model.layers.{n}.experts.gate_up_proj",
+        "blk.{n}.ffn_down_exps.weight": "model.layers.{n}.experts.down_proj",
+    },
     "mamba": {
         "blk.{n}.ssm_a": "backbone.layers.{n}.mixer.A_log",
         "blk.{n}.ssm_d": "backbone.layers.{n}.mixer.D",

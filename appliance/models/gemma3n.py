@@ -38,7 +38,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         mixer=lambda index, attention: with_kv_layer(model, attention, sources[index]),
         feed_forward=lambda index, _: widths[index],
         parts=(*LAYER_INPUT, *_parts(model, streams)),
-        tables=(*LAYER_INPUTS, *_maps(streams)),
+        tables=(*LAYER_INPUTS, *_maps(model, streams)),
         ignored=OTHER_MEDIA,
     )
     inputs = per_layer_inputs(model)
@@ -98,10 +98,14 @@ def _parts(model: Model, streams: StreamsSpec) -> tuple[Part, ...]:
     )
 
 
-def _maps(streams: StreamsSpec) -> tuple[Part, ...]:
+def _maps(model: Model, streams: StreamsSpec) -> tuple[Part, ...]:
+    """Returns the maps of the streams: each is a matrix, or GGUF files have a stack of them."""
     modules = {"begin": "altup_projections", "end": "altup_unembed_projections"}
+    is_stack = model.has_tensor("altup_projections.weight")
     return tuple(
-        Part(f"streams.{name}.{index}", f"{module}.{index - 1}")
+        Part(f"streams.{name}.{index}", module, index=index - 1)
+        if is_stack
+        else Part(f"streams.{name}.{index}", f"{module}.{index - 1}")
         for name, module in modules.items()
         for index in range(1, streams.num_streams)
     )

@@ -14,7 +14,7 @@ from appliance.text.errors import TokenizerError
 from appliance.text.pre_tokenizers import SPLITTINGS, Splitting
 
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies, and before the first piece of a word in BERT's
-_GEMMA = ("gemma", "gemma2", "gemma3")  # merges follow the order of tokens; no prefix space
+_GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n")  # merges follow the order of tokens; no prefix space
 _LONGEST_WORD = 100  # characters, as in BERT's own tokenizer; a longer word is the unknown token
 
 

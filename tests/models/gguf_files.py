@@ -48,6 +48,7 @@ _PLAIN = (
     "ssm_conv1d",
     "ssm_dt",
     "ssm_a",
+    "altup",
 )  # f32 in every file, without dimensions of one
 _NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _SCALE_BYTES = {

@@ -26,6 +26,9 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     if architecture in ("lfm2", "lfm2moe"):
         _write_lfm2(writer, config)
         return
+    if architecture in ("gemma3n", "gemma4"):
+        _write_gemma(writer, config, architecture)
+        return
     writer.add_feed_forward_length(getattr(config, "intermediate_size_mlp", config.intermediate_size))
     writer.add_head_count_kv(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     if (eps := getattr(config, "rms_norm_eps", None)) is not None:
@@ -63,6 +66,44 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_gemma(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
+    windowed = [kind == "sliding_attention" for kind in config.layer_types]
+    ropes = config.rope_parameters
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(windowed)
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if architecture == "gemma3n":
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(config.head_dim)
+        writer.add_altup_active_idx(config.altup_active_idx)
+        writer.add_altup_num_inputs(config.altup_num_inputs)
+        shares = torch.tensor(config.activation_sparsity_pattern)
+        writer.add_activation_sparsity_scale(torch.distributions.Normal(0, 1).icdf(shares).tolist())
+        return
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    width, double = config.intermediate_size, config.use_double_wide_mlp
+    lists = [width * (2 if double and layer >= own else 1) for layer in range(config.num_hidden_layers)]
+    writer.add_feed_forward_length(lists if double else width)
+    sizes = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    writer.add_head_count_kv([size.num_key_value_heads for size in sizes])
+    full = sizes[windowed.index(False)].head_dim
+    writer.add_key_length(full)
+    writer.add_key_length_swa(sizes[windowed.index(True)].head_dim)
+    writer.add_rope_dimension_count(full)
+    if config.enable_moe_block:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.top_k_experts)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    rotated = int(full * ropes["full_attention"]["partial_rotary_factor"] / 2)
+    writer.add_tensor("rope_freqs.weight", np.array([1.0] * rotated + [1e30] * (full // 2 - rotated), np.float32))
 
 
 def _write_older(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:

@@ -1,12 +1,21 @@
 """The tensors of a model as llama.cpp's converter cuts and orders them: views of the model's own, so that what a file
 holds can be put back into it."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+# Tensors of Gemma 3n and 4 whose names are not in the gguf package's table.
+_GEMMA = {
+    "altup.correct_output_scale": "altup_correct_scale.weight",
+    "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}
 Stored = Iterator[tuple[str, torch.Tensor]]
 
 
@@ -18,6 +27,13 @@ def stored_parts(config: Any, architecture: str, state: dict[str, torch.Tensor])
             yield from _in_turn(name, tensor.transpose(1, 2))
         elif name.endswith("proj_bias"):
             yield from _in_turn(name.removesuffix("_bias"), tensor, "bias")
+        elif architecture in ("gemma3n", "gemma4") and (stored := _GEMMA.get(_in_layer(name))):
+            yield f"{layer}.{stored}", tensor
+        elif ".altup_" in name and name.endswith(".0.weight"):
+            maps = [each for key, each in state.items() if key.startswith(name.removesuffix("0.weight"))]
+            yield name.replace(".0.weight", ".weight"), torch.stack(maps)
+        elif ".altup_" in name and "projections" in name:
+            continue  # part of the stack
         elif name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             yield from _experts(name, tensor.transpose(1, 2) if architecture == "llama4" else tensor)
         elif name.endswith("input_linear.weight"):  # Granite's experts, or its shared block
@@ -30,6 +46,11 @@ def stored_parts(config: Any, architecture: str, state: dict[str, torch.Tensor])
             yield from _apart(config, layer, tensor)
         else:
             yield name, tensor
+
+
+def _in_layer(name: str) -> str:
+    """The name below its layer."""
+    return re.sub(r"^.*\.layers\.\d+\.", "", name)
 
 
 def _experts(name: str, stack: torch.Tensor) -> Stored:

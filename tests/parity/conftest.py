@@ -114,6 +114,9 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
     wide: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 256}
     if name == "gpt2":
         wide = {"n_embd": 256}
+    elif name.startswith(("gemma3n", "gemma4")):
+        wide |= {"head_dim": 64, "global_head_dim": 128, "vocab_size_per_layer_input": 256, "laurel_rank": 64}
+        wide |= {"moe_intermediate_size": 256} if name == "gemma4-experts" else {}
     elif name.startswith("gemma"):
         wide |= {"head_dim": 64, "query_pre_attn_scalar": 64, "num_hidden_layers": 2, "sliding_window_pattern": 6}
     elif name == "gpt-oss":
