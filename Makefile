@@ -25,6 +25,8 @@ SANITIZE_LEVELS_thread ?= $(if $(filter x86_64,$(shell uname -m)),avx2,generic)
 SANITIZE_ARGS_address ?= tests/kernels tests/parity
 # Parity runs on one thread, which has nobody to race with.
 SANITIZE_ARGS_thread ?= tests/kernels
+# Of each test of the files that take hours under the thread sanitizer; empty for all cases.
+SANITIZE_CASES_thread ?= 2
 SANITIZE_ARGS ?=
 CLIENTS_ARGS ?=
 
@@ -101,7 +103,7 @@ pytest: $(VENV)/.dev $(EMULATED)
 sanitize: $(addprefix sanitize-,$(SANITIZERS))
 
 sanitize-%: $(VENV)/.dev
-	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) .ci/sanitize $* $(or $(SANITIZE_ARGS),$(SANITIZE_ARGS_$*))
+	VENV=$(VENV) SANITIZE_LEVELS=$(SANITIZE_LEVELS_$*) SANITIZE_CASES=$(SANITIZE_CASES_$*) .ci/sanitize $* $(or $(SANITIZE_ARGS),$(SANITIZE_ARGS_$*))
 
 bench: $(VENV)/.base
 	@mkdir -p $(BENCH_DIR)
