@@ -19,7 +19,6 @@ from appliance.loading.modelled import load_modelled
 from appliance.models.facts import read_facts
 from appliance.plan.overrides import with_config_overrides
 from appliance.plan.types import SCRIPTED, EnginePlan
-from appliance.program.state_slots import num_slots
 
 PACKED_FOLDER = "packed"  # in the cache folder
 
@@ -75,7 +74,7 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
-        num_states=0 if config.num_snapshots is None else num_slots(config.max_num_seqs, config.num_snapshots),
+        num_states=config.num_states,
     )
     numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
     placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)

@@ -34,7 +34,7 @@ from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
-from appliance.plan.speculation import plan_speculation, with_drafts
+from appliance.plan.speculation import plan_speculation, with_drafts, with_states
 from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
@@ -112,7 +112,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
-        speculation=speculation,
+        speculation=with_states(speculation, planned.num_draft_states),
         parallel=parallel,
         restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),

@@ -56,6 +56,7 @@ class PlannedMemory(msgspec.Struct, frozen=True):
     memory: tuple[MemoryPlan, ...]
     num_blocks: int
     num_snapshots: int | None  # None for a model without recurrent states
+    num_draft_states: int | None
     max_model_len: int
     screen_logits: bool
 
@@ -106,7 +107,8 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
         for index in range(ranks)
     )
     has_screen = any(item.name == SCREEN for item in items)
-    return PlannedMemory(plans, num_blocks, states.num_snapshots, length, screen_logits=has_screen)
+    slots = states.num_snapshots, states.num_draft_states
+    return PlannedMemory(plans, num_blocks, *slots, length, screen_logits=has_screen)
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:

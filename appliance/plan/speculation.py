@@ -59,6 +59,11 @@ def with_drafts(scheduler: SchedulerPlan, speculation: SpeculationPlan | None) -
     return msgspec.structs.replace(scheduler, max_num_sampled=scheduler.max_num_seqs + speculation.max_num_draft_tokens)
 
 
+def with_states(speculation: SpeculationPlan | None, num_draft_states: int | None) -> SpeculationPlan | None:
+    """Returns the plan with the slots of states that drafts have, of a model with states."""
+    return speculation and msgspec.structs.replace(speculation, num_draft_states=num_draft_states)
+
+
 def _methods(spec: SpeculativeSection, ledger: Ledger) -> tuple[DraftMethod, ...]:
     """Returns the methods that are built; others were refused."""
     path, wanted = "speculation.methods", spec.method

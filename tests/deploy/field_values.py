@@ -92,6 +92,7 @@ UNCHANGED: dict[str, str] = {
     "decoding.tool_parser_plugin": "a name that decoding.tool_parser may have then; that is in the plan",
     "decoding.disable_fallback": "this version has one back-end, which falls back to none",
     "cache.state_snapshots": "the test's model keeps no recurrent states",
+    "speculative.num_draft_states": "the test's model keeps no recurrent states",
     "hardware.profile": "one profile fits the test's machine",
     "hardware.memory.utilization": "the cache of the test's model is at its useful most either way",
     "hardware.kernels.quantize_activations": "the test's weights are not quantized, so there is nothing to decide",

@@ -114,10 +114,9 @@ def test_random_traffic(propose: Propose, data: st.DataObject) -> None:
     config = data.draw(configs())
     traffic = data.draw(requests(config.policy == "priority"))
     if propose is guess:
-        config = replace(config, num_snapshots=None)  # a draft that is not taken would stay in a state
-        config = config if config.windows else replace(config, windows=(None,), num_blocks=60)
-        extra = data.draw(st.integers(0, 40))
+        extra, num_draft_states = data.draw(st.integers(0, 40)), data.draw(st.sampled_from([0, 1, 3, 8, 40]))
         config = replace(config, max_num_sampled=config.max_num_sampled + extra, speculation=SPECULATION)
+        config = replace(config, num_draft_states=num_draft_states)
     harness = drive(config, traffic, propose)
     assert harness.scheduler.kv.pool.num_used == 0, "blocks leaked"
     seeds = {new.sequence_id: new.seed for plan in harness.steps for new in plan.new_rows}

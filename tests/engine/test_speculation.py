@@ -6,15 +6,26 @@ import pytest
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
+from appliance.engine.drafting.custom import CustomDrafter
+from appliance.engine.drafting.history import History
 from appliance.engine.drafting.interface import Drafter
+from appliance.engine.drafting.ngram import NgramDrafter
+from appliance.engine.drafting.suffix import GRAM, SuffixDrafter, SuffixLimits
 from appliance.engine.messages import GenerateRequest, ProcessorCall, SequenceOutput
 from appliance.engine.runner import Runner
+from appliance.engine.step import DraftTokens
 from appliance.kernels.interface import Executable
 
+from .drafters import repeat
 from .scripted_drafter import ScriptedDrafter
 from .simulator import SPECULATION, generate
 from .test_runner import PROMPT, VOCAB, configure
 from .tiny_program import tiny_executable
+
+
+def suffix_drafter() -> SuffixDrafter:
+    return SuffixDrafter(SuffixLimits(), History(GRAM, 100, 1 << 16))
+
 
 Answers = dict[tuple[str, int], list[SequenceOutput]]
 KINDS = ("right", "wrong", "half")
@@ -118,3 +129,70 @@ def test_answers_are_those_without_drafts(off: Answers, kind: str, changes: dict
     assert counts.draft_tokens > 50
     assert bool(stats.num_preemptions) == ("num_blocks" in changes)
     assert scheduler.kv.pool.num_used == 0
+
+
+FEW = [request for request in REQUESTS if request.request_id in ("greedy", "drawn", "several", "long", "stops")]
+KEPT: dict[str, dict[str, object]] = {
+    "windows": {"windows": (9, None), "num_blocks": 600},
+    "states": {"num_snapshots": 6, "num_draft_states": 60},
+    "few states": {"num_snapshots": 6, "num_draft_states": 3},
+    "states and windows": {"num_snapshots": 0, "num_draft_states": 20, "windows": (9, None), "num_blocks": 600},
+    "preempted states": {
+        "num_snapshots": 2, "num_draft_states": 20, "num_blocks": 30, "expected_output": 0,
+        "max_num_batched_tokens": 14,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", list(KEPT))
+def test_states_and_windows_are_those_without_drafts(name: str, kind: str) -> None:
+    """A state is that after the last token that was accepted, and a window keeps what verification may reach."""
+    changes = KEPT[name]
+    config = speculating(**changes)
+    windows = config.windows
+    plain = configure(**(changes | {"num_blocks": 1000, "num_draft_states": 0, "expected_output": 128}))
+    off, _ = answers(plain, FEW, executable=tiny_executable(plain, kernel_set="cpu-generic", windows=windows))
+    drafter = ScriptedDrafter(texts(FEW, off), kind, VOCAB)
+    executable = tiny_executable(config, kernel_set="cpu-generic", windows=windows)
+    on, scheduler = answers(config, FEW, [drafter], executable)
+    assert summary(on) == summary(off)
+    stats = scheduler.stats(0.0)
+    assert stats.speculation is not None
+    assert stats.speculation.methods["scripted"].draft_tokens > 10
+    again, _ = answers(config, FEW, [drafter], executable)
+    assert summary(again) == summary(off)
+
+
+@pytest.mark.parametrize("drafter", [NgramDrafter(1, 3), suffix_drafter(), CustomDrafter(repeat)], ids=type)
+def test_real_drafters_change_no_answer(off: Answers, drafter: Drafter) -> None:
+    first, scheduler = answers(speculating(), REQUESTS, [drafter])
+    assert summary(first) == summary(off)
+    second, _ = answers(speculating(prefix_caching=False), REQUESTS, [drafter])
+    assert summary(second) == summary(off)
+    assert scheduler.stats(0.0).speculation.methods
+
+
+def test_several_drafters_compete(off: Answers) -> None:
+    """The one whose drafts were accepted so far is asked more and more."""
+    wrong, right = (ScriptedDrafter(texts(REQUESTS, off), kind, VOCAB) for kind in ("wrong", "right"))
+    on, scheduler = answers(speculating(), REQUESTS, [Named(wrong, "a"), Named(right, "b")])
+    assert summary(on) == summary(off)
+    methods = scheduler.stats(0.0).speculation.methods
+    assert methods["b"].drafts > 3 * methods["a"].drafts
+    assert methods["b"].accepted_tokens > 0 == methods["a"].accepted_tokens
+
+
+class Named:
+    """Names the method of another's drafts."""
+
+    def __init__(self, inner: ScriptedDrafter, name: str) -> None:
+        self._inner = inner
+        self._name = name
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def propose(self, row: int, most: int) -> DraftTokens | None:
+        draft = self._inner.propose(row, most)
+        return None if draft is None else DraftTokens(draft.token_ids, self._name)

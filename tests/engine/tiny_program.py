@@ -19,7 +19,6 @@ from appliance.program.operators import (
     StepProgram,
 )
 from appliance.program.slots import Extent, Slot, Span
-from appliance.program.state_slots import num_slots
 from appliance.program.states import ShortConv, StateShape
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD = 64, 32, 4, 2, 8
@@ -103,7 +102,7 @@ def tiny_executable(
         max_model_len=config.max_model_len,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
-        num_states=0 if config.num_snapshots is None else num_slots(config.max_num_seqs, config.num_snapshots),
+        num_states=config.num_states,
     )
     execution = Execution(limits, Numerics("f32", False), Placement(num_threads, screen_logits=screen_logits))
     return load_kernel_set(kernel_set).bind(

@@ -44,5 +44,29 @@ def test_the_spec_may_say_how_many() -> None:
 
 def test_a_program_without_states_has_no_item() -> None:
     states, ledger = planned(load(), program=StepProgram((), (LOGITS,), LOGITS))
-    assert states == PlannedStates(None, ())
+    assert states == PlannedStates()
     assert not ledger.decisions
+
+
+def test_drafts_have_slots_for_the_states_before_them() -> None:
+    speculating = load(MODEL + "speculative: {method: ngram}\n")
+    states, _ = planned(speculating)
+    assert states.num_draft_states == 16
+    assert [item.size_bytes for item in states.items] == [(16 + 1 + 32 + 16) * SLOT]
+    assert "16 before drafts" in states.items[0].formula
+    few, ledger = planned(speculating, left=46 * SLOT)
+    assert few.num_draft_states == 3
+    assert "an eighth" in ledger.decisions[-1].reason
+    none, ledger = planned(speculating, left=18 * SLOT)
+    assert none.num_draft_states == 0
+    assert [refusal.rule for refusal in ledger.refusals] == ["plan/speculation"]
+    wished, _ = planned(load(MODEL + "speculative: {method: ngram, num_draft_states: 5}\n"))
+    assert wished.num_draft_states == 5
+    assert planned(load())[0].num_draft_states == 0
+
+
+def test_slots_before_drafts_are_refused_without_states() -> None:
+    _, ledger = planned(
+        load(MODEL + "speculative: {num_draft_states: 5}\n"), program=StepProgram((), (LOGITS,), LOGITS)
+    )
+    assert [refusal.rule for refusal in ledger.refusals] == ["plan/speculation"]

@@ -6,7 +6,7 @@ POSITIONS = 8  # of a draft, from here on all count as one
 OF_REQUEST = 0.2  # the weight of the newest draft in the averages of one request,
 OF_ALL = 0.02  # and in those of all requests
 FIRST_DRAFTS = 10  # so many drafts of a kind count as much as what was presumed of it
-DRIFT = 0.005  # towards what was presumed, for each draft that was not tried: so it is tried again some time
+DRIFT = 0.002  # towards what was presumed, for each draft that was not tried: so it is tried again some time
 PRESUMED = (0.5, 0.65, 0.8, 0.9)  # of drafts that nothing is known about, by their strength
 
 Kind = tuple[str, int]  # method and strength

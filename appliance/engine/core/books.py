@@ -4,12 +4,13 @@ import heapq
 from bisect import insort
 
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.kv_manager import KvManager
 from appliance.engine.core.prefix_cache import HASHERS
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.snapshots import Snapshots
 from appliance.engine.refusal import RequestKey
-from appliance.program.state_slots import first_snapshot
+from appliance.program.state_slots import first_draft_state, first_snapshot
 
 WEIGHT_OF_NEWEST = 0.05  # of the newest answer's length in the moving mean
 
@@ -27,6 +28,7 @@ class Books:
             config.windows,
             _snapshots(config),
             has_states=config.num_snapshots is not None,
+            draft_states=_draft_states(config),
         )
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
@@ -114,6 +116,8 @@ class Books:
         self.kv.pool.check_invariants(held for sequence in running for held in self.kv.held(sequence))
         if self.kv.snapshots is not None:
             self.kv.snapshots.check_invariants()
+        if self.kv.draft_states is not None:
+            self.kv.draft_states.check_invariants(every)
 
     def _count_waiting(self, sequence: Sequence, change: int) -> None:
         self.num_waiting += change
@@ -133,3 +137,9 @@ def _snapshots(config: SchedulerConfig) -> Snapshots | None:
     if not config.prefix_caching or not config.num_snapshots:
         return None
     return Snapshots(config.num_snapshots, first_snapshot(config.max_num_seqs))
+
+
+def _draft_states(config: SchedulerConfig) -> DraftStates | None:
+    if config.num_snapshots is None or config.speculation is None:
+        return None
+    return DraftStates(config.num_draft_states, first_draft_state(config.max_num_seqs, config.num_snapshots))

@@ -8,6 +8,7 @@ from appliance.engine.core.step_costs import ExpertReads
 from appliance.engine.messages import SpeculationCaps
 from appliance.plan.types import EnginePlan
 from appliance.program.kv_blocks import longest_held
+from appliance.program.state_slots import num_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class SchedulerConfig:
         None,
     )  # the sliding window of each group of caches, in tokens; None for full attention
     num_snapshots: int | None = None  # of the recurrent states; None for a model that has none
+    num_draft_states: int = 0  # slots of states after drafts, of a model that has states
     target_step_s: float | None = None  # how long a step with decodes should last; None sets no bound
     late_share: float = 0.0  # the share of gaps between tokens that may be longer, so that waiting prompts run
     pooling: PoolingKind | None = None  # the model pools: a sequence ends when its prompt has run
@@ -63,6 +65,13 @@ class SchedulerConfig:
         sizes = self.windows, self.block_size, self.num_blocks
         return longest_held(*sizes, self.max_model_len, is_chunked=self.chunked_prefill)
 
+    @property
+    def num_states(self) -> int:
+        """The slots of recurrent states; 0 for a model that has none."""
+        if self.num_snapshots is None:
+            return 0
+        return num_slots(self.max_num_seqs, self.num_snapshots, self.num_draft_states)
+
     @classmethod
     def from_plan(cls, plan: EnginePlan) -> Self:
         scheduler = plan.scheduler
@@ -83,6 +92,7 @@ class SchedulerConfig:
             max_waiting=scheduler.max_waiting,
             windows=windows_of(plan),
             num_snapshots=plan.cache.num_snapshots,
+            num_draft_states=0 if plan.speculation is None else plan.speculation.num_draft_states or 0,
             target_step_s=scheduler.target_step_s,
             late_share=scheduler.late_share,
             speculation=SpeculationCaps.of(plan.speculation),

@@ -1,5 +1,7 @@
 """Schedules the decodes of a step: sequences whose prompt has run."""
 
+import sys
+
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.sequence import Sequence
@@ -24,7 +26,8 @@ class DecodeRules:
         prefills: list[Sequence] = []
         running, block_size = self._books.running, self._kv.block_size
         if self._speculation is not None:
-            self._speculation.choose([each for each in running if each.has_run_prompt], step.logits - len(running))
+            most = min(step.logits - len(running), self._most_states())
+            self._speculation.choose([each for each in running if each.has_run_prompt], most)
         index = 0
         while index < len(running):  # victims leave from the end, never from before `index`
             sequence = running[index]
@@ -53,7 +56,8 @@ class DecodeRules:
             if end == room and not is_last:
                 new_blocks = joined(new_blocks, self._room_ahead(sequence, end + 1))
                 room = sequence.num_blocks * block_size
-            step.append(sequence, length, new_blocks)
+            states = None if sequence.resumes_from is None else self._kv.move_states(sequence, end)
+            step.append(sequence, length, new_blocks, states=states)
             if length == 1 and end < room and not is_last:
                 step.num_going_on += 1
         return prefills
@@ -73,12 +77,19 @@ class DecodeRules:
                 step.budget - length - num_running,
                 step.logits - num_running,
                 kv.room(sequence, spare_blocks) - end,
+                self._most_states(),
             )
         if num_drafts < 1:
-            step.append(sequence, length, new_blocks)
+            step.append(sequence, length, new_blocks, states=kv.move_states(sequence, end))
             return
         new_blocks = joined(new_blocks, kv.grow(sequence, end + num_drafts))
-        step.append(sequence, length, new_blocks, draft=draft.cut(num_drafts))
+        states = kv.move_states_of_drafts(sequence, end, num_drafts)
+        step.append(sequence, length, new_blocks, draft=draft.cut(num_drafts), states=states)
+
+    def _most_states(self) -> int:
+        """Returns before how many drafts states can be kept."""
+        draft_states = self._kv.draft_states
+        return sys.maxsize if draft_states is None else draft_states.num_free
 
     def _room_for(self, sequence: Sequence, num_tokens: int) -> NewBlocks | None:
         """Returns new blocks to hold `num_tokens`, preempting others if needed; None if it was preempted itself."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 
 from appliance.engine.core.block_pool import BlockHash, BlockName, BlockPool
+from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.prefix_cache import Hasher
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.snapshots import Snapshots, boundaries
@@ -34,7 +35,8 @@ class CachedPrefix:
 
 class KvManager:
     """`hasher` None turns prefix caching off. `windows`: the window of each group; None for full attention.
-    `snapshots`: those of a model with states whose prefixes are cached."""
+    `snapshots`: those of a model with states whose prefixes are cached. `draft_states`: of one whose drafts are
+    verified."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class KvManager:
         snapshots: Snapshots | None = None,
         *,
         has_states: bool = False,
+        draft_states: DraftStates | None = None,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
@@ -55,6 +58,7 @@ class KvManager:
         self._hasher = hasher
         self.snapshots = snapshots
         self.has_states = has_states
+        self.draft_states = draft_states
         self._nothing = CachedPrefix(0, [[] for _ in windows], [0] * self.num_groups)
         self._looked: tuple[Sequence, int, int, int] | None = None  # the last lookup: sequence, its tokens, versions
         self._hits = self._nothing  # the result of that lookup
@@ -214,6 +218,8 @@ class KvManager:
     def move_states(self, sequence: Sequence, end: int) -> StateMoves | None:
         """Returns from which snapshot the chunk up to `end` begins, and which it leaves; None if neither."""
         resumes_from, sequence.resumes_from = sequence.resumes_from, None
+        if resumes_from is not None and self.draft_states is not None:
+            self.draft_states.read(resumes_from)
         left = []
         while self.snapshots is not None and sequence.boundaries and sequence.boundaries[0] * self.block_size <= end:
             boundary = sequence.boundaries.pop(0)
@@ -221,6 +227,19 @@ class KvManager:
             if slot is not None:
                 left.append((boundary * self.block_size, slot))
         return StateMoves(resumes_from, tuple(left)) if left or resumes_from is not None else None
+
+    def move_states_of_drafts(self, sequence: Sequence, end: int, num_drafts: int) -> StateMoves | None:
+        """Returns moves like `move_states`, which also leave the states before each draft; `end`: of the tokens before
+        the drafts. The caller has asked for free slots."""
+        moves = self.move_states(sequence, end)
+        return moves if self.draft_states is None else self.draft_states.take(sequence, moves, end, num_drafts)
+
+    def settle(self) -> None:
+        """Begins a plan: what the last one read of states may be overwritten, and what it wrote can be found."""
+        if self.snapshots is not None:
+            self.snapshots.settle()
+        if self.draft_states is not None:
+            self.draft_states.settle()
 
     def slide(self, sequence: Sequence) -> None:
         """Releases the blocks that no later token will attend to."""
@@ -301,6 +320,8 @@ class KvManager:
         sequence.num_blocks = 0
         sequence.num_registered = 0
         sequence.num_computed = 0
+        if self.draft_states is not None:
+            self.draft_states.release(sequence)
         sequence.resumes_from = None
         sequence.boundaries = []
 

@@ -38,8 +38,7 @@ class StepPlanner:
 
     def next_step(self) -> StepBuilder:
         """Returns the next step; it has no chunks when nothing is open."""
-        if self._kv.snapshots is not None:
-            self._kv.snapshots.settle()
+        self._kv.settle()
         if self._config.policy == "priority":
             self.admission.make_way()
         self._decodes = self._count_decodes()

@@ -118,6 +118,8 @@ class ResultTaker:
         """Keeps what was computed for the tokens of the draft that the sequence said as well."""
         num_agreed = _num_agreed(draft.token_ids, said)
         sequence.num_computed -= len(draft.token_ids) - num_agreed
+        if self._books.kv.draft_states is not None:
+            self._books.kv.draft_states.keep(sequence, num_agreed)
         if self._speculation is not None:
             self._speculation.verified(sequence, draft, num_agreed)
 

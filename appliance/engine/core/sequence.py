@@ -54,6 +54,7 @@ class Sequence:
         "block_hashes",
         "boundaries",
         "draft",
+        "draft_slots",
         "has_run_prompt",
         "index",
         "key",
@@ -97,6 +98,7 @@ class Sequence:
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
         self.proposals: list[DraftTokens] = []  # for its next chunk
         self.draft: DraftTokens | None = None  # the one that its next chunk should verify
+        self.draft_slots: list[int] = []  # where its chunk leaves the states before each draft
         self.acceptance: OwnRates = {}
         self.num_cached_tokens = 0
         self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run
@@ -104,7 +106,7 @@ class Sequence:
         self.num_dropped: list[int] = []  # leading blocks of each table that were released
         self.block_hashes: list[BlockHash] = []
         self.num_registered = 0  # leading blocks of each table that were put into the prefix cache
-        self.resumes_from: int | None = None  # the snapshot of states from which its next chunk begins
+        self.resumes_from: int | None = None  # the slot of states from which its next chunk begins; None: its row's
         self.boundaries: list[int] = []  # where its prompt has still to leave snapshots, as numbers of blocks
         self.prompt_logprobs_left = sampling.prompt_logprobs if index == 0 else None
         self.prompt_logprobs: list[TokenLogprobs | None] = [None]

@@ -14,8 +14,7 @@ from appliance.engine.core.step_costs import ExpertReads, StepCosts
 from appliance.engine.messages import MethodStats, SpeculationCaps, SpeculationStats
 from appliance.engine.step import DraftTokens, StepPlan
 
-UNMEASURED_DRAFTS = 4  # of each request, while no decode was measured
-PROBE_EVERY = 128  # steps: even if drafts seem to cost too much, they are tried, as costs may have changed
+PROBE_EVERY = 128  # steps: then more drafts are tried than seem to pay, as costs may have changed
 
 
 @dataclass(slots=True)
@@ -63,6 +62,7 @@ class Speculation:
     def choose(self, decodes: list[Sequence], most_tokens: int) -> None:
         """Gives each of the sequences, all those that decode in this step, the draft to verify, if any. `most_tokens`:
         as many drafts can be held."""
+        self._since_probe += bool(decodes)
         offered = [sequence for sequence in decodes if sequence.proposals]
         if not offered or not self.caps.enabled:
             self._note_none(len(decodes), is_offered=False)
@@ -89,7 +89,6 @@ class Speculation:
                 self._rates.not_tried(draft, sequence.acceptance)
         if count:
             self._steps["verified"] += 1
-            self._since_probe = 0
         else:
             self._note_none(len(decodes), is_offered=True)
 
@@ -129,17 +128,19 @@ class Speculation:
             return len(slots)
         base_s = self._pace.decode_seconds(num_decodes)
         if not base_s:
-            return min(len(slots), UNMEASURED_DRAFTS)
+            return 0  # a decode without drafts is measured first
         self._presume()
         here = self._costs.beyond(num_decodes)
         expected, count, best = float(num_decodes), 0, num_decodes / base_s
-        is_probe = self._since_probe >= PROBE_EVERY
         for number, (minus_survival, _) in enumerate(slots[: self._most_tokens], 1):
             expected -= minus_survival
             rate = expected / (base_s + self._costs.beyond(num_decodes + number) - here)
-            if rate > best or (is_probe and number <= 1):
+            if rate > best:
                 count, best = number, rate
-        return count
+        if self._since_probe < PROBE_EVERY:
+            return count
+        self._since_probe = 0
+        return min(2 * count + 1, len(slots))
 
     def _may_gain(self, num_decodes: int) -> bool:
         """Returns whether any number of drafts would gain something if all of them were accepted."""
@@ -162,7 +163,6 @@ class Speculation:
         """Counts why a step with decodes verifies nothing."""
         if not num_decodes:
             return
-        self._since_probe += 1
         if not self.caps.enabled:
             reason = "off"
         elif is_offered:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from math import inf
 
 MIN_SHARE = 0.02  # of a decode's seconds that a further token is presumed to cost at least
 KNOWN_SINGLY = 8  # steps of up to so many tokens are learnt one by one, larger ones by eighths of a power of two
@@ -51,10 +52,18 @@ class StepCosts:
         tokens, average = self._learnt.get(size, (float(num_tokens), value))
         weight = WEIGHT_OF_SLOWER if value > average else WEIGHT_OF_QUICKER
         self._learnt[size] = tokens + weight * (num_tokens - tokens), average + weight * (value - average)
-        self._points = [(1.0, 0.0)]
-        for point, beyond_s in sorted(self._learnt.values()):
-            self._points.append((point, max(beyond_s, self._points[-1][1])))
+        self._points = self._ordered()
         self.version += 1
+
+    def _ordered(self) -> list[tuple[float, float]]:
+        """Returns what was learnt, by size. A step cannot take longer than a larger one: that one was measured later,
+        or nothing delayed it."""
+        points: list[tuple[float, float]] = []
+        least = inf
+        for tokens, seconds in sorted(self._learnt.values(), reverse=True):
+            least = min(least, seconds)
+            points.append((tokens, least))
+        return [(1.0, 0.0), *reversed(points)]
 
     def beyond(self, num_tokens: int) -> float:
         """Returns the seconds beyond a step of one token: linear between what was measured, presumed above it."""

@@ -50,6 +50,11 @@ class SpeculativeSection(Section):
     max_num_draft_tokens: Auto[PositiveInt] = field(
         "auto", "Tokens proposed in one step, over all requests. Each has a row of logits in memory.", auto="32"
     )
+    num_draft_states: Auto[PositiveInt] = field(
+        "auto",
+        "Slots for the states before each draft, of models with recurrent states; a step needs two for each draft.",
+        auto="16, within an eighth of the memory that is left",
+    )
     adaptive: bool = field(
         True,
         "Check as many proposals as pay, by measured times and acceptance, perhaps none. `false`: check all.",
