@@ -19,6 +19,7 @@ ORDER_ERROR = "act-order: each weight is the f16 that its library computes"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
+NF4_ERROR = "rounded to bitsandbytes' NF4 in blocks of 64: at most 0.152 of the block's largest weight"
 INT4_ERROR = "rounded to 4 bits a group: at most 1/30 of the group's range"
 
 
@@ -63,6 +64,7 @@ F16 = WeightForm("f16")
 BF16 = WeightForm("bf16")
 INT8_G32 = WeightForm("int8", 32)
 INT4_G32 = WeightForm("int4", 32, has_offset=True)
+NF4_G64 = WeightForm("nf4", 64, scale_bytes=4)
 INT4_G256 = WeightForm("int4", 256, has_offset=True)
 INT5_G32 = WeightForm("int5", 32, has_offset=True)
 INT4_S16 = WeightForm("int4", 256, has_offset=True, sub_group_size=16)
@@ -178,10 +180,12 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
 STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4",
                   "bitsandbytes", "hqq")  # fmt: skip
 
-# The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices.
+# The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices; a
+# role that is not there stays dense. bitsandbytes is NF4 with one level of scales, and leaves embeddings and head.
 LOAD_QUANTIZATIONS: dict[str, dict[TensorRole, tuple[WeightForm, str]]] = {
     "int8": {"linear": (INT8_G32, INT8_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
     "int4": {"linear": (INT4_G32, INT4_ERROR), "embedding": (INT8_G32, INT8_ERROR)},
+    "bitsandbytes": {"linear": (NF4_G64, NF4_ERROR)},
 }
 
 

@@ -103,7 +103,7 @@ def _check_quantization(inputs: PlanInputs, ledger: Ledger) -> None:
         message = f"model.quantization is {wanted}, and the checkpoint {has}"
         ledger.refuse(path, rule, message, allowed=", ".join(dict.fromkeys(("auto", "none", stored or "auto"))),
                       hint="write quantization: auto")  # fmt: skip
-    elif wanted in LOAD_QUANTIZATIONS and stored is not None:
+    elif wanted in LOAD_QUANTIZATIONS and stored not in (None, wanted):
         message = f"{wanted} is made from plain weights while loading, and the checkpoint is quantized as {stored}"
         ledger.refuse(path, rule, message, allowed="auto, none", hint="write quantization: auto")
 
@@ -123,12 +123,13 @@ def _forms(
     inputs: PlanInputs, stored: Mapping[str, Weight], dtype: DenseType, kernels: KernelSetFacts, ledger: Ledger
 ) -> dict[Group, tuple[WeightForm, str]]:
     """The form of each stored type in each role, and its stated error."""
-    found = {}
+    found, named = {}, inputs.spec.model.quantization
+    wanted = AUTO if named == inputs.model.quantization else named
     for group in sorted({group for weight in stored.values() for group in weight.groups()}):
         if kernels.runs == "models":
             form, error = DENSE[dtype], dense_error(group[0], dtype)
         else:
-            form, error = weight_form(*group, dtype, inputs.spec.model.quantization)
+            form, error = weight_form(*group, dtype, wanted)
         found[group] = form, error
         _check_groups(form, group, stored, ledger)
         if error != "exact":
@@ -137,12 +138,16 @@ def _forms(
 
 
 def weight_form(storage: str, role: TensorRole, dtype: DenseType, quantization: str) -> tuple[WeightForm, str]:
-    """The canonical form of a stored type in a role, and its stated error."""
+    """The canonical form of a stored type in a role, and its stated error.
+
+    quantization: none, auto for what is stored, or one that is made while loading.
+    """
     stored = STORAGES[storage]
     if role == "other":
         return F32, "exact" if stored.is_quantized else dense_error(storage, "f32")
-    if quantization in LOAD_QUANTIZATIONS and not stored.is_quantized:
-        return LOAD_QUANTIZATIONS[quantization][role]
+    made = LOAD_QUANTIZATIONS.get(quantization, {})
+    if role in made and not stored.is_quantized:
+        return made[role]
     if stored.is_quantized and quantization != "none" and stored.form is not None:
         return stored.form, stored.error
     return DENSE[dtype], dense_error(storage, dtype)

@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
-from appliance.catalog.formats import DENSE, F32, STORAGES, CanonicalLayout, TensorRole, WeightForm
+from appliance.catalog.formats import DENSE, F32, LOAD_QUANTIZATIONS, STORAGES, CanonicalLayout, TensorRole, WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.catalog.packing import packed_bytes
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
@@ -97,7 +97,9 @@ def _form(plan: WeightPlan) -> WeightForm:
         return native
     if plan.layout in DENSE:
         return DENSE[plan.layout]
-    return WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=plan.layout != "int8")
+    made = (form for roles in LOAD_QUANTIZATIONS.values() for form, _ in roles.values())
+    other = WeightForm(cast(CanonicalLayout, plan.layout), plan.group_size, has_offset=plan.layout != "int8")
+    return next((form for form in made if _shape(form) == _shape(plan)), other)
 
 
 def _shape(form: WeightPlan | WeightForm) -> tuple[str, int | None, int | None]:

@@ -64,11 +64,16 @@ def test_names_are_those_of_the_checkpoint(tiny: Callable[[str], Checkpoint], tm
     assert found == {tensor.name: tensor.shape for tensor in checkpoint.facts.tensors}
 
 
-@pytest.mark.parametrize(("name", "quantization"), [("gemma3", "auto"), ("gemma3", "int4"), ("gpt-oss", "auto")])
+@pytest.mark.parametrize(
+    ("name", "quantization"),
+    [("gemma3", "auto"), ("gemma3", "int4"), ("gpt-oss", "auto"), ("gemma3", "bitsandbytes")],
+)
 def test_it_runs_in_the_planned_bytes(
     name: str, quantization: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:
     config_alone(tiny(name), tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": 128}))
     plan = prepare(spec_of(tmp_path, quantization)).plan
     assert (plan.model.format, plan.loading.keep_packed) == ("dummy", False)
     assert any("random numbers" in warning for warning in plan.warnings)

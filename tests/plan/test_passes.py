@@ -66,6 +66,19 @@ def test_plain_weights_can_be_quantized_while_loading(quantization: str, linear:
     assert found.precision.quantize_activations
 
 
+def test_bitsandbytes_leaves_embeddings_and_means_what_is_stored_where_it_is() -> None:
+    text = MODEL + "  quantization: bitsandbytes\nloading: {load_format: bitsandbytes}\n"
+    planned = weights(plan(load(text)))
+    linear = planned["bf16", "linear"]
+    assert (linear.layout, linear.group_size, planned["bf16", "embedding"].layout) == ("nf4", 64, "bf16")
+    assert linear.planned_bytes == linear.stored_bytes // 4 + linear.stored_bytes // 2 // 64 * 4
+    stored = plan(
+        load(MODEL + "  quantization: bitsandbytes\n"),
+        msgspec.structs.replace(small_model(), quantization="bitsandbytes"),
+    )
+    assert weights(stored)["bf16", "linear"].layout == "bf16"  # modules that were skipped stay as they are
+
+
 def test_activation_rounding_can_be_switched_off() -> None:
     text = MODEL + "hardware: {kernels: {quantize_activations: false}}\n"
     assert not plan(load(text), qwen()).precision.quantize_activations

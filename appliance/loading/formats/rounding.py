@@ -1,11 +1,16 @@
-"""Quantizes dense weights while loading: int8 without offsets, int4 with them, both rounded to nearest."""
+"""Quantizes dense weights while loading: int8 without offsets, int4 with them, and NF4 as bitsandbytes does it."""
 
 import numpy as np
 
 from appliance.catalog.formats import WeightForm
+from appliance.kernels.codes import CODE_VALUES
 from appliance.kernels.layout import CanonicalWeight
 from appliance.loading.formats.bits import Array
+from appliance.loading.formats.coded import Coded
 from appliance.loading.formats.groups import FormatError, Groups, to_f16
+
+_LEAST = np.float32(1e-38)
+_NF4_BOUNDS = (CODE_VALUES["nf4"][:-1] + CODE_VALUES["nf4"][1:]) / np.float32(2.0)
 
 
 def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
@@ -13,7 +18,7 @@ def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
 
     Raises FormatError if the layout is another, the columns do not divide into groups, or a value is not finite.
     """
-    if form.layout not in ("int8", "int4"):
+    if form.layout not in ("int8", "int4", "nf4"):
         raise FormatError(f"floats are not rounded to {form.layout} while loading")
     group_size = form.group_size or values.shape[1]
     if values.shape[1] % group_size:
@@ -21,6 +26,8 @@ def quantize(values: Array, form: WeightForm) -> CanonicalWeight:
     if not np.isfinite(values).all():
         raise FormatError("a weight is not finite")
     grouped = np.ascontiguousarray(values).reshape(values.shape[0], -1, group_size)
+    if form.layout == "nf4":
+        return _to_nf4(grouped).to_form(WeightForm("nf4", group_size, scale_bytes=4))
     groups = _to_int8(grouped) if form.layout == "int8" else _to_int4(grouped)
     return groups.to_form(WeightForm(form.layout, group_size, form.has_offset))
 
@@ -37,6 +44,15 @@ def _to_int4(grouped: Array) -> Groups:
     offset = _kept(low)
     codes = np.clip(np.rint((grouped - offset[..., None]) * _inverse(scale)[..., None]), 0, 15).astype(np.uint8)
     return Groups(codes.reshape(len(grouped), -1), 4, 0, scale, offset, grouped.shape[-1])
+
+
+def _to_nf4(grouped: Array) -> Coded:
+    """Takes the nearest value, the lower one of two that are as near (bitsandbytes' quantize_4bit, to the bit)."""
+    largest = np.abs(grouped).max(axis=-1)
+    inverse = np.float32(1.0) / np.maximum(largest, _LEAST)
+    shares = np.clip(grouped * inverse[..., None], -1, 1)
+    codes = np.searchsorted(_NF4_BOUNDS, shares.reshape(len(grouped), -1), side="left").astype(np.uint8)
+    return Coded("nf4", codes, largest, grouped.shape[-1])
 
 
 def _kept(values: Array) -> Array:

@@ -131,9 +131,10 @@ class ModelSection(Section):
     )
     quantization: Quantization = field(
         "auto",
-        "How weights are quantized. int8 and int4 are made from plain weights while loading; none dequantizes.",
+        "How weights are quantized. int8, int4 and bitsandbytes (NF4) are made from plain weights while loading; none "
+        "dequantizes.",
         auto="what the checkpoint says, else none",
-        built_values=("auto", "none", *STORED_METHODS, *LOAD_QUANTIZATIONS),
+        built_values=tuple(dict.fromkeys(("auto", "none", *STORED_METHODS, *LOAD_QUANTIZATIONS))),
     )
     max_model_len: Auto[Count] = field(
         "auto",
@@ -210,7 +211,7 @@ class LoadingSection(Section):
         auto="safetensors, else pt (.bin and .pt, of which no code is run), else mistral (params.json and "
         "consolidated*.safetensors), else gguf, by what is there; never dummy: "
         "random numbers in the shapes that config.json states, for trying out memory and speed without weight files",
-        built_values=("auto", "safetensors", "gguf", "pt", "mistral", "dummy"),
+        built_values=("auto", "safetensors", "gguf", "pt", "mistral", "dummy", "bitsandbytes"),
     )
     download_dir: Text | None = field(None, "Where downloads are kept. Default: the cache folder of the user.")
     offline: bool = field(False, "Never reach for the network; what is not here is an error.")

@@ -1,10 +1,14 @@
 """Quantization while loading: the stated errors hold, and hard cases do not break it."""
 
+import hashlib
+
 import numpy as np
 import pytest
+import torch
 
-from appliance.catalog.formats import WeightForm
+from appliance.catalog.formats import LOAD_QUANTIZATIONS, WeightForm
 from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.reference.weights import dequantize
 from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.rounding import quantize
 
@@ -70,3 +74,15 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         quantize(np.full((1, 32), np.nan, np.float32), INT8[0])
     with pytest.raises(FormatError, match="range of f16"):
         quantize(np.full((1, 32), 1e30, np.float32), INT8[0])
+
+
+@pytest.mark.parametrize(("dtype", "digest"), [("float32", "c73baef322a54b0e"), ("bfloat16", "517e31ffb9714ce1")])
+def test_nf4_is_what_bitsandbytes_makes(dtype: str, digest: str) -> None:
+    """Digests of what its quantize_4bit and dequantize_4bit made of these values, version 0.50.2 on a CPU."""
+    matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
+    matrix[3, 64:128] = 0.0
+    matrix[4, 0:64] = -0.0
+    form, _ = LOAD_QUANTIZATIONS["bitsandbytes"]["linear"]
+    weight = quantize(matrix.to(getattr(torch, dtype)).float().numpy(), form)
+    values = dequantize(weight).contiguous().numpy()
+    assert hashlib.sha256(values.tobytes()).hexdigest()[:16] == digest
