@@ -46,13 +46,16 @@ class WeightForm(msgspec.Struct, frozen=True):
 
     @property
     def has_integers(self) -> bool:
-        """Integer codes are multiplied with rounded activations where a plan rounds them; other codes never are."""
-        return self.layout in INTEGER_LAYOUTS
+        """Integer codes, and those of books of integers, are multiplied with rounded activations where a plan rounds
+        them; other codes never are."""
+        return self.layout in ROUNDED_INPUT_LAYOUTS
 
 
 INTEGER_LAYOUTS = ("int8", "int4", "int5", "int6")
 BOOK_LAYOUTS = ("e2m1", "nf4", "fp4", "iq4_nl")
 CODED_LAYOUTS = ("f8", *BOOK_LAYOUTS)  # codes that stand for floats
+# Their values are small multiples of one unit, so products with 8-bit activations are products of integers.
+ROUNDED_INPUT_LAYOUTS = (*INTEGER_LAYOUTS, "e2m1", "iq4_nl")
 CENTRES = {"int4": 8, "int5": 16, "int6": 32}  # the code of zero in weights without offsets
 _ELEMENT_BITS: dict[CanonicalLayout, int] = {
     "f32": 32, "f16": 16, "bf16": 16, "int8": 8, "int4": 4, "int5": 5, "int6": 6,

@@ -21,7 +21,8 @@ class Numerics:
     """The number formats in which a program computes."""
 
     kv_dtype: str  # "f32", "bf16", "f16"
-    quantize_activations: bool  # inputs of integer weights: int8 in groups of min(group_size, 256) columns; else f32
+    # Inputs of ROUNDED_INPUT_LAYOUTS are int8 in groups of min(group_size, 256) columns; else f32.
+    quantize_activations: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ class CanonicalWeight:
 INTEGER_LAYOUTS = (Layout.INT8, Layout.INT4, Layout.INT5, Layout.INT6)
 BOOK_LAYOUTS = (Layout.E2M1, Layout.NF4, Layout.FP4, Layout.IQ4_NL)
 CODED_LAYOUTS = (Layout.F8, *BOOK_LAYOUTS)  # codes that stand for floats
+# Multiplied with rounded activations where a plan rounds them: integers, and codes that stand for a unit's multiples.
+ROUNDED_INPUT_LAYOUTS = (*INTEGER_LAYOUTS, Layout.E2M1, Layout.IQ4_NL)
 PAIRED_LAYOUTS = (Layout.INT4, *BOOK_LAYOUTS)  # two codes a byte
 
 

@@ -14,7 +14,7 @@ from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.layout import BOOK_LAYOUTS, PAIRED_LAYOUTS, CanonicalWeight, Layout
+from appliance.kernels.layout import BOOK_LAYOUTS, PAIRED_LAYOUTS, ROUNDED_INPUT_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.caches import KvShape
 from appliance.program.operators import Embed, GatherRows, Linear, PagedAttention, StepProgram
 from appliance.program.slots import Extent, Slot, Span
@@ -27,15 +27,17 @@ _PROMPT = 256  # tokens of a step of attention, whose cost per token grows with 
 _WIDTH = 768
 _BLOCK = 16
 _HEADS, _HEAD_DIM = 8, 64
-_GROUPS = {Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16}  # those of the common GGUF types
-_CODED_GROUPS = {Layout.F8: 128, **dict.fromkeys(BOOK_LAYOUTS, 32)}
+_GROUPS = {  # those of common formats
+    Layout.INT8: 32, Layout.INT4: 32, Layout.INT5: 32, Layout.INT6: 16, Layout.F8: 128,
+    **dict.fromkeys(BOOK_LAYOUTS, 32),
+}  # fmt: skip
 _TYPES = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
 
 
 def kernel_rates(library: Library, num_threads: int, seconds: float) -> Mapping[str, float]:
     """Returns the rate of every layout and of attention: the best of as many steps as fit into `seconds` for each.
 
-    Integer weights are multiplied with 8-bit activations. Raises BindError.
+    Weights whose codes are integers are multiplied with 8-bit activations. Raises BindError.
     """
     kernels = CpuKernelSet("measured", library)
     operations = dict.fromkeys(map(str, Layout), 2.0 * _WIDTH * _WIDTH * _ROWS)
@@ -58,7 +60,7 @@ def _linear(kernels: CpuKernelSet, layout: Layout, num_threads: int) -> CpuExecu
     product = Linear(Span(slots[0], 0, _WIDTH), "weight", Span(slots[1], 0, _WIDTH))
     program = StepProgram((Embed("table", slots[0]), product, GatherRows(slots[1], slots[2])), slots, slots[2])
     weights = {"table": _table(), "weight": _weight(layout)}
-    return kernels.bind(program, weights, _execution(_ROWS, num_threads, quantize=layout in _GROUPS))
+    return kernels.bind(program, weights, _execution(_ROWS, num_threads, quantize=layout in ROUNDED_INPUT_LAYOUTS))
 
 
 def _attention(kernels: CpuKernelSet, num_threads: int) -> CpuExecutable:
@@ -86,7 +88,7 @@ def _weight(layout: Layout) -> CanonicalWeight:
     codes = np.random.default_rng(1).integers(0, 16, (_WIDTH, columns)).astype(_TYPES.get(layout, np.uint8))
     if layout is Layout.BF16:
         codes += 0x3F80  # the bits of 1 to 1.12
-    group = (_GROUPS | _CODED_GROUPS).get(layout)
+    group = _GROUPS.get(layout)
     if group is None:
         return CanonicalWeight(layout, _WIDTH, _WIDTH, codes)
     scale = np.full((_WIDTH, _WIDTH // group), 0.01, np.float16)

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, cast
 from appliance.catalog.formats import (
     DENSE,
     F32,
-    INTEGER_LAYOUTS,
     LOAD_QUANTIZATIONS,
+    ROUNDED_INPUT_LAYOUTS,
     STORAGES,
     STORED_METHODS,
     TensorRole,
@@ -184,7 +184,7 @@ def _quantize_activations(
 ) -> bool:
     path, spec_path = "precision.quantize_activations", "hardware.kernels.quantize_activations"
     wanted = inputs.spec.hardware.kernels.quantize_activations
-    has_integers = any(plan.layout in INTEGER_LAYOUTS for plan in weights)
+    has_integers = any(plan.layout in ROUNDED_INPUT_LAYOUTS for plan in weights)
     if wanted is True and not kernels.can_quantize_activations:
         message = f"{kernels.name} cannot round activations to 8 bits"
         if not ledger.may_degrade("activations", message):

@@ -5,13 +5,16 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from appliance.catalog.formats import CODED_LAYOUTS
+from appliance.catalog.formats import CODED_LAYOUTS, ROUNDED_INPUT_LAYOUTS
 from appliance.program.slots import Extent
 
 Unit = Literal["f32", "bf16", "int8"]  # the arithmetic that an operator is bound by
 
 # The layouts that are multiplied with floats always.
-_FLOAT_UNITS: Mapping[str, Unit] = {"f32": "f32", "f16": "bf16", "bf16": "bf16", **dict.fromkeys(CODED_LAYOUTS, "f32")}
+_FLOAT_UNITS: Mapping[str, Unit] = {
+    "f32": "f32", "f16": "bf16", "bf16": "bf16",
+    **{layout: "f32" for layout in CODED_LAYOUTS if layout not in ROUNDED_INPUT_LAYOUTS},
+}  # fmt: skip
 
 
 class WeightSize(NamedTuple):
@@ -22,7 +25,7 @@ class WeightSize(NamedTuple):
 
 
 class Forms(msgspec.Struct, frozen=True):
-    """The forms of a program's weights and caches. int8_inputs: weights of 8 bits and less are multiplied with int8."""
+    """The forms of a program's weights and caches. int8_inputs: integer codes are multiplied with int8."""
 
     weight: Callable[[str], WeightSize]  # by name
     kv_dtype: str
@@ -34,7 +37,7 @@ class Forms(msgspec.Struct, frozen=True):
 
     def kernel(self, layout: str) -> str:
         """Returns the name of the measured rate (hardware.facts, kernel_rates) of such products; "" if there is none,
-        as weights of 8 bits and less are measured only with int8 inputs."""
+        as integer codes are measured only with int8 inputs."""
         return layout if layout in _FLOAT_UNITS or self.int8_inputs else ""
 
 

@@ -49,6 +49,11 @@ CASES = {
     "int4 256/32": (Layout.INT4, SubGroups(32), True),  # GGUF's Q4_K, Q5_K and Q6_K
     "int5 256/32": (Layout.INT5, SubGroups(32), True),
     "int6 256/16": (Layout.INT6, SubGroups(16, is_symmetric=True), True),
+    "e2m1 g32": (Layout.E2M1, 32, True),  # MXFP4; NVFP4 has groups of 16
+    "e2m1 g16": (Layout.E2M1, 16, True),
+    "iq4_nl g32": (Layout.IQ4_NL, 32, True),
+    "nf4 g64": (Layout.NF4, 64, False),
+    "f8 g128": (Layout.F8, 128, False),
     "int8 g32 x f32": (Layout.INT8, 32, False),
     "int4 g32 x f32": (Layout.INT4, 32, False),
 }

@@ -4,6 +4,9 @@
 // take up to a seventh longer.
 #pragma once
 
+#include <type_traits>
+
+#include "code_book.h"
 #include "planes.h"
 #include "tile.h"
 #include "vnni.h"
@@ -54,10 +57,11 @@ Words plane_weights(const uint8_t* at, int s) {
   return Planes<Bits>::get(load<Words>(at), load<Words>(at + (1 + s / 2) * kLineBytes), s);
 }
 
+// kIsBook: codes are places in a book; scales may be e8m0, and are multiplied with the book's kUnit.
 #if APPL_VNNI
 struct Accumulate {
   using Sum = Ints;
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kIsBook = false;
   static Sum add(Sum sum, Words w, Words x) { return add_byte_dots(sum, w, x); }
   static Ints fold(Sum sum, Words factor) { return sum * bit_cast<Ints>(factor); }
   template <int Half>
@@ -73,6 +77,12 @@ struct Int4Type : Accumulate {
   static constexpr int kColumns = 8, kLines = 1, kSteps = 2;
   static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
 };
+template <appl_layout Layout>
+struct BookType : Int4Type {
+  static constexpr bool kIsBook = true;
+  static constexpr float kUnit = book_unit(Layout);
+  static Words weights(const uint8_t* at, int s) { return look_up_bytes<Layout>(Int4Type::weights(at, s)); }
+};
 template <int Bits>
 struct PlaneType : Accumulate {
   static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
@@ -81,7 +91,7 @@ struct PlaneType : Accumulate {
 #else
 struct Accumulate {
   using Sum = Ints;
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kIsBook = false;
   static constexpr int kFoldColumns = kMaxActivationGroup;
   static Sum add(Sum sum, Words w, Words x) { return add_word_products(sum, w, x); }
   static Ints fold(Sum sum) { return sum; }
@@ -100,7 +110,19 @@ struct Int8Type : Accumulate {
   static constexpr int kColumns = 4, kLines = 1, kSteps = 2;
   static Words weights(const uint8_t* at, int s) { return widen_bytes(load<Words>(at), s); }
 };
+template <appl_layout Layout>
+struct WordBookType : Accumulate {
+  static constexpr bool kIsBook = true;
+  static constexpr float kUnit = book_unit(Layout);
+  static constexpr int kColumns = 8, kLines = 1, kSteps = 4;
+  static Words weights(const uint8_t* at, int s) {
+    const Words u = load<Words>(at);
+    return widen_bytes(look_up_bytes<Layout>((s < 2 ? u : u >> 4) & 0x0f0f0f0fu), s % 2);
+  }
+};
 #if APPL_WIDTH == 4
+template <appl_layout Layout>
+using BookType = WordBookType<Layout>;
 struct Int4Type : Accumulate {
   static constexpr int kColumns = 8, kLines = 1, kSteps = 4;
   static Words weights(const uint8_t* at, int s) {
@@ -117,7 +139,7 @@ struct PlaneType : Accumulate {
 template <int Bits>
 struct PlaneType {
   using Sum = Ints;
-  static constexpr bool kPairs = true;
+  static constexpr bool kPairs = true, kIsBook = false;
   static constexpr int kColumns = Planes<Bits>::kColumns, kLines = 1 + Planes<Bits>::kLines, kSteps = Planes<Bits>::kSteps;
   static constexpr int kFoldColumns = kMaxActivationGroup;
   static Words weights(const uint8_t* at, int s) { return plane_weights<Bits>(at, s); }
@@ -132,7 +154,7 @@ struct PlaneType {
 };
 struct Int4Type {
   using Sum = Shorts;
-  static constexpr bool kPairs = false;
+  static constexpr bool kPairs = false, kIsBook = false;
   static constexpr int kColumns = 8, kLines = 1, kSteps = 2, kFoldColumns = 32;
   static Words weights(const uint8_t* at, int s) { return (s == 0 ? load<Words>(at) : load<Words>(at) >> 4) & 0x0f0f0f0fu; }
   static Sum add(Sum sum, Words w, Words x) { return add_byte_products(sum, w, x); }
@@ -143,6 +165,14 @@ struct Int4Type {
     return word_factor<Half>(pairs);
   }
 };
+struct E2m1Type : Int4Type {
+  static constexpr bool kIsBook = true;
+  static constexpr float kUnit = book_unit(APPL_E2M1);
+  static constexpr int kFoldColumns = 16;
+  static Words weights(const uint8_t* at, int s) { return look_up_bytes<APPL_E2M1>(Int4Type::weights(at, s)); }
+};
+template <appl_layout Layout>
+using BookType = std::conditional_t<Layout == APPL_E2M1, E2m1Type, WordBookType<Layout> >;
 #endif
 #endif
 

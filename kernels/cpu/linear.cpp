@@ -29,10 +29,10 @@ const TileTable& tiles_for(const appl_weight& weight, Form form) {
     case APPL_INT4: return floats ? kInt4FloatTiles : kInt4Tiles;
     case APPL_INT5: return floats ? kInt5FloatTiles : kInt5Tiles;
     case APPL_F8: return kF8FloatTiles;
-    case APPL_E2M1: return kE2m1FloatTiles;
+    case APPL_E2M1: return floats ? kE2m1FloatTiles : kE2m1Tiles;
     case APPL_NF4: return kNf4FloatTiles;
     case APPL_FP4: return kFp4FloatTiles;
-    case APPL_IQ4_NL: return kIq4FloatTiles;
+    case APPL_IQ4_NL: return floats ? kIq4FloatTiles : kIq4Tiles;
     default: return floats ? kInt6FloatTiles : kInt6Tiles;
   }
 }
@@ -54,6 +54,7 @@ size_t column_panel_bytes(appl_layout layout) {
 constexpr size_t kAheadBytes = 128 << 10;     // a thread prefetches so far ahead; they must stay in the second level until their turn
 constexpr size_t kNearAheadBytes = 12 << 10;  // the same in the order of addresses; they must stay in the first level
 constexpr size_t kFarAheadBytes = 32 << 10;   // the same into the second level
+constexpr int kCodedColumns = 256;            // of a channel that are summed before they are scaled: the same for every number of rows
 constexpr int kMostTileRows = kHasMatrixUnit ? kMaxMatrixRows : kMaxTileRows;
 
 class Run {
@@ -64,7 +65,8 @@ class Run {
     block_columns_ = block_columns(shape.form) * blocks_per_tile();
     num_blocks_ = divided(w_.padded_columns, block_columns_);
     per_channel_ = w_.num_groups == 1;
-    group_size_ = shape.group_size != 0 ? shape.group_size : per_channel_ ? block_columns_ : w_.group_size;
+    is_coded_ = w_.is_coded() && shape.group_size == 0;
+    group_size_ = shape.group_size != 0 ? shape.group_size : !per_channel_ ? w_.group_size : is_coded_ ? kCodedColumns : block_columns_;
     if (!division.is_tall()) return;
     block_columns_ = std::min(block_columns_, tall_columns());
     num_blocks_ = divided(w_.padded_columns, block_columns_);
@@ -202,11 +204,25 @@ class Run {
   }
 
   void in_place(const Division::Item& item, const Sums& sums, int panel, int width, int block) const {
+    if (is_coded_ && item.end_tile - item.first_tile > 1) return decoded(item, sums, panel, width, block);
     TileArgs t = sum_arguments(item, sums, panel, block);
-    const size_t share = look_ahead(item, panel, width, block, t);
+    const size_t share = look_ahead(item, panel, width, block, t, step_bytes());
     for_tiles(item, panel, width, block, t, [&](int rows, int behind) {
       ask_for_sums(t, rows, behind, width);
       run_tile(rows, width, t);
+      move_ahead(t, share);
+    });
+  }
+
+  // The same with several tiles over codes that stand for floats: they are decoded once.
+  void decoded(const Division::Item& item, const Sums& sums, int panel, int width, int block) const {
+    TileArgs t = sum_arguments(item, sums, panel, block);
+    const size_t share = look_ahead(item, panel, width, block, t, kDecodedStep * column_panel_bytes(w_.layout));
+    DecodedBlock values;
+    decode_block(w_.layout, width, t, values);
+    for_tiles(item, panel, width, block, t, [&](int rows, int behind) {
+      ask_for_sums(t, rows, behind, width);
+      kDecodedTiles.tiles[rows - 1][width / 2](t);
       move_ahead(t, share);
     });
   }
@@ -264,7 +280,7 @@ class Run {
     constexpr size_t kStride = kMaxTilePanels * kPanel;
     float c[kMostTileRows * kStride];
     sum(row, rows, panel, width, c, kStride, [&](TileArgs& t, int block) {
-      const size_t share = look_ahead(item, panel, width, block, t);
+      const size_t share = look_ahead(item, panel, width, block, t, step_bytes());
       move_ahead(t, size_t(tile - item.first_tile) * share);
     });
     const int first = panel * kPanel, live = std::min(width * kPanel, w_.rows - first);
@@ -307,7 +323,8 @@ class Run {
   const uint8_t* block_at(After at) const { return w_.panel(at.panel) + block_start(at.block); }
 
   // Sets where the first of an item's tiles prefetches weights. Returns the distance to the next tile's place: all prefetch equal shares.
-  size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t) const {
+  // `step`: the bytes of a panel that a step reads.
+  size_t look_ahead(const Division::Item& item, int panel, int width, int block, TileArgs& t, size_t step) const {
     const size_t tiles = size_t(item.end_tile - item.first_tile);
     t.panel_end = w_.panel(panel + 1);
     t.level = division_.level();
@@ -316,7 +333,7 @@ class Run {
     if (after.panel == Division::kNoPanel) return look_nowhere(t);
     const size_t bytes = block_start(after.block + 1) - block_start(after.block);
     t.ahead = block_at(after);
-    t.ahead_step = (step_bytes() + tiles - 1) / tiles;
+    t.ahead_step = (step + tiles - 1) / tiles;
     t.ahead_end = t.ahead + bytes;
     t.ahead_jump = w_.panel_bytes - bytes;
     return (bytes * size_t(width) + tiles - 1) / tiles;
@@ -394,7 +411,7 @@ class Run {
     t.b = panel + w_.header_bytes + first_group * t.group_stride;
     t.scale_type = w_.scale_type;
     t.has_offset = w_.has_offset;
-    t.zero_point = float(w_.zero_point);
+    t.zero_point = float(w_.is_coded() ? book_zero_point(w_.layout) : w_.zero_point);
     t.sub_group_size = w_.sub_group_size;
     t.sub_scale_at = w_.sub_scale_at();
     t.sub_offset_at = w_.sub_offset_at();
@@ -425,6 +442,7 @@ class Run {
   const TileTable& tiles_;
   int block_columns_, num_blocks_, group_size_;
   bool per_channel_;
+  bool is_coded_;  // codes that stand for floats are multiplied with floats
 };
 
 }  // namespace
@@ -433,7 +451,7 @@ PreparedShape input_shape(const appl_weight& w, bool quantize_activations) {
   const bool is_matrix = has_matrix_form(w, quantize_activations);
   if (w.layout == APPL_BF16) return {is_matrix ? Form::kBf16 : kBf16Form, w.columns, 0};
   if (!w.has_integers() || !quantize_activations) return {Form::kF32, w.columns, 0};
-  const Form form = is_matrix ? Form::kInt8 : w.layout == APPL_INT8 ? kInt8Form : kInt4Form;
+  const Form form = is_matrix ? Form::kInt8 : w.layout == APPL_INT8 ? kInt8Form : w.layout == APPL_IQ4_NL ? kIq4Form : kInt4Form;
   return {form, w.columns, std::min(w.group_size, kMaxActivationGroup), w.sub_group_size};
 }
 

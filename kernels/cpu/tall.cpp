@@ -211,6 +211,7 @@ int chunk_columns(appl_layout, int group_size) { return group_size % 32 == 0 ? 3
 int chunk_columns(appl_layout layout, int) {
   switch (layout) {
     case APPL_INT4: return Products4::kSteps * Products4::kColumns;
+    case APPL_E2M1:
     case APPL_INT5: return Products5::kSteps * Products5::kColumns;
     case APPL_INT6: return Products6::kSteps * Products6::kColumns;
     default: return kWordColumns;
@@ -220,17 +221,21 @@ int chunk_columns(appl_layout layout, int) {
 
 // Unpacks the codes of `group` of panel `panel`, which are at `data`.
 void unpack_codes(appl_layout layout, const uint8_t* data, const TileArgs& t, int group, int panel, TallBlock& block) {
-  if (has_words(layout)) return unpack_words(data, t, group, panel, block);
   const int first = group * t.group_size, columns = std::min(t.group_size, t.columns - first);
+  if (has_words(layout)) {
+    alignas(64) uint8_t bytes[block_columns(Form::kInt16) * kPanel];
+    if (layout != APPL_INT8) unpack_group(layout, data, columns, bytes);
+    return unpack_words(layout == APPL_INT8 ? data : bytes, t, group, panel, block);
+  }
   uint8_t* const to = block.weights + size_t(panel) * TallBlock::kPanelBytes + size_t(first) * kPanel;
   if (layout == APPL_INT8) std::memcpy(to, data, size_t(columns) * kPanel);
   else unpack_group(layout, data, columns, to);
 }
 
-void unpack_scales(const TileArgs& t, const uint8_t* header, int group, TallBlock& block) {
+void unpack_scales(appl_layout layout, const TileArgs& t, const uint8_t* header, int group, TallBlock& block) {
   for (int v = 0; v < kVectors; ++v) {
     const uint8_t* at = header + v / kPanelVectors * t.panel_bytes;
-    store(block.scale[group] + v * kWidth, load_scales(at, t.scale_type, v % kPanelVectors));
+    store(block.scale[group] + v * kWidth, load_scales(at, t.scale_type, v % kPanelVectors) * book_unit(layout));
     if (t.has_offset) store(block.offset[group] + v * kWidth, load_offsets(at, t.scale_type, v % kPanelVectors));
   }
 }
@@ -247,7 +252,7 @@ void unpack_block(appl_layout layout, int rows, const TileArgs& t, TallBlock& bl
   const uint8_t *data = t.b, *header = t.header;
   for (int first = 0, group = 0; first < t.columns; first += t.group_size, ++group) {
     for (int p = 0; p < kTallPanels; ++p) unpack_codes(layout, data + size_t(p) * t.panel_bytes, t, group, p, block);
-    unpack_scales(t, header, group, block);
+    unpack_scales(layout, t, header, group, block);
     data += t.group_stride;
     header += t.header_stride;
   }
@@ -270,6 +275,7 @@ void run_tall(appl_layout layout, int rows, const TileArgs& t, const TallBlock& 
 #else
   switch (layout) {
     case APPL_INT4: return run_rows<TallTile, Products4, kTallRows>(rows, t, block, ahead);
+    case APPL_E2M1:
     case APPL_INT5: return run_rows<TallTile, Products5, kTallRows>(rows, t, block, ahead);
     default: return run_rows<TallTile, Products6, kTallRows>(rows, t, block, ahead);
   }

@@ -21,14 +21,14 @@ constexpr int kTallLanes = 2 * kWidth, kTallPanels = (kTallLanes + kPanel - 1) /
 constexpr int kMaxTallColumns = 1024;
 int tall_columns();
 
-constexpr bool has_words(appl_layout layout) { return kHasTallTiles && !APPL_VNNI && layout == APPL_INT8; }
+constexpr bool has_words(appl_layout layout) { return kHasTallTiles && !APPL_VNNI && (layout == APPL_INT8 || layout == APPL_IQ4_NL); }
 constexpr int tall_rows(appl_layout layout) { return has_words(layout) ? kWordRows : kTallRows; }
 
 // One block of columns of kTallPanels panels.
 struct TallBlock {
   static constexpr int kMaxGroups = kMaxTallColumns / 16;  // groups have 16 columns or more; with words, half as many in groups of 8
   static constexpr size_t kPanelBytes = size_t{kMaxTallColumns} * kPanel;
-  alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's int8 as words: [columns / 2][16][2]
+  alignas(64) uint8_t weights[kTallPanels * kPanelBytes];  // [panel][columns / 4][16][4] codes; AVX2's words: [columns / 2][16][2]
   alignas(64) float scale[kMaxGroups][kTallLanes];
   alignas(64) float offset[kMaxGroups][kTallLanes];  // if the weight has them
 

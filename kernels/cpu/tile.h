@@ -135,10 +135,11 @@ constexpr TileTable make_tiles() {
 
 extern const TileTable kF32Tiles, kF16Tiles, kBf16Tiles, kInt8FloatTiles, kInt4FloatTiles;  // on Form::kF32
 extern const TileTable kInt5FloatTiles, kInt6FloatTiles, kF8FloatTiles;
-extern const TileTable kE2m1FloatTiles, kNf4FloatTiles, kFp4FloatTiles, kIq4FloatTiles;
+extern const TileTable kE2m1FloatTiles, kNf4FloatTiles, kFp4FloatTiles, kIq4FloatTiles, kDecodedTiles;
 extern const TileTable kBf16DotTiles;                                               // on Form::kBf16
 extern const TileTable kInt8Tiles;                                                  // on kInt8Form
-extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles;                          // on kInt4Form
+extern const TileTable kInt4Tiles, kInt5Tiles, kInt6Tiles, kE2m1Tiles;              // on kInt4Form
+extern const TileTable kIq4Tiles;                                                   // on kIq4Form
 extern const TileTable kInt4SubGroupTiles, kInt5SubGroupTiles, kInt6SubGroupTiles;  // the same
 
 #if APPL_VNNI
@@ -148,6 +149,7 @@ constexpr Form kInt8Form = Form::kInt16, kInt4Form = Form::kInt8;
 #else
 constexpr Form kInt8Form = Form::kInt16, kInt4Form = Form::kInt16;
 #endif
+constexpr Form kIq4Form = kInt8Form;  // its values have eight bits
 constexpr Form kBf16Form = APPL_BF16_DOT ? Form::kBf16 : Form::kF32;
 
 #if defined(APPL_EMULATE_AVX512)
@@ -155,6 +157,17 @@ constexpr int kUnrolledSteps = 1;  // emulated instructions are loops: their unr
 #else
 constexpr int kUnrolledSteps = 16;
 #endif
+
+// A block of panels of codes that stand for floats, decoded once for several tiles: of each group the scales, then the values. A step of
+// these tiles has kDecodedStep columns.
+constexpr int kDecodedStep = 8;
+struct DecodedBlock {
+  static constexpr int kMaxGroups = block_columns(Form::kF32) / kMinActivationGroup;
+  alignas(64) float panels[kMaxTilePanels][(block_columns(Form::kF32) + kMaxGroups) * kPanel];
+};
+
+// Decodes the block that `t` is at, of at most block_columns(Form::kF32) columns; `t` is then at the decoded one, for kDecodedTiles.
+void decode_block(appl_layout layout, int panels, TileArgs& t, DecodedBlock& block);
 
 // --- shared by the tile sources --------------------------------------------------------------------------------------
 
@@ -385,6 +398,13 @@ inline Floats load_integer_scales(const uint8_t* at, appl_scale type, int v) {
 // Loads the offsets of an integer layout; `header` is the start of the header.
 inline Floats load_integer_offsets(const uint8_t* header, appl_scale type, int v) {
   return load_integer_scales(header + size_t{kPanel} * (type == APPL_SCALE_F32 ? 4 : 2), type, v);
+}
+
+// Loads the scales of a type of integer products (integer_products.h): of a book's integers, the scales times their unit.
+template <class Type>
+[[gnu::always_inline]] inline Floats load_scales_of(const uint8_t* at, appl_scale type, int v) {
+  if constexpr (Type::kIsBook) return load_scales(at, type, v) * Type::kUnit;
+  else return load_integer_scales(at, type, v);
 }
 
 // Multiplies 16-bit words, and adds the products in pairs.

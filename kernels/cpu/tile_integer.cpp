@@ -5,7 +5,8 @@
 //   VNNI      vpdpbusd adds into 32 bits;
 //   int4      vpmaddubsw pairs are at most 2 * 15 * 127 = 3810, and eight of them (32 columns) fit 16 bits;
 //   int5, int6  two sums of vpmaddubsw pairs are at most 4 * 63 * 127 = 32004, and vpmaddwd adds them into 32 bits;
-//   int8      vpmaddwd on weights widened to 16 bits.
+//   e2m1      the same with integers from 0 to 24, of which five pairs (16 columns take four) fit 16 bits;
+//   int8, iq4_nl      vpmaddwd on weights widened to 16 bits.
 // All tiles, tall ones too, round in the same way: a group is summed in integers, multiplied with the input's scale, and then added by a
 // fused multiply-add with the weight's scale. So a row's result does not depend on the number of other rows.
 #include <algorithm>
@@ -99,7 +100,7 @@ class AnyTile : IntegerSteps<Type, Rows, Panels> {
     const auto at = [&](int v) { return header + size_t(v / kPanelVectors) * t.panel_bytes; };
     Floats weight_scale[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_integer_scales(at(v), t.scale_type, v % kPanelVectors);
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales_of<Type>(at(v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats x = splat(t.scale[side + size_t(m)]);
@@ -189,7 +190,7 @@ class IntegerTile : IntegerSteps<Type, Rows, Panels> {
   static void scale(const TileArgs& t, const Products& products, const int32_t* zero, Results& c) {
     Floats weight_scale[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_integer_scales(header(t, v), t.scale_type, v % kPanelVectors);
+    for (int v = 0; v < kVectors; ++v) weight_scale[v] = load_scales_of<Type>(header(t, v), t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 16
     for (int m = 0; m < Rows; ++m) {
       const Floats input_scale = splat(t.scale[m]);
@@ -263,7 +264,7 @@ class StreamTile : IntegerTile<Type, Rows, Panels> {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const uint8_t* at = header + size_t(v / kPanelVectors) * t.panel_bytes;
-      const Floats weight_scale = load_integer_scales(at, t.scale_type, v % kPanelVectors);
+      const Floats weight_scale = load_scales_of<Type>(at, t.scale_type, v % kPanelVectors);
 #pragma GCC unroll 4
       for (int m = 0; m < Rows; ++m) {
         const Floats product = to_floats(products[m][v]) * splat(t.scale[side + size_t(m)]);
@@ -290,6 +291,10 @@ template <int Rows, int Panels>
 using Int5Tile = AnyTile<PlaneType<5>, Rows, Panels>;
 template <int Rows, int Panels>
 using Int6Tile = AnyTile<PlaneType<6>, Rows, Panels>;
+template <int Rows, int Panels>
+using E2m1Tile = AnyTile<BookType<APPL_E2M1>, Rows, Panels>;
+template <int Rows, int Panels>
+using Iq4Tile = AnyTile<BookType<APPL_IQ4_NL>, Rows, Panels>;
 
 }  // namespace
 
@@ -297,5 +302,7 @@ const TileTable kInt8Tiles = make_tiles<Int8Tile>();
 const TileTable kInt4Tiles = make_tiles<Int4Tile>();
 const TileTable kInt5Tiles = make_tiles<Int5Tile>();
 const TileTable kInt6Tiles = make_tiles<Int6Tile>();
+const TileTable kE2m1Tiles = make_tiles<E2m1Tile>();
+const TileTable kIq4Tiles = make_tiles<Iq4Tile>();
 
 }  // namespace appl

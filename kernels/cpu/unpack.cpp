@@ -9,12 +9,14 @@ namespace {
 
 constexpr int kLineBytes = kPanel * 4;
 
-void unpack_int4(const uint8_t* data, int columns, uint8_t* to) {
+// Stores the bytes that value_of makes of four codes, each in a byte.
+template <class Value>
+void unpack_nibbles(const uint8_t* data, int columns, uint8_t* to, Value&& value_of) {
   for (int k = 0; k < columns; k += 8, data += kLineBytes, to += 2 * kLineBytes) {
     for (int v = 0; v < kPanelVectors; ++v) {
       const Words nibbles = load<Words>(data + v * kWidth * 4);
-      store(to + v * kWidth * 4, nibbles & 0x0f0f0f0fu);
-      store(to + kLineBytes + v * kWidth * 4, nibbles >> 4 & 0x0f0f0f0fu);
+      store(to + v * kWidth * 4, value_of(nibbles & 0x0f0f0f0fu));
+      store(to + kLineBytes + v * kWidth * 4, value_of(nibbles >> 4 & 0x0f0f0f0fu));
     }
   }
 }
@@ -40,7 +42,9 @@ void unpack_planes(const uint8_t* data, int columns, uint8_t* to) {
 void unpack_group(appl_layout layout, const uint8_t* data, int columns, uint8_t* to) {
   if (layout == APPL_INT5) return unpack_planes<5>(data, columns, to);
   if (layout == APPL_INT6) return unpack_planes<6>(data, columns, to);
-  unpack_int4(data, columns, to);
+  if (layout == APPL_E2M1) return unpack_nibbles(data, columns, to, look_up_bytes<APPL_E2M1>);
+  if (layout == APPL_IQ4_NL) return unpack_nibbles(data, columns, to, look_up_bytes<APPL_IQ4_NL>);
+  unpack_nibbles(data, columns, to, [](Words codes) { return codes; });
 }
 
 void unpack_columns(const appl_weight& w, const uint8_t* panel, int first, int columns, uint8_t* to) {

@@ -9,7 +9,7 @@ namespace appl {
 // unsigned bytes, q + zero_point of the weight. Both are multiples of the group size, except at the end of the panel.
 void unpack_columns(const appl_weight& weight, const uint8_t* panel, int first, int columns, uint8_t* to);
 
-// Unpacks `columns` of one group's data.
+// Unpacks `columns` of one group's data; of a book's codes, it looks up the integers, plus the book's zero point.
 void unpack_group(appl_layout layout, const uint8_t* data, int columns, uint8_t* to);
 
 }  // namespace appl

@@ -158,14 +158,18 @@ void pack_header(const appl_matrix& m, const appl_weight& w, size_t group_index,
   if (count != 0) pack_factors(m.sub_offset + group_index * size_t(count), count, lane, header + w.sub_offset_at());
 }
 
-// Four columns of a byte make a word: of q + 128 for int8, with `flip` 0x80808080. Padding columns hold zero.
-void pack_bytes(const uint8_t* q, uint32_t flip, int live, int padded, int lane, uint8_t* data) {
+// Four columns of a byte make a word of q + 128. Padding columns hold zero.
+void pack_int8(const uint8_t* q, int live, int padded, int lane, uint8_t* data) {
   for (int k = 0; k < padded; k += 4) {
     uint32_t word = 0;
     std::memcpy(&word, q + k, size_t(std::clamp(live - k, 0, 4)));
-    word ^= flip;
+    word ^= 0x80808080u;
     std::memcpy(data + size_t(k) * kPanel + size_t(lane) * 4, &word, 4);
   }
+}
+
+void pack_f8(const uint8_t* codes, int live, int lane, uint8_t* data) {
+  for (int k = 0; k < live; ++k) data[(k / 2 * kPanel + lane) * 2 + k % 2] = codes[k];
 }
 
 // Puts the four nibbles of `v` into the low halves of four bytes.
@@ -196,8 +200,8 @@ void pack_group(const appl_matrix& m, const appl_weight& w, size_t row, int lane
   const size_t element = row * size_t(m.columns) + size_t(first);
   uint8_t* data = block + w.header_bytes;
   const uint8_t* codes = static_cast<const uint8_t*>(m.data);
-  if (m.layout == APPL_INT8) return pack_bytes(codes + element, 0x80808080u, live, w.group_size, lane, data);
-  if (m.layout == APPL_F8) return pack_bytes(codes + element, 0, live, w.group_size, lane, data);
+  if (m.layout == APPL_INT8) return pack_int8(codes + element, live, w.group_size, lane, data);
+  if (m.layout == APPL_F8) return pack_f8(codes + element, live, lane, data);
   if (m.layout == APPL_INT5) return pack_planes<5>(codes + element, live, lane, data);
   if (m.layout == APPL_INT6) return pack_planes<6>(codes + element, live, lane, data);
   pack_int4(codes + element / 2, live, lane, data);
@@ -291,6 +295,7 @@ appl_weight* adopt(const appl_packed_form& form, const void* data) {
 namespace {
 
 int code_at(appl_layout layout, const uint8_t* data, int lane, int k) {
+  if (layout == APPL_F8) return data[(k / 2 * kPanel + lane) * 2 + k % 2];
   data += lane * 4;
   if (element_bits(layout) == 8) return data[(k / 4) * kPanel * 4 + k % 4];
   if (element_bits(layout) == 4) return data[(k / 8) * kPanel * 4 + k % 4] >> (k % 8 / 4 * 4) & 15;

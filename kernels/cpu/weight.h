@@ -7,7 +7,7 @@
 //   int4       [K / G]( header, [G / 8][16][4] )   low nibble: columns 0..3 of eight, high nibble: columns 4..7
 //   int5       [K / G]( header, [G / 32][5][16][4] )   a line of fifth bits, then nibbles as in int4; see planes.h
 //   int6       [K / G]( header, [G / 16][3][16][4] )   a line of fifth and sixth bits, then nibbles
-//   f8         as int8, but bytes are the codes
+//   f8         [K / G]( header, [G / 2][16][2] )   the codes
 //   e2m1, nf4, fp4, iq4_nl   as int4; a nibble is the place of a value in the layout's book
 // A header has the sixteen scales of the group, then the sixteen offsets if they are stored; if a group has sub-groups, their
 // int8 factors follow, [sub-groups / 2][16][2], and those of the offsets. K is padded with zeros
@@ -44,8 +44,10 @@ struct appl_weight {
 
   size_t bytes() const { return panel_bytes * size_t(num_panels); }
   bool is_quantized() const { return layout >= APPL_INT8; }
-  bool has_integers() const { return layout >= APPL_INT8 && layout <= APPL_INT6; }
-  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }                         // of a group
+  // Whether products with int8 inputs are exact: its codes are integers, or stand for some.
+  bool has_integers() const { return (layout >= APPL_INT8 && layout <= APPL_INT6) || appl::is_integer_book(layout); }
+  bool is_coded() const { return layout >= APPL_F8; }                                           // codes stand for floats
+  int num_sub_groups() const { return sub_group_size == 0 ? 0 : group_size / sub_group_size; }  // of a group
   size_t sub_scale_at() const { return size_t{appl::kPanel} * appl::scale_bytes(scale_type) * (has_offset ? 2 : 1); }  // in a header
   size_t sub_offset_at() const { return sub_scale_at() + size_t{appl::kPanel} * size_t(num_sub_groups()); }
   const uint8_t* panel(int64_t index) const { return data + size_t(index) * panel_bytes; }

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define APPL_PACKED_VERSION 1 /* increased when the panels of any weight change */
+#define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
 #define APPL_ABI_VERSION 17
 #define APPL_MAX_STREAMS 8
 #define APPL_EXPORT __attribute__((visibility("default")))

@@ -10,7 +10,7 @@ from appliance.kernels.codes import CODE_VALUES, e8m0_to_f32
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
-from appliance.kernels.layout import BOOK_LAYOUTS, CODED_LAYOUTS, CanonicalWeight, Layout
+from appliance.kernels.layout import BOOK_LAYOUTS, CODED_LAYOUTS, ROUNDED_INPUT_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.operators import Embed, Linear
 from tests.kernels.harness import Graph, execution_of, plain_step, random_coded, run_once, whole
 
@@ -59,18 +59,73 @@ def test_values_are_those_of_torch() -> None:
     np.testing.assert_array_equal(e8m0_to_f32(codes[:255].numpy()), scales)
 
 
-@pytest.mark.parametrize("layout", BOOK_LAYOUTS)
-def test_scales_that_are_powers_of_two(native: CpuKernelSet, reference: KernelSet, layout: Layout) -> None:
+INTEGER_BOOKS = [layout for layout in BOOK_LAYOUTS if layout in ROUNDED_INPUT_LAYOUTS]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 30, 150])
+@pytest.mark.parametrize(
+    ("layout", "quantize"), [*((each, False) for each in BOOK_LAYOUTS), *((each, True) for each in INTEGER_BOOKS)]
+)
+def test_scales_that_are_powers_of_two(
+    native: CpuKernelSet, reference: KernelSet, layout: Layout, quantize: bool, rows: int
+) -> None:
+    """As every tile reads them: those of one row and of few, of codes that are decoded once, and of unpacked ones."""
     weight = random_coded(np.random.default_rng(3), layout, 40, 640, 32, np.uint8)
-    x = np.random.default_rng(4).standard_normal((5, 640)).astype(np.float32)
+    x = np.random.default_rng(4).standard_normal((rows, 640)).astype(np.float32)
 
     def build(graph: Graph) -> object:
         out = graph.slot(40)
         graph.add(Linear(whole(graph.given(x)), graph.weight(weight), whole(out)))
         return out
 
-    expected, found = (run_once(each, build, plain_step(5), execution_of()) for each in (reference, native))
+    bounds = execution_of(rows, quantize=quantize)
+    expected, found = (run_once(each, build, plain_step(rows), bounds) for each in (reference, native))
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max(), rtol=0)
+
+
+@pytest.mark.parametrize("columns", [64, 1000])
+@pytest.mark.parametrize("rows", [1, 2, 6, 40, 150])
+@pytest.mark.parametrize("layout", INTEGER_BOOKS)
+def test_products_of_integers_are_exact(native: CpuKernelSet, layout: Layout, rows: int, columns: int) -> None:
+    """The largest codes meet the largest inputs of both signs: no sum is greater, and none wraps."""
+    most, least = (int(np.argmax(sign * CODE_VALUES[layout])) for sign in (1, -1))
+    data = np.full((32, columns // 2), most * 17, np.uint8)
+    data[1::2] = least * 17
+    scale = np.ones((32, 1), np.float32)
+    weight = CanonicalWeight(layout, 32, columns, data, scale, None, columns)
+    x = np.full((rows, columns), 127, np.float32)
+    x[1::2] = -127
+
+    def build(graph: Graph) -> object:
+        out = graph.slot(32)
+        graph.add(Linear(whole(graph.given(x)), graph.weight(weight), whole(out)))
+        return out
+
+    found = run_once(native, build, plain_step(rows), execution_of(rows, quantize=True))
+    values = np.where(np.arange(32) % 2 == 0, CODE_VALUES[layout][most], CODE_VALUES[layout][least])
+    np.testing.assert_array_equal(found, x[:, :1] * columns * values)
+
+
+@pytest.mark.parametrize("group", [8, 16, 128, 768])
+@pytest.mark.parametrize(
+    ("layout", "quantize"), [*((each, False) for each in CODED_LAYOUTS), *((each, True) for each in INTEGER_BOOKS)]
+)
+def test_a_row_is_the_same_beside_others(native: CpuKernelSet, layout: Layout, quantize: bool, group: int) -> None:
+    """To the bit, whether its codes were decoded for it alone, for one tile or for several."""
+    weight = random_coded(np.random.default_rng(5), layout, 70, 768, group)
+    x = np.random.default_rng(6).standard_normal((160, 768)).astype(np.float32)
+
+    def times(rows: int) -> np.ndarray:
+        def build(graph: Graph) -> object:
+            out = graph.slot(70)
+            graph.add(Linear(whole(graph.given(x[:rows])), graph.weight(weight), whole(out)))
+            return out
+
+        return run_once(native, build, plain_step(rows), execution_of(160, quantize=quantize))
+
+    whole_batch = times(160)
+    for rows in (1, 2, 3, 6, 7, 12, 13, 25, 60, 145):
+        np.testing.assert_array_equal(times(rows), whole_batch[:rows], str(rows))
 
 
 def test_the_least_scale_of_e8m0(native: CpuKernelSet) -> None:

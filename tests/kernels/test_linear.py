@@ -8,7 +8,7 @@ import pytest
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
-from appliance.kernels.layout import CODED_LAYOUTS, CanonicalWeight, Layout
+from appliance.kernels.layout import CODED_LAYOUTS, ROUNDED_INPUT_LAYOUTS, CanonicalWeight, Layout
 from appliance.program.operators import Linear
 from appliance.program.slots import Slot, Span
 from tests.kernels.harness import (
@@ -54,6 +54,7 @@ CASES = [
     *((layout, True, offset) for layout in GROUP_UNITS for offset in ("none", "symmetric", "free")),
     *((layout, False, offset) for layout in GROUP_UNITS for offset in ("symmetric", "free")),
     *((layout, True, "none") for layout in CODED_LAYOUTS),
+    *((layout, False, "none") for layout in CODED_LAYOUTS if layout in ROUNDED_INPUT_LAYOUTS),
 ]
 
 

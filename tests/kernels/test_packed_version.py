@@ -24,7 +24,7 @@ SUB_GROUP_DIGESTS = {  # by layout, size of a sub-group, and whether there are o
     ("int6", 16, False): "3ff9e95064d0db79",
 }
 
-VERSION = 1
+VERSION = 2
 DIGESTS = {  # by layout, and whether there are offsets
     ("f32", False): "c79a5498fa77f440",
     ("f16", False): "20902deed8a430ca",
@@ -37,7 +37,7 @@ DIGESTS = {  # by layout, and whether there are offsets
     ("int5", True): "4a5083d7775ba920",
     ("int6", False): "bd396fbba456561f",
     ("int6", True): "1acd050777ddf61c",
-    ("f8", False): "f117c874088cd2be",
+    ("f8", False): "4d85aec471c74317",
     ("e2m1", False): "66fd5376f4195122",
     ("nf4", False): "eeab85da218716dc",
     ("fp4", False): "dab75218af633a16",

@@ -25,6 +25,7 @@ TILES = (
         for rows, panels in ((1, 4), (3, 1), (8, 1), (6, 4), (12, 2))
     ),
     ("AnyTile<appl::(anonymous namespace)::Int4Type, 12, 2>::run", 48),
+    *((f"BookType<(appl_layout){layout}>, 12, 2>::run", 48) for layout in (8, 11)),
     *(  # two sub-groups are written out in a loop
         (f"SubGroupTile<appl::(anonymous namespace)::{kind}, {size}, {rows}, {panels}>::run", size // 2 * rows * panels)
         for kind, size in (("Int4Type", 32), ("Int4Type", 16), ("PlaneType<5>", 32), ("PlaneType<6>", 16))

@@ -11,7 +11,7 @@ from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.host import check_host
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.layout import INTEGER_LAYOUTS, CanonicalWeight
+from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.reference.attention import LayerCache
@@ -46,7 +46,7 @@ class ReferenceExecutable:
         self._activation_groups: dict[str, int] = {}
         for name, weight in weights.items():
             self._weights[name] = dequantize(weight)
-            if numerics.quantize_activations and weight.layout in INTEGER_LAYOUTS:
+            if numerics.quantize_activations and weight.layout in ROUNDED_INPUT_LAYOUTS:
                 self._activation_groups[name] = weight.group_size or weight.in_features
         rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
         self._buffers = {

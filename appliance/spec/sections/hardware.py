@@ -66,7 +66,8 @@ class KernelsSection(Section):
     disabled: list[Text] = field([], "Implementations never to choose.", built=False, vllm="disabled_kernels")
     quantize_activations: Auto[bool] = field(
         "auto",
-        "Round activations to 8 bits, a scale for each token and group, in products with int8 and int4 weights.",
+        "Round activations to 8 bits, a scale for each token and group, in products with weights of integer codes: "
+        "int8 to int4, MXFP4, NVFP4, IQ4_NL and IQ4_XS.",
         auto="true where the kernel set can",
     )
     screen_logits: Auto[bool] = field(
