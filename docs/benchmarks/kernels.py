@@ -19,7 +19,7 @@ from appliance.kernels.cpu.kernel_set import CpuExecutable, CpuKernelSet
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics, Placement
 from appliance.kernels.interface import StepInputs
-from appliance.kernels.layout import CanonicalWeight, Layout
+from appliance.kernels.layout import PAIRED_LAYOUTS, CanonicalWeight, Layout
 from appliance.kernels.measure import peak, read_bandwidth, thread_pool
 from appliance.program.operators import Embed, GatherRows, Linear, StepProgram
 from appliance.program.slots import Extent, Slot, Span
@@ -74,7 +74,7 @@ def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | Su
     if isinstance(group_size, SubGroups):
         return with_sub_groups(rng, random_weight(rng, layout, 256), group_size)
     dtype = {Layout.F32: np.float32, Layout.F16: np.float16, Layout.BF16: np.uint16, Layout.INT8: np.int8}
-    columns = WIDTH // 2 if layout is Layout.INT4 else WIDTH
+    columns = WIDTH // 2 if layout in PAIRED_LAYOUTS else WIDTH
     largest = {Layout.INT5: 31, Layout.INT6: 63}.get(layout, 99)
     data = rng.integers(0, largest + 1, (WIDTH, columns)).astype(dtype.get(layout, np.uint8))
     if layout is Layout.BF16:
@@ -82,6 +82,8 @@ def random_weight(rng: np.random.Generator, layout: Layout, group_size: int | Su
     if group_size is None:
         return CanonicalWeight(layout, WIDTH, WIDTH, data)
     scale = np.full((WIDTH, WIDTH // group_size), 0.01, np.float16)
+    if layout is Layout.E2M1 and group_size == 32:
+        scale = np.full(scale.shape, 120, np.uint8)  # e8m0: 2^-7
     middle = {Layout.INT4: 8, Layout.INT5: 16, Layout.INT6: 32}.get(layout)  # kernels need no offsets then
     offset = None if middle is None else scale * np.float16(-middle)
     return CanonicalWeight(layout, WIDTH, WIDTH, data, scale, offset, group_size)
