@@ -75,6 +75,7 @@ _BUILT = (
     _built("GemmaForCausalLM", "gemma"),
     _built("Gemma2ForCausalLM", "gemma"),
     _built("Gemma3ForCausalLM", "gemma"),
+    _built("Gemma3ForConditionalGeneration", "gemma"),
     _built("Gemma3nForCausalLM", "gemma3n"),
     _built("Gemma3nForConditionalGeneration", "gemma3n"),
     _built("Gemma4ForCausalLM", "gemma4"),
@@ -138,7 +139,6 @@ _BUILT = (
 
 # These are listed so that the refusal says "not in this version" instead of "unknown".
 _KNOWN = (
-    _known("Gemma3ForConditionalGeneration"),
     _known("Qwen2VLForConditionalGeneration"),
     _known("Qwen2_5_VLForConditionalGeneration"),
     _known("WhisperForConditionalGeneration", "transcribe"),

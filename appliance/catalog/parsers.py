@@ -45,6 +45,7 @@ TOOL_PARSERS: tuple[Parser, ...] = (
 
 REASONING_PARSERS: tuple[Parser, ...] = (
     _reasoning("gpt_oss", "<|channel|>", "<|start|>"),
+    _reasoning("gemma4", "<|channel>", "<channel|>"),
     _reasoning("mistral", "[THINK]"),
     _reasoning("granite", "Here is my thought process:"),
     _reasoning("hunyuan_a13b", "<think>", "<answer>"),

@@ -10,7 +10,13 @@ from appliance.layers.stream_spec import PerLayerSpec
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part
 
-OTHER_MEDIA: Final = ("*vision_tower.*", "*audio_tower.*", "*embed_vision.*", "*embed_audio.*")
+OTHER_MEDIA: Final = (
+    "*vision_tower.*",
+    "*multi_modal_projector.*",
+    "*audio_tower.*",
+    "*embed_vision.*",
+    "*embed_audio.*",
+)
 NORMS: Final[Mapping[str, str]] = {"feed_forward_norm": "pre_feedforward_layernorm"}
 LAYER_INPUT: Final = (
     Part("per_layer.gate", "per_layer_input_gate"),
@@ -26,9 +32,11 @@ _OWN: Final = {"k": "k_proj", "v": "v_proj", "k_norm": "k_norm"}  # what a layer
 
 
 def text_root(model: Model) -> str:
-    """Returns the prefix of the language model's tensors: in a checkpoint with other media, it is a part."""
-    is_part = any("language_model." in tensor.name for tensor in model.facts.tensors)
-    return "model.language_model." if is_part else "model."
+    """Returns the prefix of the language model's tensors: in a checkpoint with other media, it is a part, which lay
+    elsewhere before transformers 4.52."""
+    names = [tensor.name for tensor in model.facts.tensors]
+    parts = ("language_model.model.", "model.language_model.")
+    return next((part for part in parts if any(name.startswith(part) for name in names)), "model.")
 
 
 def per_layer_inputs(model: Model) -> PerLayerSpec | None:
