@@ -5,6 +5,7 @@
 # make wheel        dist/: the sdist and the wheel with every processor level, as releases have them
 # make wheel-check  that wheel installed where no compiler can be found: applied, asked, ended
 # make clients      client libraries of others against the quickstart's server, in environments of their own
+# make clients-pooling  the same for clients that embed and rank: SPEC names a model that embeds
 # make bench        the quickstart spec, measured with the workloads of docs/benchmarks
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -52,7 +53,7 @@ $(VENV)/.dev: export APPLIANCE_LEVELS := $(or $(APPLIANCE_LEVELS),all)
 # A warning is an error to us, and no reason to refuse a user's newer compiler.
 $(VENV)/.dev: export APPLIANCE_WARNING_AS_ERROR := ON
 
-.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients bench wheel wheel-check clean help
+.PHONY: quickstart quickstart-down model sanitize test check lint style types layers pytest clients clients-pooling bench wheel wheel-check clean help
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -114,6 +115,9 @@ bench: $(VENV)/.base
 
 clients: $(VENV)/.base $(patsubst %,$(CLIENTS)/%/.made,openai-3 openai-2 node)
 	$(BIN)/python tests/clients/run.py $(SPEC) $(CLIENTS_ARGS)
+
+clients-pooling: $(VENV)/.base $(CLIENTS)/pooling/.made
+	$(BIN)/python tests/clients/run.py $(SPEC) --only pooling $(CLIENTS_ARGS)
 
 $(CLIENTS)/%/.made: tests/clients/%.txt | $(BIN)/python
 	$(BIN)/python -m venv $(@D)

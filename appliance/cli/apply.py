@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 
 from appliance.base.environ import state_dir
 from appliance.base.errors import ApplyError, ExitCode
 from appliance.cli.arguments.lifecycle import ApplyArguments
-from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line
+from appliance.cli.curl import CHAT_PATH, COMPLETION_PATH, curl_line, example_of_pooling
 from appliance.cli.progress import ProgressBar
 from appliance.cli.spec_target import spec_target
 from appliance.deploy.execute import Applier, ApplyResult, DesiredState
@@ -29,7 +30,7 @@ from appliance.deploy.reconcile import Action, Readiness, Verb
 from appliance.deploy.starting import describe
 from appliance.deploy.state import DeploymentState, Result
 from appliance.plan.prepare import prepare
-from appliance.plan.types import EnginePlan
+from appliance.plan.types import EnginePlan, ModelPlan
 
 LOCK_WAIT_S = 600.0
 _HOW = {
@@ -130,21 +131,29 @@ def _become_the_server(state: DeploymentState, wanted: DesiredState) -> None:
 
 def _as_text(result: ApplyResult, plan: EnginePlan) -> str:
     current = result.current
-    is_chat = plan.model.chat_template is not None
-    path = CHAT_PATH if is_chat else COMPLETION_PATH
-    asked = {"messages": [{"role": "user", "content": "Hello!"}]} if is_chat else {"prompt": "Once upon a time"}
-    body = {"model": current.served_name, **asked, "stream": True}
+    path, asked = _example(plan.model)
+    body = {"model": current.served_name, **asked}
     what = f"{current.name} is ready" if result.is_changed else f"{current.name}: no change"
     what += _HOW.get(result.how, "")
+    talk = f"appliance chat {current.name}    " if plan.model.pooling is None else ""
     lines = [
         f"{what} at {current.url} (generation {current.generation}, pid {current.process.pid})",
         "",
         table(result.phases),
         "",
         curl_line(current.url, path, body, needs_key=current.needs_key),
-        f"appliance chat {current.name}    appliance status    appliance logs -f    appliance down {current.name}",
+        f"{talk}appliance status    appliance logs -f    appliance down {current.name}",
     ]
     return "\n".join(lines)
+
+
+def _example(model: ModelPlan) -> tuple[str, dict[str, Any]]:
+    """Returns the path and the body of a first request."""
+    if model.pooling is not None:
+        return example_of_pooling(model.pooling)
+    if model.chat_template is not None:
+        return CHAT_PATH, {"messages": [{"role": "user", "content": "Hello!"}], "stream": True}
+    return COMPLETION_PATH, {"prompt": "Once upon a time", "stream": True}
 
 
 def _as_json(result: ApplyResult) -> str:

@@ -19,8 +19,11 @@ ENVIRONMENTS = HERE.parents[1] / "build" / "clients"
 KEY, ONE_AT_A_TIME = "clients", "one-at-a-time"
 NOTHING_CHOSEN = 5  # what pytest answers when -k leaves no test
 APIS = "endpoints.apis=[openai, responses, batches, anthropic]"
-# By environment of Python, named after the openai in it: newer and older clients answer to the same suites.
+# By environment of Python: of the clients of models that generate, named after the openai in it, as newer and older
+# clients answer to the same suites; and of those of models that pool, which are run where they are asked for.
+POOLING = "pooling"
 SUITES = {
+    POOLING: ("embeddings", "cohere", "mteb"),
     "openai-3": ("openai", "anthropic", "langchain", "pydantic_ai", "guide"),
     "openai-2": ("openai", "anthropic", "instructor", "litellm", "guide"),
 }
@@ -92,7 +95,7 @@ def main() -> int:
     def suites(url: str, **keys: str) -> int:
         # litellm fetches a table of prices when it is imported, unless it is told not to.
         environment = {**os.environ, "APPLIANCE_URL": url, **keys, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        chosen = arguments.only or [*SUITES, "node"]
+        chosen = arguments.only or [*(name for name in SUITES if name != POOLING), "node"]
         failed = [python_suites(name, environment, more) for name in SUITES if name in chosen]
         if "node" in chosen:
             failed.append(node_suites(environment))

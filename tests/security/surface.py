@@ -93,6 +93,7 @@ NO_JSON_BODY = {
 NO_JSON_BODY |= dict.fromkeys(
     (
         "/v1/embeddings",
+        "/v1/embed",
         "/v2/embed",
         "/pooling",
         "/classify",

@@ -30,7 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/classify": {"input": "x"},
     **{path: {"text_1": "x", "text_2": "y"} for path in ("/score", "/v1/score")},
     **{path: {"query": "x", "documents": ["y"]} for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
-    "/v2/embed": {"texts": ["x"]},
+    **{path: {"texts": ["x"]} for path in ("/v1/embed", "/v2/embed")},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [5]},
 }

@@ -51,6 +51,7 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/rerank": RerankFields,
     "/v1/rerank": RerankFields,
     "/v2/rerank": RerankFields,
+    "/v1/embed": EmbedFields,
     "/v2/embed": EmbedFields,
     "/inference/v1/generate": GenerateFields,
     "/generate": DemoFields,

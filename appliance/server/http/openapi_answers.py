@@ -85,7 +85,7 @@ SCHEMAS: dict[str, Any] = {
             "usage": _object({"total_tokens": _INTEGER}),
         }
     ),
-    "Embedded": _object({"id": _TEXT, "embeddings": {"type": "object"}, "texts": _list(_TEXT)}),
+    "Embedded": _object({"id": _TEXT, "embeddings": {"type": ["object", "array"]}, "texts": _list(_TEXT)}),
     "Texts": _object({"text": _list(_TEXT)}),
     "File": _object({"id": _TEXT, "object": {"const": "file"}}),
     "Batch": _object({"id": _TEXT, "object": {"const": "batch"}, "status": _TEXT, "endpoint": _TEXT}),
@@ -128,6 +128,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/rerank": _json("Ranked"),
     "/v1/rerank": _json("Ranked"),
     "/v2/rerank": _json("Ranked"),
+    "/v1/embed": _json("Embedded"),
     "/v2/embed": _json("Embedded"),
     "/inference/v1/generate": _json("Generated"),
     "/invocations": _json("Completion"),

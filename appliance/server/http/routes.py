@@ -77,6 +77,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
     Route("/v1/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
     Route("/v2/rerank", ("POST",), "key", "live", pooling_routes.rerank, _openai, does="pool"),
+    Route("/v1/embed", ("POST",), "key", "live", pooling_routes.embed, _openai, does="pool"),
     Route("/v2/embed", ("POST",), "key", "live", pooling_routes.embed, _openai, does="pool"),
     Route("/inference/v1/generate", ("POST",), "key", "live", generate.generate, _api("inference"), does="generate"),
     Route("/invocations", ("POST",), "key", "live", sagemaker.invocations, _api("sagemaker"), does="generate"),

@@ -1,4 +1,4 @@
-"""POST /v2/embed, as Cohere's clients ask for embeddings."""
+"""POST /v2/embed and its first version, /v1/embed, as Cohere's clients ask for embeddings."""
 
 import uuid
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from appliance.text.inputs import CutSide
 
 _DECODER = json_decoder(EmbedFields)
 _SIDES: Final[Mapping[str, CutSide | None]] = {"END": "end", "START": "start", "NONE": None}
+_FIRST_VERSION: Final = "/v1/embed"
 # The prompts of sentence-transformers that stand for an input type, in the order in which they are looked for.
 _PROMPTS: Final[Mapping[str, tuple[str, ...]]] = {
     "search_query": ("search_query", "query"),
@@ -30,7 +31,7 @@ _PROMPTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 async def embed(state: ServerState, request: Request) -> Response:
-    """The vectors of texts, in each type that is asked for."""
+    """The vectors of texts, in each type that is asked for; the first version of the API has a list if none is."""
     state.client.check_admission()
     fields = await read_fields(state.plan.serving, request, _DECODER)
     state.check_model(fields.model)
@@ -44,16 +45,17 @@ async def embed(state: ServerState, request: Request) -> Response:
     most = context if fields.max_tokens is None else min(context, fields.max_tokens)
     if most < 1:
         raise invalid("max_tokens", f"max_tokens is {fields.max_tokens}; it must be at least 1", "invalid_value")
-    inputs = await tokenized(state, [prompt + text for text in texts], most, _SIDES[fields.truncate], "texts")
+    inputs = await tokenized(state, [prompt + text for text in texts], most, _SIDES[fields.truncate or "END"], "texts")
     pooled = await run(state, request, inputs, PooledFields(priority=fields.priority), fields.output_dimension)
     vectors = np.concatenate(pooled.vectors)
-    kinds = fields.embedding_types or ["float"]
+    by_type = fields.embedding_types or ([] if request.url.path == _FIRST_VERSION else ["float"])
+    embeddings = {kind: typed(vectors, kind) for kind in dict.fromkeys(by_type)}
     body = {
         "id": str(uuid.uuid4()),
-        "embeddings": {kind: typed(vectors, kind) for kind in dict.fromkeys(kinds)},
+        "embeddings": embeddings or vectors,
         "texts": texts,
         "meta": meta({"input_tokens": pooled.num_tokens}),
-        "response_type": "embeddings_by_type",
+        "response_type": "embeddings_by_type" if embeddings else "embeddings_floats",
     }
     return Response(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
 

@@ -92,7 +92,7 @@ class RerankFields(PooledFields, kw_only=True, forbid_unknown_fields=True):
 
 
 class EmbedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /v2/embed, Cohere's."""
+    """POST /v1/embed and /v2/embed, Cohere's."""
 
     model: str | None = None
     texts: list[str] | None = None
@@ -102,5 +102,5 @@ class EmbedFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     embedding_types: list[EmbeddingType] | None = None
     output_dimension: int | None = None
     max_tokens: int | None = None
-    truncate: Literal["END", "START", "NONE"] = "END"
+    truncate: Literal["END", "START", "NONE"] | None = None  # None: END; langchain-cohere sends null
     priority: int | None = None

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import openai
@@ -145,6 +146,16 @@ def test_cohere_gives_every_type_after_the_prompt_of_the_input_type(embedder: Se
     assert answer["meta"]["billed_units"]["input_tokens"] > 0
 
 
+def test_the_first_version_of_coheres_api_has_a_list_of_vectors(embedder: Served) -> None:
+    given = {"texts": [TEXT, OTHER], "input_type": "search_query", "truncate": None}  # null: as langchain-cohere sends
+    by_type = embedder.ok("/v2/embed", **given)
+    plain = embedder.ok("/v1/embed", **given)
+    assert plain["embeddings"] == by_type["embeddings"]["float"]
+    assert (plain["response_type"], by_type["response_type"]) == ("embeddings_floats", "embeddings_by_type")
+    asked = embedder.ok("/v1/embed", **given, embedding_types=["int8"])
+    assert asked["embeddings"] == embedder.ok("/v2/embed", **given, embedding_types=["int8"])["embeddings"]
+
+
 def test_cohere_cuts_at_the_side_that_is_asked_for(embedder: Served) -> None:
     long = "the " * 200 + "cat " * 200
     ends = {}
@@ -190,6 +201,17 @@ def test_openais_client_reads_the_vectors(embedder: Served) -> None:
         pytest.approx(each["embedding"], rel=1e-6) for each in plain["data"]
     ]
     assert answer.usage.total_tokens == plain["usage"]["total_tokens"]
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_openais_client_over_a_socket(embedder: Served, form: Literal["float", "base64"]) -> None:
+    with openai.OpenAI(base_url=f"{embedder.url}/v1", api_key="none", max_retries=0) as client:
+        found = client.embeddings.create(model="pooled", input=[TEXT, OTHER], encoding_format=form).data
+    plain = embedder.ok("/v1/embeddings", input=[TEXT, OTHER])["data"]
+    assert len(found) == len(plain)
+    for each, expected in zip(found, plain, strict=True):
+        numbers = np.frombuffer(base64.b64decode(each.embedding), "<f4") if form == "base64" else each.embedding
+        assert np.allclose(numbers, expected["embedding"], rtol=1e-6)
 
 
 def test_openais_client_is_told_what_the_model_cannot(embedder: Served) -> None:

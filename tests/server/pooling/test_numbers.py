@@ -10,7 +10,10 @@ from tests.server.test_bad_requests import BODIES, is_error
 from tests.server.test_numbers import POOLING, VALUES, Field, body_with, numbers
 
 FIELDS = sorted({Field(path, steps) for path in POOLING for steps in numbers(STRUCTS[path], ())})
-ANSWERED_BY = {"/v1/embeddings": "bert-mean", "/v2/embed": "bert-mean", "/classify": "bert-classify"}
+ANSWERED_BY = {
+    **dict.fromkeys(("/v1/embeddings", "/v1/embed", "/v2/embed"), "bert-mean"),
+    "/classify": "bert-classify",
+}
 
 
 def served_for(serve: Callable[..., Served], path: str) -> Served:
