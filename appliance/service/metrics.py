@@ -6,8 +6,7 @@ existing dashboards work.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -15,8 +14,8 @@ from appliance.catalog.degradations import DEGRADATIONS, DegradationKind
 from appliance.engine.messages import STEP_TOKEN_BOUNDS, EngineStats, RequestTimes
 from appliance.plan.types import EnginePlan
 from appliance.service.counted import CountedHistogram
-
-Kind = Literal["counter", "gauge", "histogram"]
+from appliance.service.metric import Kind, Metric
+from appliance.service.speculation_metrics import SPECULATION_METRICS, speculation_counts
 
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -27,27 +26,6 @@ _PHASE = (0.001, 0.005, 0.01, 0.05, *_WHOLE)
 _STEP = tuple(float(bound) for bound in STEP_TOKEN_BOUNDS)
 # vLLM's words; a block is one of the KV cache, wherever that lies
 CACHE_LABELS = ("block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "prefix_caching_hash_algo")
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """`vllm_name` is None where vLLM has no such figure; `other_names` are those of other versions of vLLM.
-
-    Every metric has the label model_name.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    vllm_name: str | None = None
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-    other_names: tuple[str, ...] = ()
-
-    @property
-    def vllm_names(self) -> tuple[str, ...]:
-        own = () if self.vllm_name is None else (self.vllm_name,)
-        return tuple(f"vllm:{name}" for name in own + self.other_names)
 
 
 def _histogram(name: str, text: str, vllm_name: str, buckets: tuple[float, ...], *other_names: str) -> Metric:
@@ -73,6 +51,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("prefix_cache_queries", "counter", "Prompt tokens looked up in the prefix cache", "prefix_cache_queries"),
     Metric("prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache", "prefix_cache_hits"),
     Metric("engine_steps", "counter", "Steps that the engine ran"),
+    *SPECULATION_METRICS,
     Metric("engine_ready", "gauge", "1 when the engine takes requests"),
     Metric("deep_checks", "counter", "Deep checks by what they found: ok, busy, stuck", None, ("result",)),
     Metric("engine_restarts", "counter", "Times the engine was started again after a failure"),
@@ -249,11 +228,18 @@ class ServiceMetrics:
         figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
         figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
         for name, value in _counters(stats).items():
-            last = self._last.get(name, 0.0)
-            if value > last:
-                figures[name].add(value - last)
-            self._last[name] = value
+            self._count(name, value)
         self._steps.note(stats.step_sizes, stats.step_tokens)
+        for (name, *labels), value in speculation_counts(stats.speculation).items():
+            self._count(name, value, *labels)
+
+    def _count(self, name: str, value: float, *labels: str) -> None:
+        """Adds what the engine has counted since it was last asked."""
+        key = "/".join((name, *labels))
+        last = self._last.get(key, 0.0)
+        if value > last:
+            self._figures[name].add(value - last, *labels)
+        self._last[key] = value
 
     def engine_gone(self) -> None:
         """A new engine counts from zero."""

@@ -61,6 +61,7 @@ VALUES: dict[str, Other] = {
             "speculative={method: custom_class, drafter: tests.engine.drafters.repeat}",
         ),
     ),
+    "speculative.num_draft_states": Other("auto", SPECULATING),
     "scheduler.max_num_batched_tokens": Other("512"),
     "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
     "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),

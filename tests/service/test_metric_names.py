@@ -11,6 +11,8 @@ OFFERED = {
     "request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
     "request_prompt_tokens", "request_generation_tokens", "request_max_num_generation_tokens", "request_params_n",
     "request_params_max_tokens", "request_success_total", "iteration_tokens_total", "cache_config_info",
+    "spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
+    "spec_decode_num_accepted_tokens_per_pos_total",
 }  # fmt: skip
 NOT_OFFERED = {
     "num_requests_swapped": "nothing is swapped out; it was deprecated",
@@ -24,11 +26,9 @@ NOT_OFFERED = {
     "model_forward_time_milliseconds": "the profiler has it, operator by operator; it was deprecated",
     "model_execute_time_milliseconds": "the profiler has it, operator by operator; it was deprecated",
     "lora_requests_info": "adapters are not in this version",
-    "spec_decode_draft_acceptance_rate": "speculative decoding is not in this version",
-    "spec_decode_efficiency": "speculative decoding is not in this version",
-    "spec_decode_num_accepted_tokens_total": "speculative decoding is not in this version",
-    "spec_decode_num_draft_tokens_total": "speculative decoding is not in this version",
-    "spec_decode_num_emitted_tokens_total": "speculative decoding is not in this version",
+    "spec_decode_draft_acceptance_rate": "replaced by counters, of which the rate can be had over any time",
+    "spec_decode_efficiency": "replaced by counters, of which the rate can be had over any time",
+    "spec_decode_num_emitted_tokens_total": "accepted tokens and drafts, as each draft is followed by one more token",
 }
 
 
