@@ -11,6 +11,7 @@ ARCHITECTURES: Final = {
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
+    "qwen3next": ("Qwen3NextForCausalLM", "qwen3_next"),
     "qwen2moe": ("Qwen2MoeForCausalLM", "qwen2_moe"),
     "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
     "deepseek2": ("DeepseekV3ForCausalLM", "deepseek_v3"),
@@ -23,6 +24,7 @@ ARCHITECTURES: Final = {
     "command-r": ("CohereForCausalLM", "cohere"),
     "ernie4_5": ("Ernie4_5ForCausalLM", "ernie4_5"),
     "exaone4": ("Exaone4ForCausalLM", "exaone4"),
+    "falcon-h1": ("FalconH1ForCausalLM", "falcon_h1"),
     "gemma": ("GemmaForCausalLM", "gemma"),
     "gemma2": ("Gemma2ForCausalLM", "gemma2"),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
@@ -31,15 +33,20 @@ ARCHITECTURES: Final = {
     "glm4": ("Glm4ForCausalLM", "glm4"),
     "granite": ("GraniteForCausalLM", "granite"),
     "granitemoe": ("GraniteMoeForCausalLM", "granitemoe"),
+    "granitehybrid": ("GraniteMoeHybridForCausalLM", "granitemoehybrid"),
     "hunyuan-dense": ("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense"),
     "hunyuan-moe": ("HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe"),
+    "jamba": ("JambaForCausalLM", "jamba"),
     "lfm2": ("Lfm2ForCausalLM", "lfm2"),
     "lfm2moe": ("Lfm2MoeForCausalLM", "lfm2_moe"),
     "llama4": ("Llama4ForCausalLM", "llama4_text"),
     "mamba": ("MambaForCausalLM", "mamba"),
+    "mamba2": ("Mamba2ForCausalLM", "mamba2"),
     "minicpm": ("MiniCPMForCausalLM", "minicpm"),
     "minicpm3": ("MiniCPM3ForCausalLM", "minicpm3"),
     "mpt": ("MptForCausalLM", "mpt"),
+    "nemotron_h": ("NemotronHForCausalLM", "nemotron_h"),
+    "nemotron_h_moe": ("NemotronHForCausalLM", "nemotron_h"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
     "olmo2": ("Olmo2ForCausalLM", "olmo2"),
     "olmoe": ("OlmoeForCausalLM", "olmoe"),
@@ -57,20 +64,23 @@ ARCHITECTURES: Final = {
 MIXTRAL: Final = ("MixtralForCausalLM", "mixtral")  # llama with experts
 DEEPSEEK_V2: Final = ("DeepseekV2ForCausalLM", "deepseek_v2")  # deepseek2 that scores experts by softmax
 FALCON_MAMBA: Final = ("FalconMambaForCausalLM", "falcon_mamba")  # mamba that norms its selections
+BAMBA: Final = ("BambaForCausalLM", "bamba")  # granitehybrid without Granite's multipliers
 GRANITE_SHARED: Final = ("GraniteMoeHybridForCausalLM", "granitemoehybrid")  # granitemoe with a shared block
 # What a file of an architecture may be besides its usual class.
 OTHERWISE: Final = (
     ("deepseek2", DEEPSEEK_V2),
+    ("granitehybrid", BAMBA),
     ("granitemoe", GRANITE_SHARED),
     ("llama", MIXTRAL),
     ("mamba", FALCON_MAMBA),
 )
 MIXTURES: Final = (
     "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2", "gpt-oss",
-    "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4", "gemma4",
+    "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4", "granitehybrid", "jamba", "nemotron_h_moe",
+    "qwen3next", "gemma4",
 )  # fmt: skip
-# A layer of these without KV heads has another mixer.
-HYBRIDS: Final = ("lfm2", "lfm2moe")
+# What may be zero in some layers of these, which then have no attention, or no feed-forward.
+HYBRIDS: Final = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
 CONVENTIONS: Final = {
     "arcee": StoredConventions(interleaved_heads=True),
     "baichuan": StoredConventions(interleaved_heads=True),
@@ -79,6 +89,13 @@ CONVENTIONS: Final = {
     "granitemoe": StoredConventions(interleaved_heads=True),
     "llama": StoredConventions(interleaved_heads=True),
     "mamba": StoredConventions(negated_rates=True),
+    "mamba2": StoredConventions(negated_rates=True),
+    "falcon-h1": StoredConventions(negated_rates=True),
+    "granitehybrid": StoredConventions(interleaved_heads=True, negated_rates=True),
+    "jamba": StoredConventions(negated_rates=True),
+    "nemotron_h": StoredConventions(negated_rates=True),
+    "nemotron_h_moe": StoredConventions(negated_rates=True),
+    "qwen3next": StoredConventions(norm_includes_one=True, negated_rates=True),
     "minicpm": StoredConventions(interleaved_heads=True),
     "nemotron": StoredConventions(norm_includes_one=True),
     "smollm3": StoredConventions(interleaved_heads=True),

@@ -47,7 +47,10 @@ _KEYS: Final = {
 }
 _OTHER_NUMBERS: Final = (
     "shortconv.l_cache",
+    "full_attention_interval",
+    "moe_latent_size",
     "ssm.conv_kernel",
+    "ssm.group_count",
     "ssm.inner_size",
     "ssm.state_size",
     "ssm.time_step_rank",
@@ -121,12 +124,13 @@ def _architecture_values(file: GgufFile, architecture: str) -> dict[str, Any]:
         short, value = key.removeprefix(prefix), plain(value)
         if isinstance(value, list) and short in _KEYS:
             different = set(value)
-            if architecture in HYBRIDS and short == _KV_HEADS:
-                values["attends"] = [heads != 0 for heads in value]
+            if architecture in HYBRIDS and len(different) > 1:
                 different.discard(0)
             if len(different) > 1 and short in LISTED.get(architecture, ()):
                 values[f"{short}.layers"] = value
                 different = {value[0]}
+            if short == _KV_HEADS:
+                values["attends"] = [heads != 0 for heads in value]
             if len(different) != 1:
                 raise CheckpointError(file.path.name, f"{key} differs between layers, which is not in this version")
             value = different.pop()

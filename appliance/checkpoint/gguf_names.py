@@ -7,6 +7,8 @@ import re
 from math import prod
 from typing import Final
 
+from appliance.checkpoint.gguf_hybrid_names import GATED_DELTA, HYBRID_NAMES, HYBRID_PARAMETERS, STATE_SPACE
+
 _MODEL: Final = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -194,6 +196,11 @@ _GRANITE_MOE: Final = {
     "blk.{n}.ffn_up_shexp": "model.layers.{n}.shared_mlp.up_linear",
     "blk.{n}.ffn_down_shexp": "model.layers.{n}.shared_mlp.output_linear",
 }
+_GRANITE_DENSE: Final = {
+    "blk.{n}.ffn_gate": "model.layers.{n}.shared_mlp.gate_linear",
+    "blk.{n}.ffn_up": "model.layers.{n}.shared_mlp.up_linear",
+    "blk.{n}.ffn_down": "model.layers.{n}.shared_mlp.output_linear",
+}
 _LLAMA4: Final = {
     key: name.replace(".mlp.", ".feed_forward.").replace("shared_experts", "shared_expert")
     for key, name in (_LLAMA | _EXPERTS | _SHARED_EXPERTS).items()
@@ -210,6 +217,14 @@ _MPT: Final = {
     "blk.{n}.ffn_down": "transformer.blocks.{n}.ffn.down_proj",
 }
 NAMES: Final[dict[str, dict[str, str]]] = {
+    **HYBRID_NAMES,
+    "granitehybrid": _LLAMA | _GRANITE_MOE | STATE_SPACE | _GRANITE_DENSE,
+    "qwen3next": _LLAMA
+    | _HEAD_NORMS
+    | _EXPERTS
+    | _GATED_SHARED_EXPERT
+    | GATED_DELTA
+    | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
     "afmoe": _OUTPUT_NORMS
     | _HEAD_NORMS
     | _EXPERTS
@@ -296,17 +311,6 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.ffn_up_exps": "model.layers.{n}.feed_forward.experts.w3",
         "blk.{n}.ffn_down_exps": "model.layers.{n}.feed_forward.experts.w2",
     },
-    "mamba": {
-        "token_embd": "backbone.embeddings",
-        "output_norm": "backbone.norm_f",
-        "output": "lm_head",
-        "blk.{n}.attn_norm": "backbone.layers.{n}.norm",
-        "blk.{n}.ssm_in": "backbone.layers.{n}.mixer.in_proj",
-        "blk.{n}.ssm_conv1d": "backbone.layers.{n}.mixer.conv1d",
-        "blk.{n}.ssm_x": "backbone.layers.{n}.mixer.x_proj",
-        "blk.{n}.ssm_dt": "backbone.layers.{n}.mixer.dt_proj",
-        "blk.{n}.ssm_out": "backbone.layers.{n}.mixer.out_proj",
-    },
     "nemotron": _LLAMA,
     "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
     "phi2": _PHI2,
@@ -323,6 +327,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 }
 # Tensors that are no module's weight: the Hugging Face name is the whole name.
 _CORRECTIONS: Final = {
+    "nemotron_h_moe": "backbone.layers.{n}.mixer.gate.e_score_correction_bias",
     "afmoe": "model.layers.{n}.mlp.expert_bias",
     "deepseek2": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "minimax-m2": "model.layers.{n}.block_sparse_moe.e_score_correction_bias",
@@ -336,8 +341,9 @@ _HEADS: Final = ("attn_k_b.weight", "attn_v_b.weight")  # matrices of all heads,
 # These are not weights of the model: they become part of its config (gguf_config).
 ROPE_FACTORS: Final = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
-# Tensors whose Hugging Face names have no ending.
-_PARAMETERS: Final = {
+# Tensors whose Hugging Face names have no ending, or another one.
+_PARAMETERS: Final[dict[str, dict[str, str]]] = {
+    **HYBRID_PARAMETERS,
     "gemma3n": {"blk.{n}.altup_correct_scale.weight": "model.layers.{n}.altup.correct_output_scale"},
     "gemma4": {
         "blk.{n}.layer_output_scale.weight": "model.layers.{n}.layer_scalar",
@@ -345,10 +351,6 @@ _PARAMETERS: Final = {
         "blk.{n}.ffn_down_exps.scale": "model.layers.{n}.router.per_expert_scale",
         "blk.{n}.ffn_gate_up_exps.weight": "model.layers.{n}.experts.gate_up_proj",
         "blk.{n}.ffn_down_exps.weight": "model.layers.{n}.experts.down_proj",
-    },
-    "mamba": {
-        "blk.{n}.ssm_a": "backbone.layers.{n}.mixer.A_log",
-        "blk.{n}.ssm_d": "backbone.layers.{n}.mixer.D",
     },
 }
 _LAYER: Final = re.compile(r"^blk\.(\d{1,4})\.")

@@ -20,45 +20,51 @@ def gated_delta_spec(model: Model) -> GatedDeltaSpec:
     )
 
 
-def fused_parts(spec: GatedDeltaSpec, module: str) -> tuple[Part, ...]:
+def fused_parts(model: Model, spec: GatedDeltaSpec, module: str) -> tuple[Part, ...]:
     """Returns the weights of Qwen3-Next: one module has, for each key head, its rows of q and k, and those of v and z
-    of its value heads; another has those of beta and of the decay."""
+    of its value heads; another has those of beta and of the decay. GGUF files have q, k and v one after the other, and
+    z apart."""
     heads, group = spec.num_key_heads, spec.num_value_heads // max(spec.num_key_heads, 1)
     wide = {"q": spec.key_dim, "k": spec.key_dim, "v": group * spec.value_dim, "z": group * spec.value_dim}
-    parts = [*_rows(wide, f"{module}.in_proj_qkvz"), *_rows({"beta": group, "decay": group}, f"{module}.in_proj_ba")]
-    return (*(replace(part, num_parts=heads) for part in parts), *_other_parts(spec, module))
+    by_head = [] if model.facts.format == "gguf" else _rows(wide, f"{module}.in_proj_qkvz")
+    by_head += _rows({"beta": group, "decay": group}, f"{module}.in_proj_ba")
+    whole = () if model.facts.format != "gguf" else (*_qkv(spec, module), Part("delta.z", f"{module}.in_proj_z"))
+    return (*(replace(part, num_parts=heads) for part in by_head), *whole, *_other_parts(model, spec, module))
 
 
-def split_parts(spec: GatedDeltaSpec, module: str) -> tuple[Part, ...]:
+def split_parts(model: Model, spec: GatedDeltaSpec, module: str) -> tuple[Part, ...]:
     """Returns the weights of Qwen3.5: one module has the rows of q, k and v, and each of the others has its own."""
-    qkv = _rows({"q": spec.key_width, "k": spec.key_width, "v": spec.value_width}, f"{module}.in_proj_qkv")
     own = [Part(f"delta.{name}", f"{module}.in_proj_{short}") for name, short in _SHORT.items()]
-    return (*qkv, *own, *_other_parts(spec, module))
+    return (*_qkv(spec, module), *own, *_other_parts(model, spec, module))
 
 
-def separate_parts(modules: dict[str, str], module: str, convs: str = "{}_conv1d") -> tuple[Part, ...]:
+def separate_parts(model: Model, modules: dict[str, str], module: str, convs: str = "{}_conv1d") -> tuple[Part, ...]:
     """Returns the weights of families in which nothing is fused. modules: those of all projections, and of the norm."""
     return (
         *(Part(f"delta.{name}", f"{module}.{own}") for name, own in modules.items()),
         *(Part(f"delta.conv.{name}", f"{module}.{convs.format(name)}") for name in "qkv"),
-        *_vectors(module),
+        *_vectors(model, module),
     )
 
 
 _SHORT = {"z": "z", "beta": "b", "decay": "a"}
 
 
-def _other_parts(spec: GatedDeltaSpec, module: str) -> Iterable[Part]:
+def _qkv(spec: GatedDeltaSpec, module: str) -> list[Part]:
+    return _rows({"q": spec.key_width, "k": spec.key_width, "v": spec.value_width}, f"{module}.in_proj_qkv")
+
+
+def _other_parts(model: Model, spec: GatedDeltaSpec, module: str) -> Iterable[Part]:
     widths = {"conv.q": spec.key_width, "conv.k": spec.key_width, "conv.v": spec.value_width}
     yield from _rows(widths, f"{module}.conv1d")
     yield Part("delta.norm", f"{module}.norm")
     yield Part("delta.o", f"{module}.out_proj")
-    yield from _vectors(module)
+    yield from _vectors(model, module)
 
 
-def _vectors(module: str) -> list[Part]:
+def _vectors(model: Model, module: str) -> list[Part]:
     return [
-        Part("delta.a_log", f"{module}.A_log", suffix=""),
+        Part("delta.a_log", f"{module}.A_log", suffix="", transform=model.a_log),
         Part("delta.dt_bias", f"{module}.dt_bias", suffix=""),
     ]
 

@@ -31,7 +31,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     where = "mlp" if model.has_tensor(".mlp.gate_proj.weight") else "block_sparse_moe"
     modules = {name: f"{where}.{name}_proj" for name in ("gate", "up", "down")}
     dense = with_latent_attention(model, Dense(modules=modules), interleaved=False)
-    return dense_decoder(model, dense, mixture, Recurrent(_spec(model), separate_parts(_MODULES, "self_attn")))
+    return dense_decoder(model, dense, mixture, Recurrent(_spec(model), separate_parts(model, _MODULES, "self_attn")))
 
 
 def _spec(model: Model) -> GatedDeltaSpec:

@@ -28,7 +28,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         norm=NormSpec("rms", 1e-5),
         beta_scale=2.0 if model.flag("linear_allow_neg_eigval", default=True) else 1.0,
     )
-    recurrent = Recurrent(spec, separate_parts(_MODULES, "linear_attn"), residual=ResidualSpec("pre"))
+    recurrent = Recurrent(spec, separate_parts(model, _MODULES, "linear_attn"), residual=ResidualSpec("pre"))
     after = "post_attention_layernorm" if model.has_tensor(".post_attention_layernorm.weight") else _BEFORE
     modules = {"attention_norm": "attention_layer_norm", "feed_forward_norm": _BEFORE, "post_attention_norm": after}
     dense = Dense(modules=modules, residual=ResidualSpec("output"), query_key_norm=model.query_key_norm("whole"))

@@ -18,4 +18,4 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     spec, is_part = gated_delta_spec(model), any("language_model." in tensor.name for tensor in facts.tensors)
     dense = replace(gated_attention(model), root="model.language_model." if is_part else "model.")
     mixture = Mixture.of(model, qwen_experts(model), QWEN_EXPERTS) if model.config.num_experts else None
-    return dense_decoder(model, dense, mixture, Recurrent(spec, split_parts(spec, "linear_attn")))
+    return dense_decoder(model, dense, mixture, Recurrent(spec, split_parts(model, spec, "linear_attn")))

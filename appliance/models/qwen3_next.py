@@ -18,7 +18,9 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len, _BIASED)
     spec = gated_delta_spec(model)
     mixture = Mixture.of(model, qwen_experts(model), QWEN_EXPERTS, qwen_sparse_layers(model))
-    return dense_decoder(model, gated_attention(model), mixture, Recurrent(spec, fused_parts(spec, "linear_attn")))
+    return dense_decoder(
+        model, gated_attention(model), mixture, Recurrent(spec, fused_parts(model, spec, "linear_attn"))
+    )
 
 
 def gated_attention(model: Model) -> Dense:

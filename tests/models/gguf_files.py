@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from tests.models.gguf_metadata import write_metadata, write_rope_factors
-from tests.models.gguf_parts import row_order, stored_parts
+from tests.models.gguf_parts import factor, file_shape, row_order, stored_parts
 from tests.models.tiny import FAMILIES, randomize
 
 GgmlType = gguf.GGMLQuantizationType
@@ -38,6 +38,12 @@ ARCHITECTURES = {
     "ernie4_5_moe": "ernie4_5-moe",
     "lfm2_moe": "lfm2moe",
     "falcon_mamba": "mamba",
+    "falcon_h1": "falcon-h1",
+    "bamba": "granitehybrid",
+    "granitemoehybrid": "granitehybrid",
+    "nemotron_h": "nemotron_h_moe",
+    "nemotron_h-dense": "nemotron_h",
+    "qwen3_next": "qwen3next",
 }  # of families whose names differ
 _PLAIN = (
     "exps.bias",
@@ -49,8 +55,9 @@ _PLAIN = (
     "ssm_dt",
     "ssm_a",
     "altup",
+    "ssm_ba",
 )  # f32 in every file, without dimensions of one
-_NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "qwen3next")
 _SCALE_BYTES = {
     "Q2_K": (80, 82, 1.5),
     "Q3_K": (108, None, 0),
@@ -62,7 +69,7 @@ _SCALE_BYTES = {
 
 def architecture_of(name: str) -> str:
     """The GGUF architecture of a tiny model."""
-    family = name if name in FAMILIES else name.split("-", maxsplit=1)[0]
+    family = name if name in FAMILIES or name in ARCHITECTURES else name.split("-", maxsplit=1)[0]
     return ARCHITECTURES.get(family, family)
 
 
@@ -89,7 +96,9 @@ def write_gguf(config: transformers.PretrainedConfig, architecture: str, path: P
         values = _to_stored(config, architecture, name, tensor.numpy())
         is_plain = values.ndim == 1 or any(part in stored_name for part in _PLAIN)
         kind = GgmlType.F32 if is_plain else kind_of(stored_name)
-        raw = quantize(values.squeeze() if is_plain else values, kind)
+        plain = values.squeeze() if is_plain else values
+        shape = file_shape(config, architecture, stored_name)
+        raw = quantize(plain if shape is None else plain.reshape(shape), kind)
         writer.add_tensor(stored_name, raw, raw_dtype=kind)
         exact = gguf.quants.dequantize(raw, kind).reshape(values.shape)
         tensor.copy_(torch.from_numpy(_from_stored(config, architecture, name, exact).copy()))
@@ -109,7 +118,9 @@ def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
     if name.endswith("self_attn.sinks"):
         return f"blk.{name.split('.')[2]}.attn_sinks.weight"
-    tried = (name, name.removeprefix("transformer."))
+    name = name.replace(".dt_bias", ".dt_proj.bias")
+    inner = name.removeprefix("model.")
+    tried = (name, name.removeprefix("transformer."), f"backbone.{inner}", f"model.{inner}")
     found = next(filter(None, (names.get_name(each, try_suffixes=(".weight", ".bias")) for each in tried)), None)
     assert found is not None, name
     return found
@@ -143,8 +154,10 @@ def _put(raw: np.ndarray, at: int, value: float) -> None:
 
 def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
     if (order := row_order(config, architecture, name, len(values))) is not None:
-        return values[order]
-    if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
+        values = values[order]
+    if (times := factor(config, architecture, name)) is not None:
+        return values * np.float32(times)
+    if _includes_one(architecture, name):
         return values + 1
     if name.endswith("A_log"):
         return -np.exp(values)
@@ -153,12 +166,19 @@ def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) ->
 
 def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
     if (order := row_order(config, architecture, name, len(values))) is not None:
-        return values[np.argsort(order)]
-    if architecture in _NORM_PLUS_ONE and name.endswith("norm.weight"):
+        values = values[np.argsort(order)]
+    if (times := factor(config, architecture, name)) is not None:
+        return values / np.float32(times)
+    if _includes_one(architecture, name):
         return values - 1
     if name.endswith("A_log"):
         return np.log(-values)
     return values.T if _is_conv1d(architecture, name, values) else values
+
+
+def _includes_one(architecture: str, name: str) -> bool:
+    is_norm = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+    return architecture in _NORM_PLUS_ONE and is_norm
 
 
 def _is_conv1d(architecture: str, name: str, values: np.ndarray) -> bool:

@@ -6,6 +6,8 @@ import gguf
 import numpy as np
 import torch
 
+from tests.models.gguf_hybrid_metadata import HYBRIDS
+
 _PARTIAL = (
     "llama", "gptneox", "minimax-m2", "phi3", "glm4moe", "glm4", "nemotron", "phi2", "stablelm", "command-r", "cohere2",
 )  # fmt: skip
@@ -16,6 +18,9 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     writer.add_context_length(getattr(config, "max_position_embeddings", 1 << 20))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
+    if architecture in HYBRIDS:
+        HYBRIDS[architecture](writer, config)
+        return
     if architecture == "mamba":
         _write_mamba(writer, config)
         return

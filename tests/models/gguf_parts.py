@@ -34,7 +34,7 @@ def stored_parts(config: Any, architecture: str, state: dict[str, torch.Tensor])
             yield name.replace(".0.weight", ".weight"), torch.stack(maps)
         elif ".altup_" in name and "projections" in name:
             continue  # part of the stack
-        elif name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        elif name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
             yield from _experts(name, tensor.transpose(1, 2) if architecture == "llama4" else tensor)
         elif name.endswith("input_linear.weight"):  # Granite's experts, or its shared block
             suffix = "exps" if tensor.ndim == 3 else "shexp" if config.num_local_experts else ""
@@ -42,6 +42,8 @@ def stored_parts(config: Any, architecture: str, state: dict[str, torch.Tensor])
                 yield f"{layer}.ffn_{part}{suffix and '_' + suffix}.weight", half
         elif name.endswith("block_sparse_moe.router.weight"):
             yield f"{layer}.ffn_gate_inp.weight", tensor
+        elif name.endswith("in_proj_qkvz.weight"):
+            yield from _by_kind(config, layer, tensor)
         elif name.endswith("kv_b_proj.weight") and architecture == "deepseek2":
             yield from _apart(config, layer, tensor)
         else:
@@ -54,8 +56,9 @@ def _in_layer(name: str) -> str:
 
 
 def _experts(name: str, stack: torch.Tensor) -> Stored:
-    name = name.replace(".block_sparse_moe.", ".mlp.")
-    if name.endswith("down_proj"):
+    for where in (".block_sparse_moe.", ".feed_forward.", ".mixer."):
+        name = name.replace(where, ".mlp.")
+    if not name.endswith("gate_up_proj"):
         yield f"{name}.weight", stack
         return
     for part, half in zip(("gate_proj", "up_proj"), stack.chunk(2, dim=1), strict=True):
@@ -78,6 +81,52 @@ def _apart(config: Any, layer: str, kv_b: torch.Tensor) -> Stored:
     yield f"{layer}.attn_v_b.weight", heads[:, config.qk_nope_head_dim :]
 
 
+def _by_kind(config: Any, layer: str, rows: torch.Tensor) -> Stored:
+    """All queries, keys and values, and apart from them all gates, in place of those of each key head. What the file
+    holds is put back once both have been written."""
+    keys, key_dim = config.linear_num_key_heads, config.linear_key_head_dim
+    values = config.linear_num_value_heads // keys * config.linear_value_head_dim
+    heads = torch.arange(len(rows)).view(keys, -1)
+    order = torch.cat([part.reshape(-1) for part in heads.split([key_dim, key_dim, values, values], dim=1)])
+    ordered, first = rows[order], len(rows) - keys * values
+    yield f"{layer}.attn_qkv.weight", ordered[:first]
+    yield f"{layer}.attn_gate.weight", ordered[first:]
+    rows[order] = ordered
+
+
+def file_shape(config: Any, architecture: str, stored_name: str) -> tuple[int, ...] | None:
+    """The shape of a vector that files have as a matrix."""
+    if architecture in ("mamba2", "granitehybrid", "nemotron_h", "nemotron_h_moe", "falcon-h1"):
+        if stored_name.endswith(("ssm_a", "ssm_d")):
+            return (-1, 1)
+        if stored_name.endswith("ssm_norm.weight"):
+            return (getattr(config, "mamba_n_groups", None) or config.n_groups, -1)
+    return None
+
+
+def factor(config: Any, architecture: str, name: str) -> Any:
+    """What the weights of a file are multiplied with: Falcon-H1's multipliers."""
+    if architecture != "falcon-h1":
+        return None
+    entry = config.attention_in_multiplier
+    factors = {
+        "gate_proj.weight": config.mlp_multipliers[0],
+        "down_proj.weight": config.mlp_multipliers[1],
+        "q_proj.weight": entry,
+        "k_proj.weight": entry * config.key_multiplier,
+        "v_proj.weight": entry,
+        "o_proj.weight": config.attention_out_multiplier,
+        "out_proj.weight": config.ssm_out_multiplier,
+        "lm_head.weight": config.lm_head_multiplier,
+        "embed_tokens.weight": config.embedding_multiplier,
+    }
+    if name.endswith("in_proj.weight"):
+        selected = config.mamba_n_groups * config.mamba_d_state
+        widths = (config.mamba_d_ssm, config.mamba_d_ssm, selected, selected, config.mamba_n_heads)
+        return config.ssm_in_multiplier * np.repeat(np.float32(config.ssm_multipliers), widths)[:, None]
+    return next((value for ending, value in factors.items() if name.endswith(f".{ending}") or name == ending), None)
+
+
 def row_order(config: Any, architecture: str, name: str, num_rows: int) -> np.ndarray | None:
     """The row of the module that each row of a file is, if they are in another order."""
     rows = np.arange(num_rows)
@@ -91,7 +140,7 @@ def row_order(config: Any, architecture: str, name: str, num_rows: int) -> np.nd
     return None
 
 
-_PERMUTED = ("llama", "arcee", "granite", "granitemoe", "minicpm", "baichuan", "smollm3")
+_PERMUTED = ("llama", "arcee", "granite", "granitemoe", "granitehybrid", "minicpm", "baichuan", "smollm3")
 
 
 def _permuted_heads(config: Any, name: str) -> int:

@@ -129,6 +129,9 @@ VARIANTS: dict[str, Tiny] = {
     "jamba-dense": Tiny("JambaConfig", {**_JAMBA, "num_experts": 1, "mamba_proj_bias": True}),
     "lfm2-bias": Tiny("Lfm2Config", {**_LFM2, "conv_bias": True, "block_auto_adjust_ff_dim": False}),
     "mamba-bias": Tiny("MambaConfig", {"use_bias": True, "use_conv_bias": False, "tie_word_embeddings": False}, _MAMBA),
+    "nemotron_h-dense": Tiny(
+        "NemotronHConfig", {**_NEMOTRON_H, "layers_block_type": ["linear_attention", "mlp", "full_attention"]}
+    ),
     "nemotron_h-latent": Tiny(
         "NemotronHConfig",
         {

@@ -103,6 +103,16 @@ _LATENT: dict[str, dict[str, Any]] = {
     },
     "minicpm3": {"v_head_dim": 64, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
 }
+_NEMOTRON_H: dict[str, Any] = {"mamba_head_dim": 16, "moe_shared_expert_intermediate_size": 64}
+_OF_HYBRIDS: dict[str, dict[str, Any]] = {
+    "mamba2": {"head_dim": 64},
+    "granitemoehybrid": {"shared_intermediate_size": 96},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "moe", "full_attention"], **_NEMOTRON_H},
+    "nemotron_h-dense": _NEMOTRON_H,
+    "nemotron_h-latent": _NEMOTRON_H,
+    "qwen3_next": {"mlp_only_layers": [], "linear_value_head_dim": 16, "shared_expert_intermediate_size": 64},
+    "falcon_h1": {"head_dim": 64},
+}
 _LLAMA4: dict[str, Any] = {
     "attention_chunk_size": 8192, "no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1,
 }  # fmt: skip
@@ -123,6 +133,8 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide |= {"swiglu_limit": 7.0}  # llama.cpp's own
     elif name == "phi3":
         wide |= {"num_attention_heads": 16}  # heads as small as its four rotary factors
+    elif name in _OF_HYBRIDS:
+        wide |= _OF_HYBRIDS[name]
     elif name.startswith("mpt"):
         wide = {"d_model": 256}
     elif name in ("deepseek2", "deepseek2-groups", "deepseek3", "glm4_moe_lite", "minicpm3"):

@@ -48,7 +48,8 @@ def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: Ke
     np.testing.assert_allclose(logits(file, kernel_set, dense="f32"), expected(file), **TIGHT)
 
 
-FURTHER = ("deepseek2-groups", "falcon-one-norm", "gemma4-experts")  # variants whose files differ
+# Variants whose files differ.
+FURTHER = ("deepseek2-groups", "falcon-one-norm", "gemma4-experts", "nemotron_h-dense", "nemotron_h-latent")
 FROM_GGUF = [
     name
     for name in [*FAMILIES, *VARIANTS]
