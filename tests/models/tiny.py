@@ -94,7 +94,7 @@ FAMILIES: dict[str, Tiny] = {
         "Gemma3nTextConfig",
         {
             **_GEMMA_LAYERS,
-            "vocab_size_per_layer_input": 250,  # tokens beyond it have its first row
+            "vocab_size_per_layer_input": 160,  # tokens beyond it have its first row
             "intermediate_size": [96, 64, 96, 128, 96],
             "activation_sparsity_pattern": [0.8, 0.0, 0.6, 0.0, 0.3],
             "laurel_rank": 32,
