@@ -42,17 +42,27 @@ def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[Tens
     stored = {tensor.name: tensor for tensor in tensors}
     joined: list[TensorFacts] = []
     taken: set[str] = set()
-    for name, scale in stored.items():
+    for name in stored:
         module, _, last = name.rpartition(".")
         if last == _SCALE:
-            matrix = _join_floats(module, scale, stored, block) or _join(root, module, scale, stored)
-            joined.append(matrix)
+            joined.append(scaled_matrix(root, module, stored, block))
             taken.update(f"{module}.{part}" for part in (_SCALE, _ZERO_POINT, _SHAPE, _PACKED, _GLOBAL, "weight"))
     alone = [tensor for tensor in tensors if tensor.name not in taken]
     for tensor in alone:
         if tensor.name.endswith(f".{_PACKED}"):
             raise CheckpointError(tensor.file, f"tensor {tensor.name!r} has no {_SCALE} beside it")
     return tuple(sorted((*alone, *joined), key=lambda tensor: (tensor.file, tensor.offset_bytes)))
+
+
+def scaled_matrix(
+    root: Path, module: str, stored: Mapping[str, TensorFacts], block: tuple[int, int] | None
+) -> TensorFacts:
+    """Returns the matrix of a module that has a `weight_scale` among the tensors stored, by name.
+
+    block: rows and columns that share a scale of e4m3. Raises CheckpointError for tensors that do not match.
+    """
+    scale = stored[f"{module}.{_SCALE}"]
+    return _join_floats(module, scale, stored, block) or _join(root, module, scale, stored)
 
 
 def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, TensorFacts]) -> TensorFacts:

@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
-from appliance.checkpoint import awq, bitsandbytes, compressed_tensors, float4, float8, gptq, hqq, mistral, modelopt
+from appliance.checkpoint import (
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    float4,
+    float8,
+    gptq,
+    hqq,
+    mistral,
+    modelopt,
+    torchao,
+)
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
@@ -32,6 +43,7 @@ _JOINS: Final[dict[str, _Join]] = {
     modelopt.METHOD: modelopt.join_modelopt,
     bitsandbytes.METHOD: bitsandbytes.join_bitsandbytes,
     hqq.METHOD: hqq.join_hqq,
+    torchao.METHOD: torchao.join_torchao,
 }
 
 _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts, ...], list[bytes]]]]] = {

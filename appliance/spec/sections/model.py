@@ -52,6 +52,7 @@ Quantization = Literal[
     "qqq",
     "quark",
     "squeezellm",
+    "torchao",
     "tpu_int8",
 ]
 LoadFormat = Literal[

@@ -23,6 +23,7 @@ from tests.models.stored.floats import compressed, e4m3, nvfp4
 from tests.models.stored.hqq import hqq
 from tests.models.stored.integers import awq, gptq
 from tests.models.stored.scheme import Packed, Scheme
+from tests.models.stored.torchao import torchao
 
 ROWS, COLUMNS = 96, 512
 FLOAT8 = {"num_bits": 8, "type": "float"}
@@ -51,6 +52,8 @@ SCHEMES = {
     "bitsandbytes nf4, long blocks": four_bits("nf4", 512),
     "bitsandbytes fp4, nested": four_bits("fp4", 128, nested=True),
     "bitsandbytes int8": eight_bits(),
+    "torchao int8": torchao("int8"),
+    "torchao e4m3": torchao("e4m3"),
     "fp8 by matrix": e4m3("matrix"),
     "fp8 by row": e4m3("row"),
     "fp8 by block": e4m3("block"),
@@ -223,6 +226,20 @@ def test_bitsandbytes_itself_makes_the_same(name: str) -> None:
     matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
     _, values = SCHEMES[f"bitsandbytes {name}"].pack(matrix)
     assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == LIBRARY[name]
+
+
+TORCHAO: dict[str, str] = {
+    "int8": "c9c75b3fb2c1af3d",
+    "e4m3": "a3c818a4027829fa",
+}
+
+
+@pytest.mark.parametrize("name", TORCHAO)
+def test_torchao_itself_makes_the_same(name: str) -> None:
+    """Digests of what dequantize() of its tensor subclasses made of these tensors, version 0.18 on a CPU."""
+    matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
+    _, values = SCHEMES[f"torchao {name}"].pack(matrix)
+    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == TORCHAO[name]
 
 
 def test_rows_of_length_one(matrix: Read) -> None:
