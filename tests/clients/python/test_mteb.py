@@ -57,9 +57,8 @@ def test_documents_are_ranked(encoder: OpenAIAPIEncodeWrapper) -> None:
     ranker = OpenAIAPIRerankWrapper(endpoint_url=ROOT, model_name=MODEL, api_key=KEY, max_retries=1)
 
     def loader(texts: list[str], kind: PromptType) -> Any:
-        return create_dataloader(
-            Dataset.from_dict({"text": texts}), task_metadata=METADATA, prompt_type=kind, batch_size=4
-        )
+        rows = Dataset.from_dict({"id": [str(at) for at in range(len(texts))], "text": texts})
+        return create_dataloader(rows, task_metadata=METADATA, prompt_type=kind, batch_size=4)
 
     query = "a kitten naps on the couch"
     queries = loader([query] * len(TEXTS), PromptType.query)
