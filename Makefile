@@ -74,11 +74,11 @@ model: $(VENV)/.packages
 quickstart-down:
 	@$(APPLIANCE) down $(SPEC)
 
+# The checks have one thread each, and run while the compiler works.
 test:
 	$(TIMED)
 	@$(MAKE) --no-print-directory $(VENV)/.dev
-	@$(MAKE) --no-print-directory $(EMULATED)
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory -j2 $(EMULATED) check
 	@$(MAKE) --no-print-directory pytest
 	$(TIMED) --print
 
