@@ -258,6 +258,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_waiting: int
     num_blocks_used: int
     num_blocks_total: int
+    blocks_used_by_group: tuple[int, ...] = ()  # by group of caches with one reach
     num_snapshots_kept: int = 0  # of recurrent states
     num_blocks_touched: int = 0  # blocks with resident memory; the rest of the cache costs no memory yet
     num_steps: int

@@ -42,6 +42,12 @@ METRICS: tuple[Metric, ...] = (
         "kv_cache_usage_perc",
         other_names=("gpu_cache_usage_perc",),
     ),
+    Metric(
+        "kv_cache_group_usage_ratio",
+        "gauge",
+        "Share of the KV cache that layers of one reach use; the groups add up to kv_cache_usage_ratio",
+        labels=("group", "window"),
+    ),
     Metric("kv_cache_touched_bytes", "gauge", "Bytes of the KV cache that are resident: others cost no memory yet"),
     Metric("state_snapshots_kept", "gauge", "Recurrent states kept at block boundaries, for prompts that begin alike"),
     Metric("cache_config_info", "gauge", "1; the planned cache as labels", "cache_config_info", CACHE_LABELS),
@@ -191,14 +197,17 @@ class ServiceMetrics:
         self._last: dict[str, float] = {}
         self._targets: dict[str, float] = {}
         self._block_bytes = 0
+        self._groups: dict[int, str] = {}  # the window of each group of caches
 
     def describe(self, plan: EnginePlan) -> None:
         """Sets the figures that come from the plan. A later plan replaces an earlier one."""
         cache, dtype, figures = plan.cache, plan.precision.kv_dtype, self._figures
-        for name in ("cache_config_info", "slo_target_seconds"):
+        for name in ("cache_config_info", "slo_target_seconds", "kv_cache_group_usage_ratio"):
             figures[name].clear()
         values = (cache.block_size, dtype, cache.prefix_caching, cache.num_blocks, cache.hash_algorithm)
         figures["cache_config_info"].set(1, *map(str, values))
+        planned = (group for device in plan.memory for group in device.kv_groups)
+        self._groups = {each.group: "full" if each.window is None else str(each.window) for each in planned}
         self._block_bytes = sum(device.kv_bytes_per_block for device in plan.memory)
         self._targets = dict(plan.slo)
         for target, bound in self._targets.items():
@@ -225,6 +234,9 @@ class ServiceMetrics:
         figures["requests_running"].set(stats.num_running)
         figures["requests_waiting"].set(stats.num_waiting)
         figures["kv_cache_usage_ratio"].set(stats.num_blocks_used / max(stats.num_blocks_total, 1))
+        for group, window in self._groups.items():
+            used = stats.blocks_used_by_group[group]
+            figures["kv_cache_group_usage_ratio"].set(used / max(stats.num_blocks_total, 1), str(group), window)
         figures["kv_cache_touched_bytes"].set(stats.num_blocks_touched * self._block_bytes)
         figures["state_snapshots_kept"].set(stats.num_snapshots_kept)
         for name, value in _counters(stats).items():

@@ -28,6 +28,25 @@ def test_blocks_that_fell_out_of_every_window_are_given_back(caching: bool) -> N
     assert run.tokens("a") == full.tokens("a")
 
 
+@pytest.mark.parametrize("caching", [True, False])
+def test_used_blocks_are_counted_by_group(caching: bool) -> None:
+    run = harness(windows=(6, None), prefix_caching=caching, block_size=4)
+    for name in ("a", "b"):  # the second finds what the first left, where that is kept
+        run.scheduler.add(b"", generate(name, prompt(40), 20))
+        while run.step():
+            pool = run.scheduler.kv.pool
+            windowed, whole = run.scheduler.stats(0.0).blocks_used_by_group
+            assert windowed + whole == pool.num_used
+            run.scheduler.check_invariants()
+    assert run.scheduler.stats(0.0).blocks_used_by_group == (0, 0)
+    run.scheduler.add(b"", generate("c", prompt(4), 40))
+    most = (0, 0)
+    while run.step():
+        most = max(most, run.scheduler.stats(0.0).blocks_used_by_group, key=lambda used: used[1])
+    assert most[1] == 44 // 4
+    assert most[0] <= 3  # the blocks of a window of six
+
+
 def test_forks_share_what_the_window_still_shows() -> None:
     run = harness(windows=(6,), max_num_seqs=2, max_num_sampled=2)
     run.scheduler.add(b"", generate("r", prompt(19), 20, n=3, seed=1))  # the third waits, and its leader moves on

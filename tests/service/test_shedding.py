@@ -16,7 +16,9 @@ from appliance.service.shedding import SheddingPolicy
 
 def stats(rate: float, **changes: Any) -> EngineStats:
     values: dict[str, Any] = dict.fromkeys(EngineStats.__struct_fields__, 0)
-    return EngineStats(**{**values, "step_sizes": (), "prompt_tokens_per_s": rate, **changes})
+    return EngineStats(
+        **{**values, "step_sizes": (), "blocks_used_by_group": (), "prompt_tokens_per_s": rate, **changes}
+    )
 
 
 def test_prompts_ahead_are_waited_for_at_the_measured_rate() -> None:

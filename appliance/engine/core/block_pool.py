@@ -13,10 +13,11 @@ class OutOfBlocksError(Exception):
 class BlockPool:
     """Blocks are plain ints. Free ones form a circular doubly linked list through a sentinel, so every change is O(1).
 
-    The list's head is taken next. A free block may still be cached: its content stays valid until it is taken.
+    The list's head is taken next. A free block may still be cached: its content stays valid until it is taken. A block
+    belongs to the group that took it last.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
         self.num_touched = 0  # blocks 0 to num_touched - 1 have resident memory: new blocks are taken in order
@@ -25,6 +26,8 @@ class BlockPool:
         self._next = [*range(1, num_blocks + 1), 0]
         self._previous = [num_blocks, *range(num_blocks)]
         self._references = [0] * num_blocks
+        self.used_by_group = [0] * num_groups
+        self._group_of = [0] * num_blocks
         self._name_of: list[BlockName | None] = [None] * num_blocks
         self._cached: dict[BlockName, int] = {}
         self.version = 0  # changes with the hash table, so that a caller can keep the result of a lookup
@@ -45,8 +48,8 @@ class BlockPool:
         """Returns the block that holds this content, used or free; None if there is none."""
         return self._cached.get(name)
 
-    def take(self, count: int) -> list[int]:
-        """Takes the least recently used free blocks, and removes them from the hash table. Raises OutOfBlocksError.
+    def take(self, count: int, group: int = 0) -> list[int]:
+        """Takes the least recently used free blocks for a group out of the hash table. Raises OutOfBlocksError.
 
         They are sorted: a sequence releases its blocks last first, and memory is read faster in ascending order.
         """
@@ -61,11 +64,13 @@ class BlockPool:
             elif block >= self._num_taken:
                 self._num_taken = block + 1
             self._references[block] = 1
+            self._group_of[block] = group
             taken.append(block)
             block = following[block]
         following[sentinel] = block
         self._previous[block] = sentinel
         self.num_free -= count
+        self.used_by_group[group] += count
         self.num_touched = max(self.num_touched, self._num_taken)
         taken.sort()
         return taken
@@ -130,6 +135,8 @@ class BlockPool:
             block = self._next[block]
         assert sorted(free) == [b for b, count in enumerate(expected) if count == 0], "free list differs"
         assert len(free) == self.num_free, "free count differs"
+        used = [self._group_of[block] for block, count in enumerate(expected) if count]
+        assert self.used_by_group == [used.count(group) for group in range(len(self.used_by_group))], "groups differ"
         assert all(self._name_of[block] == key for key, block in self._cached.items()), "hash table differs"
         assert sum(key is not None for key in self._name_of) == len(self._cached), "stale hash on a block"
         assert self.num_touched >= self._num_taken >= self.num_used, "touched count differs"
@@ -148,6 +155,7 @@ class BlockPool:
         self._next[before] = after
         self._previous[after] = before
         self.num_free -= 1
+        self.used_by_group[self._group_of[block]] += 1
 
     def _link_before(self, block: int, at: int) -> None:
         before = self._previous[at]
@@ -156,3 +164,4 @@ class BlockPool:
         self._previous[block] = before
         self._next[block] = at
         self.num_free += 1
+        self.used_by_group[self._group_of[block]] -= 1

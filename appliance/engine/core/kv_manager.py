@@ -49,7 +49,7 @@ class KvManager:
         has_states: bool = False,
         draft_states: DraftStates | None = None,
     ) -> None:
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, max(1, len(windows)))
         self.block_size = block_size
         self.num_groups = len(windows)
         self._windows = windows
@@ -283,8 +283,8 @@ class KvManager:
             return ()
         sequence.num_blocks += count
         taken = []
-        for table in sequence.tables:
-            blocks = self.pool.take(count)
+        for group, table in enumerate(sequence.tables):
+            blocks = self.pool.take(count, group)
             table += blocks
             taken.append(tuple(blocks))
         return tuple(taken)

@@ -133,6 +133,7 @@ class Scheduler:
             num_waiting=self._books.num_waiting,
             num_blocks_used=pool.num_used,
             num_blocks_total=pool.num_blocks,
+            blocks_used_by_group=tuple(pool.used_by_group),
             num_blocks_touched=pool.num_touched,
             num_snapshots_kept=0 if self.kv.snapshots is None else self.kv.snapshots.num_kept,
             num_steps=counters.num_steps,
