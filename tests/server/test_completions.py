@@ -1,11 +1,16 @@
 """Completions through the official client."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import openai
+import pydantic
 import pytest
+from openai.types.completion_choice import CompletionChoice
 
+from appliance.server.output.answers import EventWriter, Tally, UsageRule
+from appliance.service.requests import TextOutput
 from tests.server.harness import Server, encode
 
 PROMPT = "Say: "
@@ -127,3 +132,14 @@ def test_prompt_logprobs(client: openai.OpenAI) -> None:
     entries = answer.choices[0].prompt_logprobs
     assert entries[0] is None
     assert [next(iter(entry.values()))["decoded_token"] for entry in entries[1:]] == ["a", "y", ":", " "]
+
+
+def test_unfinished_chunks_have_null_for_a_reason() -> None:
+    """As OpenAI's and vLLM's. The types of the client leave no better choice: they refuse null and absence alike."""
+    writer = EventWriter(b'{"choices":', b',"text":', b"", UsageRule(at_end=False, always=False), Tally(1, False))
+    output = TextOutput(index=0, text="a", token_ids=[1])
+    (choice,) = json.loads(writer.event(output, "a", None))["choices"]
+    assert choice == {"index": 0, "text": "a", "logprobs": None, "finish_reason": None}
+    for unfinished in (choice, {"index": 0, "text": "a"}):
+        with pytest.raises(pydantic.ValidationError, match="finish_reason"):
+            CompletionChoice.model_validate(unfinished)
