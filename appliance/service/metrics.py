@@ -260,9 +260,11 @@ class ServiceMetrics:
         self._steps.restart()
         for name in ENGINE_GAUGES:
             self._figures[name].set(0)
+        for group, window in self._groups.items():
+            self._figures["kv_cache_group_usage_ratio"].set(0, str(group), window)
 
     def judge(self, latencies: Mapping[str, float | None]) -> None:
-        """An answered request met or missed each target (`ttft_p95`) of what was measured of it.
+        """Counts, for each target (such as `ttft_p95`) of a measured figure, whether an answered request met it.
 
         A target takes each request by its bound, as goodput does; the share that met it is compared with the
         percentile by the reader. `itl` is judged by the mean gap of a request.

@@ -35,5 +35,7 @@ def test_each_group_of_the_plan_has_its_share(tmp_path: Path) -> None:
     stats = {**values, "step_sizes": (), "num_blocks_total": 64, "blocks_used_by_group": (16, 32)}
     metrics.note(msgspec.convert({**stats, "speculation": None}, EngineStats))
     assert shares(metrics) == {("0", "512"): 0.25, ("1", "full"): 0.5}
+    metrics.engine_gone()
+    assert shares(metrics) == {("0", "512"): 0.0, ("1", "full"): 0.0}
     metrics.describe(scripted_plan(tmp_path))
     assert shares(metrics) == {}
