@@ -19,7 +19,7 @@ from appliance.program.roofline import program_work
 from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach, StepCounts, reaches_of
 
 _MANY_ROWS = 32  # of a product; with fewer its kernels are others, and the weight's bytes hold them up
-PROMPT = 512  # tokens of the request that an estimate is about, unless told
+PROMPT = 512  # tokens of the estimated request, unless the caller gives a number
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ def _step(machine: _Machine, works: Counter[OperatorWork], counts: StepCounts, *
 
 
 def _machine(plan: EnginePlan, measured: MeasuredFacts) -> _Machine:
-    """Figures of as many cores as there are threads: the lesser of the machine's and that many times one core's."""
+    """Figures for as many cores as threads: the smaller of the machine's and one core's times the number of threads."""
     threads = plan.kernels.num_threads
 
     def share(every: float | None, one: float | None) -> float | None:

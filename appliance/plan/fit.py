@@ -14,7 +14,7 @@ from appliance.spec.fields import Section
 from appliance.spec.nodes import Position
 
 Check = Callable[[PlanInputs], Ledger]
-SHORTEST_CONTEXT = 512  # tokens; nobody is helped by less
+SHORTEST_CONTEXT = 512  # tokens; a shorter context is of no use
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _ALL_ROWS = 1 << 31
 
 
 class ScreenRequest(msgspec.Struct, frozen=True):
-    """The copy that could be kept, and whether the spec says so; else it takes only memory that nothing else wants."""
+    """A copy that could be kept. If the spec does not ask for it, it only takes memory that is left over."""
 
     item: MemoryItem
     is_wanted: bool

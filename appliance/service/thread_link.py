@@ -36,7 +36,7 @@ class ThreadLink:
                 events = self._engine.receive()
                 if events:
                     self._loop.call_soon_threadsafe(self._deliver, events)
-        except Exception as error:  # noqa: BLE001 - whatever it was, every open request must be told
+        except Exception as error:  # noqa: BLE001 - after any exception, every open request must get an error
             _log.exception("the in-process engine died")
             self._loop.call_soon_threadsafe(self._on_event, Fatal(f"{type(error).__name__}: {error}"))
         finally:

@@ -104,7 +104,7 @@ def _uses(fields: PromptFields) -> Iterator[ContentBlock]:
 
 
 def _clear_uses(fields: PromptFields, edit: ContextEdit) -> _Clearing:
-    """Without the results of all but the last uses of tools, and without their inputs where the edit says so."""
+    """Removes the results of all tool uses but the last ones, and their inputs too if the edit asks for that."""
     num_kept = edit.keep.value or 0 if isinstance(edit.keep, EditAmount) else _KEPT_USES
     uses = list(_uses(fields))
     names = {use.id: use.name for use in uses[: max(0, len(uses) - num_kept)]}

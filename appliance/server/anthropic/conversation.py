@@ -126,7 +126,7 @@ def _needed(block: ContentBlock, name: str, where: str) -> str:
 
 
 def _result(block: ContentBlock, where: str) -> str:
-    """Returns what a tool answered. An error says so: chat messages have no place of their own for it."""
+    """Returns the text of a tool's result. An error is marked in the text, as chat messages have no field for it."""
     if block.content is None or isinstance(block.content, str):
         text = block.content or ""
     else:

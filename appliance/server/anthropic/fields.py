@@ -50,7 +50,7 @@ class ToolDefinition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     description: str | None = None
     strict: bool | None = None
     cache_control: Any = None
-    input_examples: list[dict[str, Any]] | None = None  # told to the model with the description
+    input_examples: list[dict[str, Any]] | None = None  # shown to the model with the description
     eager_input_streaming: bool | None = None
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None

@@ -1,4 +1,4 @@
-"""Says of an answer in which lesser forms it is: a header and a counter. The kinds are catalog.degradations."""
+"""Reports in which ways an answer is degraded: a header and a counter. The kinds are those of catalog.degradations."""
 
 from contextvars import ContextVar
 
@@ -21,7 +21,7 @@ def begin() -> None:
 
 
 def note(kind: DegradationKind, *, is_logged: bool) -> None:
-    """The request is answered in this lesser form."""
+    """Notes that the answer to this request is degraded in this way."""
     if (noted := _NOTED.get()) is not None and kind not in noted:
         noted.append(kind)
     if is_logged:

@@ -19,7 +19,7 @@ from appliance.server.http.chunks import EXTENSION, ChunkWriter
 from appliance.server.http.errors import ApiError
 
 _log = logger("server")
-_LINGER_S = 2.0  # for the rest of a body nobody wants: closing at once could destroy the answer on its way
+_LINGER_S = 2.0  # for the rest of a body that is not read: closing at once could destroy the answer on its way
 _MAX_PIPELINED = 16
 _OF_UPGRADES = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _FRAMING_PER_BYTE = 8  # chunks of one byte cost five bytes of framing; more is no honest client

@@ -59,7 +59,7 @@ class FunctionTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    output_schema: dict[str, Any] | None = None  # told to the model with the description
+    output_schema: dict[str, Any] | None = None  # shown to the model with the description
     allowed_callers: list[str] | None = None
     defer_loading: bool | None = None
     is_async: bool | None = msgspec.field(default=None, name="async")
