@@ -16,10 +16,10 @@ import msgspec
 
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.caches import KvLayout, KvShape
-from appliance.program.record import ActivationKind, NormKind, Record
+from appliance.program.record import ActivationKind, LearnedActivationKind, NormKind, Record
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
-from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 from appliance.program.work import ChunkReach, Forms, OperatorWork, Reach
 
@@ -127,13 +127,20 @@ class Linear(Record, frozen=True):
 
 
 class Activation(Record, frozen=True):
-    """out = kind(x)."""
+    """out = kind(x).
+
+    "xielu" (arXiv 2411.13010) is p * x^2 + beta * x above zero, and n * (e^min(x, eps) - 1 - x) + beta * x else, where
+    p = softplus(alpha_p) and n = beta + softplus(alpha_n). parameters: f32 [4], its alpha_p, alpha_n, beta and eps; no
+    other kind has any.
+    """
 
     doc = "an elementwise activation"
+    vectors = ("parameters",)
 
     x: Slot
     out: Slot
-    kind: ActivationKind
+    kind: ActivationKind | LearnedActivationKind
+    parameters: str | None = None
 
 
 class GatedActivation(Record, frozen=True):
@@ -268,6 +275,15 @@ class Add(Record, frozen=True):
     out: Slot
 
 
+class Copy(Record, frozen=True):
+    """out = x. Spans of one slot do not overlap."""
+
+    doc = "copy of an activation"
+
+    x: Span
+    out: Span
+
+
 class GatherRows(Record, frozen=True):
     """out [R, D] = x[sampled_rows]."""
 
@@ -332,7 +348,7 @@ Operator = (
     Embed | RmsNorm | LayerNorm | HeadNorm | Linear | Activation | GatedActivation | Rope | KvWrite | PagedAttention
     | Add | GatherRows | SoftCap | ChooseExperts | Experts | GatedAdd | ScaleByPosition | HeadLinear
     | ShortConv | GatedDelta | StateSpace | Scale | WholeAttention | MeanRows
-    | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude
+    | ScaleByWeight | GaussianTopK | MixStreams | CorrectStreams | MatchMagnitude | Copy | RgLru
 )  # fmt: skip
 OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their number in the ABI; new ones come last
 

@@ -5,7 +5,7 @@ import operator
 import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,8 @@ from appliance.program.slots import Slot, Span
 from appliance.program.work import Forms, OperatorWork
 
 ActivationKind = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"]
+LearnedActivationKind = Literal["xielu"]
+XIELU_PARAMETERS: Final = ("alpha_p", "alpha_n", "beta", "eps")
 NormKind = Literal["rms", "layer"]
 
 

@@ -9,7 +9,7 @@ from appliance.program.record import ActivationKind, Record
 from appliance.program.slots import Slot
 from appliance.program.work import Forms, OperatorWork
 
-Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen", "sparsemixer"]
 GroupScoring = Literal["max", "top2"]
 
 
@@ -17,11 +17,13 @@ class ChooseExperts(Record, frozen=True):
     """experts[t] = the num_chosen experts of largest score, in ascending order; factors[t] = their scores.
 
     Scores are softmax(logits[t]) or sigmoid(logits[t]); with "softmax_of_chosen" experts are chosen by their logits,
-    and the factors are the softmax of the chosen ones' logits. `correction` [E] is added to scores for choosing only.
-    Of equal scores the lower index is chosen. With more than one group, E / num_groups neighbours each, only experts of
-    the num_chosen_groups groups of largest score are chosen: the largest score in a group, or the sum of its two
-    largest. renormalize: factors are divided by their sum. At last they are multiplied by `scale`, and each with that
-    of its expert in `expert_scale` [E].
+    and the factors are the softmax of the chosen ones' logits. With "sparsemixer" (arXiv 2409.12136) experts are chosen
+    by their logits one after the other, and the factor of each is its softmax among those that are not chosen yet and
+    whose logit l is near the chosen one's, m: (m - l) / max(|l|, m) <= 2 * jitter; it has no groups. `correction` [E]
+    is added to scores for choosing only. Of equal scores the lower index is chosen. With more than one group,
+    E / num_groups neighbours each, only experts of the num_chosen_groups groups of largest score are chosen: the
+    largest score in a group, or the sum of its two largest. renormalize: factors are divided by their sum. At last they
+    are multiplied by `scale`, and each with that of its expert in `expert_scale` [E].
 
     logits: f32 [rows, E]. experts: int32 [rows, k]. factors: f32 [rows, k].
     """
@@ -40,6 +42,7 @@ class ChooseExperts(Record, frozen=True):
     num_chosen_groups: int = 1
     group_scoring: GroupScoring = "top2"
     expert_scale: str | None = None
+    jitter: float = 0.0
 
 
 class Experts(Record, frozen=True):

@@ -149,3 +149,35 @@ class StateSpace(Record, frozen=True):
     def work(self, forms: Forms) -> OperatorWork:
         """A token decays the state, adds to it, and reads it."""
         return _work(self.label(), self.state_shape, 5 * math.prod(self.state_shape))
+
+
+class RgLru(Record, frozen=True):
+    """The real-gated linear recurrent unit (Griffin, arXiv 2402.19427): a number h of each column.
+
+    For each token, with x, gates i and r of the column:
+        log a = -8 * softplus(decay) * sigmoid(r + recurrence_bias)
+        h = a * h + sqrt(1 - a^2) * sigmoid(i + input_bias) * x      without the root at position 0
+        out = h
+
+    x, input_gate, recurrence_gate, out: [T, W]; x and out may be the same span. decay, input_bias, recurrence_bias:
+    f32 [W]. State number `state` is [W]. The formulas are those of transformers' recurrent_gemma.
+    """
+
+    doc = "real-gated linear recurrent unit of each column"
+    vectors = ("decay", "input_bias", "recurrence_bias")
+
+    x: Span
+    input_gate: Span
+    recurrence_gate: Span
+    decay: str
+    input_bias: str
+    recurrence_bias: str
+    out: Span
+    state: int
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (self.x.width,)
+
+    def work(self, forms: Forms) -> OperatorWork:
+        return _work(self.label(), self.state_shape, 6 * self.x.width)

@@ -26,6 +26,22 @@ inline Floats softplus(Floats x) {
   return relu(x) + 2.0f * z * p;
 }
 
+// The function of APPL_ACTIVATION_XIELU, whose parameters are those of appl_pointwise.
+class Xielu {
+ public:
+  explicit Xielu(const float* parameters)
+      : above_(softplus(splat(parameters[0]))), below_(parameters[2] + softplus(splat(parameters[1]))), beta_(splat(parameters[2])),
+        eps_(splat(parameters[3])) {}
+
+  Floats operator()(Floats x) const {
+    const Floats below = below_ * (vexp(vmin(x, eps_)) - 1.0f - x), above = above_ * x * x;
+    return (x > 0.0f ? above : below) + beta_ * x;
+  }
+
+ private:
+  const Floats above_, below_, beta_, eps_;
+};
+
 // Calls body(f) with the function of `kind`, so that the loop in `body` is compiled for each.
 template <class Body>
 inline void with_activation(int32_t kind, Body&& body) {

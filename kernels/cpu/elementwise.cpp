@@ -126,9 +126,11 @@ void run_head_norm(appl_pool& pool, const appl_head_norm& op, int rows) {
 }
 
 void run_activation(appl_pool& pool, const appl_pointwise& op, int rows) {
-  with_activation(op.activation, [&](auto f) {
+  const auto run = [&](auto f) {
     for_rows(pool, rows, op.x.width * 4, [&](int64_t row) { map(row_of(op.out, row), op.x.width, f, row_of(op.x, row)); });
-  });
+  };
+  if (op.activation == APPL_ACTIVATION_XIELU) run(Xielu(op.parameters));
+  else with_activation(op.activation, run);
 }
 
 void run_gated_activation(appl_pool& pool, const appl_gated& op, int rows) {
@@ -157,6 +159,11 @@ void run_add(appl_pool& pool, const appl_move& op, int rows) {
     float* out = row_of(op.out, row);
     map(out, op.x.width, [](Floats a, Floats b) { return a + b; }, out, row_of(op.x, row));
   });
+}
+
+void run_copy(appl_pool& pool, const appl_move& op, int rows) {
+  for_rows(pool, rows, op.x.width,
+           [&](int64_t row) { std::memcpy(row_of(op.out, row), row_of(op.x, row), size_t(op.x.width) * sizeof(float)); });
 }
 
 void run_gated_add(appl_pool& pool, const appl_gated_add& op, int rows) {

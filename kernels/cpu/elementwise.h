@@ -17,6 +17,7 @@ void run_activation(appl_pool& pool, const appl_pointwise& op, int rows);
 void run_gated_activation(appl_pool& pool, const appl_gated& op, int rows);
 void run_rope(appl_pool& pool, const appl_rope& op, const appl_step& step);
 void run_gated_add(appl_pool& pool, const appl_gated_add& op, int rows);
+void run_copy(appl_pool& pool, const appl_move& op, int rows);
 void run_add(appl_pool& pool, const appl_move& op, int rows);
 void run_scale_by_position(appl_pool& pool, const appl_position_scale& op, const appl_step& step);
 void run_gather_rows(appl_pool& pool, const appl_move& op, const appl_step& step);

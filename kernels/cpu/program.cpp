@@ -81,12 +81,19 @@ void appl_program::bind_states(const appl_state* states, int count) {
 
 namespace {
 
-bool has_state(int32_t kind) { return kind == APPL_OP_SHORT_CONV || kind == APPL_OP_GATED_DELTA || kind == APPL_OP_STATE_SPACE; }
+constexpr int32_t kNoState = -1;
 
 int32_t state_of(const appl_operator& op) {
-  if (op.kind == APPL_OP_SHORT_CONV) return op.as.short_conv.state;
-  return op.kind == APPL_OP_GATED_DELTA ? op.as.gated_delta.state : op.as.state_space.state;
+  switch (op.kind) {
+    case APPL_OP_SHORT_CONV: return op.as.short_conv.state;
+    case APPL_OP_GATED_DELTA: return op.as.gated_delta.state;
+    case APPL_OP_STATE_SPACE: return op.as.state_space.state;
+    case APPL_OP_RG_LRU: return op.as.rg_lru.state;
+    default: return kNoState;
+  }
 }
+
+bool has_state(const appl_operator& op) { return state_of(op) != kNoState; }
 
 }  // namespace
 
@@ -102,7 +109,7 @@ void appl_program::bind_state(Bound& bound) {
     bound.constants = appl::taps_of(as.short_conv);
   } else if (bound.op.kind == APPL_OP_GATED_DELTA) {
     bytes = appl::scratch_bytes(as.gated_delta);
-  } else {
+  } else if (bound.op.kind == APPL_OP_STATE_SPACE) {
     bytes = appl::scratch_bytes(as.state_space);
     bound.constants = appl::rates_of(as.state_space);
   }
@@ -142,7 +149,7 @@ void appl_program::bind(const appl_operator& op) {
     bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
     experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
   }
-  if (has_state(op.kind)) bind_state(bound);
+  if (has_state(op)) bind_state(bound);
   forget_overwritten(op);
   operators_.push_back(std::move(bound));
 }
@@ -325,7 +332,7 @@ void appl_program::run_operators(const appl_step& step, double* seconds) {
 // Of a step without tokens: empty pieces copy.
 void appl_program::run_states(const appl_step& step) {
   for (const Bound& bound : operators_) {
-    if (has_state(bound.op.kind)) execute(bound, step);
+    if (has_state(bound.op)) execute(bound, step);
   }
 }
 
@@ -430,6 +437,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
       return appl::run_attention(pool_, as.attention, layer, appl::of_group(step, layer.group), cascade, scratch<uint8_t>());
     }
     case APPL_OP_WHOLE_ATTENTION: return appl::run_whole_attention(pool_, as.whole_attention, step, scratch<float>());
+    case APPL_OP_COPY: return appl::run_copy(pool_, as.move, rows(as.move.x));
     case APPL_OP_ADD: return appl::run_add(pool_, as.move, rows(as.move.x));
     case APPL_OP_GATHER_ROWS: return appl::run_gather_rows(pool_, as.move, step);
     case APPL_OP_MEAN_ROWS: return appl::run_mean_rows(pool_, as.move, step);
@@ -453,6 +461,7 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_STATE_SPACE:
       return appl::run_state_space(pool_, as.state_space, states_[size_t(as.state_space.state)], bound.constants.data(), step,
                                    scratch<float>());
+    case APPL_OP_RG_LRU: return appl::run_rg_lru(pool_, as.rg_lru, states_[size_t(as.rg_lru.state)], step);
     default: return;
   }
 }

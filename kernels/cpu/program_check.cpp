@@ -27,6 +27,13 @@ void check_same_shape(const appl_span& a, const appl_span& b) {
 
 void check_activation(int32_t kind) { require(kind >= APPL_ACTIVATION_NONE && kind <= APPL_ACTIVATION_SIGMOID, "unknown activation"); }
 
+void check_pointwise(const appl_pointwise& op) {
+  check_same_shape(op.x, op.out);
+  const bool is_learned = op.activation == APPL_ACTIVATION_XIELU;
+  if (!is_learned) check_activation(op.activation);
+  require(is_learned == (op.parameters != nullptr), "activation: parameters are missing, or its kind has none");
+}
+
 const KvLayer& cache_at(const std::vector<KvLayer>& caches, int32_t cache) {
   require(cache >= 0 && size_t(cache) < caches.size(), "an operator names a cache that is not there");
   return caches[size_t(cache)];
@@ -126,9 +133,11 @@ void check_route(const appl_route& op) {
   check_same_rows(op.logits, op.factors);
   const int experts = op.logits.width, groups = op.num_groups;
   require(experts <= kMaxExperts, "route: more experts than can be chosen from");
-  require(op.scoring >= APPL_SCORING_SOFTMAX && op.scoring <= APPL_SCORING_SOFTMAX_OF_CHOSEN, "route: unknown scoring");
+  require(op.scoring >= APPL_SCORING_SOFTMAX && op.scoring <= APPL_SCORING_SPARSEMIXER, "route: unknown scoring");
   require(groups > 0 && experts % groups == 0 && op.num_chosen_groups > 0 && op.num_chosen_groups <= groups, "route: bad groups");
   require(op.experts.width <= op.num_chosen_groups * (experts / groups), "route: fewer experts than are to be chosen");
+  require(op.scoring != APPL_SCORING_SPARSEMIXER || (groups == 1 && op.correction == nullptr && op.jitter >= 0),
+          "route: sparsemixer has no groups and no correction, and a jitter that is not negative");
 }
 
 // Experts are views of their weights: they begin with a panel.
@@ -221,6 +230,13 @@ void check_state_space(const appl_state_space& op, const std::vector<appl_state>
   check_state(states, op.state, int64_t{op.b.width / op.num_groups} * op.x.width);
 }
 
+void check_rg_lru(const appl_rg_lru& op, const std::vector<appl_state>& states) {
+  check_token_rows({op.x});
+  for (const appl_span& span : {op.input_gate, op.recurrence_gate, op.out}) check_same_shape(op.x, span);
+  require(op.decay != nullptr && op.input_bias != nullptr && op.recurrence_bias != nullptr, "rg_lru: a vector is missing");
+  check_state(states, op.state, op.x.width);
+}
+
 }  // namespace
 
 void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers, const std::vector<appl_state>& states,
@@ -231,7 +247,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_LAYER_NORM: return check_norm(op.as.norm);
     case APPL_OP_HEAD_NORM: return check_head_norm(op.as.head_norm);
     case APPL_OP_LINEAR: return check_linear(op.as.linear);
-    case APPL_OP_ACTIVATION: check_activation(op.as.pointwise.activation); return check_same_shape(op.as.pointwise.x, op.as.pointwise.out);
+    case APPL_OP_ACTIVATION: return check_pointwise(op.as.pointwise);
     case APPL_OP_GATED_ACTIVATION:
       check_activation(op.as.gated.activation);
       check_same_shape(op.as.gated.gate, op.as.gated.up);
@@ -240,6 +256,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_KV_WRITE: return check_kv_write(op.as.kv_write, layers);
     case APPL_OP_PAGED_ATTENTION: return check_attention(op.as.attention, layers);
     case APPL_OP_WHOLE_ATTENTION: return check_whole_attention(op.as.whole_attention, limits);
+    case APPL_OP_COPY:
     case APPL_OP_ADD: return check_same_shape(op.as.move.x, op.as.move.out);
     case APPL_OP_MEAN_ROWS:
     case APPL_OP_GATHER_ROWS:
@@ -259,6 +276,7 @@ void check_operator(const appl_operator& op, const std::vector<KvLayer>& layers,
     case APPL_OP_SHORT_CONV: return check_short_conv(op.as.short_conv, states);
     case APPL_OP_GATED_DELTA: return check_gated_delta(op.as.gated_delta, states);
     case APPL_OP_STATE_SPACE: return check_state_space(op.as.state_space, states);
+    case APPL_OP_RG_LRU: return check_rg_lru(op.as.rg_lru, states);
     case APPL_OP_SCALE: return check_span(op.as.scale.x);
     case APPL_OP_SCALE_BY_WEIGHT: return check_weight_scale(op.as.weight_scale);
     case APPL_OP_GAUSSIAN_TOP_K: return check_span(op.as.top_k.x);
@@ -294,6 +312,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_ROPE: return {{op.as.rope.x, {}}, 1};
     case APPL_OP_PAGED_ATTENTION: return {{op.as.attention.out, {}}, 1};
     case APPL_OP_WHOLE_ATTENTION: return {{op.as.whole_attention.out, {}}, 1};
+    case APPL_OP_COPY:
     case APPL_OP_ADD:
     case APPL_OP_MEAN_ROWS:
     case APPL_OP_GATHER_ROWS: return {{op.as.move.out, {}}, 1};
@@ -312,6 +331,7 @@ Written written_by(const appl_operator& op) {
     case APPL_OP_SHORT_CONV: return {{op.as.short_conv.out, {}}, 1};
     case APPL_OP_GATED_DELTA: return {{op.as.gated_delta.out, {}}, 1};
     case APPL_OP_STATE_SPACE: return {{op.as.state_space.out, {}}, 1};
+    case APPL_OP_RG_LRU: return {{op.as.rg_lru.out, {}}, 1};
     default: return {{}, 0};
   }
 }

@@ -22,7 +22,11 @@ class Choice {
     }
     if (op_.num_groups > 1) exclude_groups();
     const int chosen = op_.experts.width;
-    for (int i = 0; i < chosen; ++i) standing_[best(ranked_, standing_, 0, count_)] = kChosen;
+    for (int i = 0; i < chosen; ++i) {
+      const int e = best(ranked_, standing_, 0, count_);
+      if (op_.scoring == APPL_SCORING_SPARSEMIXER) scores_[e] = sparse_factor(e);
+      standing_[e] = kChosen;
+    }
     for (int e = 0, i = 0; e < count_; ++e) {
       if (standing_[e] != kChosen) continue;
       experts[i] = e;
@@ -48,6 +52,18 @@ class Choice {
     map(out, count, [largest](Floats v) { return kept(v - largest, vexp(v - largest)); }, x);
     divide(out, count, sum(out, count));
   }
+  // The softmax of the expert's logit among those that are not chosen yet and have no much smaller one.
+  float sparse_factor(int expert) const {
+    const float most = ranked_[expert];
+    float total = 0;
+    for (int e = 0; e < count_; ++e) {
+      const float logit = ranked_[e];
+      const bool is_far = (most - logit) / std::max(std::abs(logit), most) > 2 * op_.jitter;
+      if (standing_[e] == kFree && !is_far) total += std::exp(logit - most);
+    }
+    return 1.0f / total;
+  }
+
   static float sum(const float* x, int count) {
     float total = 0;
     for (int i = 0; i < count; ++i) total += x[i];

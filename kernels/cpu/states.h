@@ -117,5 +117,6 @@ void run_short_conv(appl_pool& pool, const appl_short_conv& op, const appl_state
 void run_gated_delta(appl_pool& pool, const appl_gated_delta& op, const appl_state& state, const appl_step& step, float* scratch);
 void run_state_space(appl_pool& pool, const appl_state_space& op, const appl_state& state, const float* rates, const appl_step& step,
                      float* scratch);
+void run_rg_lru(appl_pool& pool, const appl_rg_lru& op, const appl_state& state, const appl_step& step);
 
 }  // namespace appl

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 17
+#define APPL_ABI_VERSION 18
 #define APPL_MAX_STREAMS 8
 #define APPL_EXPORT __attribute__((visibility("default")))
 
@@ -54,9 +54,15 @@ typedef enum {
   APPL_ACTIVATION_RELU = 4,
   APPL_ACTIVATION_RELU2 = 5,
   APPL_ACTIVATION_SIGMOID = 6,
+  APPL_ACTIVATION_XIELU = 7, /* of APPL_OP_ACTIVATION alone, as it has parameters */
 } appl_activation;
 
-typedef enum { APPL_SCORING_SOFTMAX = 0, APPL_SCORING_SIGMOID = 1, APPL_SCORING_SOFTMAX_OF_CHOSEN = 2 } appl_scoring;
+typedef enum {
+  APPL_SCORING_SOFTMAX = 0,
+  APPL_SCORING_SIGMOID = 1,
+  APPL_SCORING_SOFTMAX_OF_CHOSEN = 2,
+  APPL_SCORING_SPARSEMIXER = 3,
+} appl_scoring;
 
 typedef struct appl_pool appl_pool;
 typedef struct appl_weight appl_weight;
@@ -143,6 +149,7 @@ typedef struct {
 
 typedef struct {
   appl_span x, out;
+  const float* parameters; /* of xielu: alpha_p, alpha_n, beta and eps; NULL for any other activation */
   int32_t activation;
   int32_t reserved;
 } appl_pointwise;
@@ -192,7 +199,7 @@ typedef struct {
   int32_t reserved;
 } appl_whole_attention;
 
-typedef struct { /* Add, GatherRows, MeanRows */
+typedef struct { /* Add, Copy, GatherRows, MeanRows */
   appl_span x, out;
 } appl_move;
 
@@ -245,6 +252,8 @@ typedef struct {
   int32_t num_groups, num_chosen_groups;
   int32_t adds_two; /* a group's score is the sum of its two largest, else the largest */
   float scale;
+  float jitter; /* of sparsemixer */
+  int32_t reserved;
 } appl_route;
 
 typedef struct {
@@ -302,6 +311,13 @@ typedef struct {
 } appl_state_space;
 
 typedef struct {
+  appl_span x, input_gate, recurrence_gate, out;
+  const float *decay, *input_bias, *recurrence_bias;
+  int32_t state;
+  int32_t reserved;
+} appl_rg_lru;
+
+typedef struct {
   int32_t kind; /* appl_operator_kind */
   int32_t reserved;
   union {
@@ -330,6 +346,7 @@ typedef struct {
     appl_top_k top_k;
     appl_streams streams;
     appl_magnitude magnitude;
+    appl_rg_lru rg_lru;
   } as;
 } appl_operator;
 

@@ -32,7 +32,9 @@ typedef enum {
   APPL_OP_MIX_STREAMS = 26,       /* mix residual streams by coefficients of each row */
   APPL_OP_CORRECT_STREAMS = 27,   /* correct residual streams by what became of the first */
   APPL_OP_MATCH_MAGNITUDE = 28,   /* give a row the magnitude of another */
-  APPL_OP_COUNT = 29,
+  APPL_OP_COPY = 29,              /* copy of an activation */
+  APPL_OP_RG_LRU = 30,            /* real-gated linear recurrent unit of each column */
+  APPL_OP_COUNT = 31,
 } appl_operator_kind;
 
 #endif

@@ -175,6 +175,7 @@ ROUTES: list[dict[str, Any]] = [
     {"scoring": "softmax_of_chosen"},
     {"scoring": "sigmoid", "num_groups": 4, "num_chosen_groups": 2, "group_scoring": "top2"},
     {"scoring": "softmax", "num_groups": 4, "num_chosen_groups": 2, "group_scoring": "max"},
+    {"scoring": "sparsemixer", "jitter": 0.2},
 ]
 
 
@@ -197,6 +198,10 @@ def route_both(kernel_set: KernelSet, logits: np.ndarray, fields: dict[str, Any]
 def test_routes(
     native: CpuKernelSet, reference: KernelSet, fields: dict[str, Any], is_corrected: bool, num_experts: int
 ) -> None:
+    if is_corrected and fields["scoring"] == "sparsemixer":
+        with pytest.raises(BindError, match="sparsemixer has no groups"):
+            route_both(native, np.zeros((1, num_experts), np.float32), fields, np.ones(num_experts, np.float32))
+        return
     rng = np.random.default_rng(num_experts)
     logits = rng.standard_normal((40, num_experts)).astype(np.float32) * 2
     logits[7] = 0.5  # all alike

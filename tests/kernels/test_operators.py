@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
+from appliance.kernels.errors import BindError
 from appliance.kernels.interface import KernelSet
 from appliance.program import operators as ops
-from appliance.program.record import ActivationKind
+from appliance.program.record import ActivationKind, LearnedActivationKind
 from appliance.program.slots import Slot, Span
 from tests.kernels.harness import Graph, dense, execution_of, logits_of, plain_step, run_once, whole
 
@@ -98,6 +99,19 @@ def scale(graph: Graph, width: int) -> Slot:
     return x
 
 
+def xielu(graph: Graph, width: int) -> Slot:
+    x, out = graph.given(4 * values(width)), graph.slot(width)
+    parameters = graph.vector(np.array([0.3, -0.4, 0.5, -1e-6], np.float32))
+    graph.add(ops.Activation(x, out, "xielu", parameters))
+    return out
+
+
+def copy(graph: Graph, width: int) -> Slot:
+    x, out = graph.given(values(2 * width)), graph.given(np.zeros((ROWS, width + 2), np.float32))
+    graph.add(ops.Copy(Span(x, width, width), Span(out, 1, width)))
+    return out
+
+
 def soft_cap(graph: Graph, width: int) -> Slot:
     x = graph.given(20 * values(width))
     graph.add(ops.SoftCap(x, 30.0))
@@ -118,6 +132,8 @@ BUILDERS = [
     product,
     scale,
     soft_cap,
+    xielu,
+    copy,
 ]
 
 
@@ -142,6 +158,18 @@ def test_activation(native: CpuKernelSet, reference: KernelSet, kind: Activation
 
     want, got = (run_once(s, build, plain_step(7), execution_of()) for s in (reference, native))
     np.testing.assert_allclose(got, want, atol=3e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "has_parameters"), [("xielu", False), ("silu", True)])
+def test_parameters_belong_to_the_learned_activation(
+    native: CpuKernelSet, kind: ActivationKind | LearnedActivationKind, has_parameters: bool
+) -> None:
+    graph = Graph()
+    parameters = graph.vector(np.ones(4, np.float32)) if has_parameters else None
+    x, out = graph.given(values(8)), graph.slot(8)
+    graph.add(ops.Activation(x, out, kind, parameters))
+    with pytest.raises(BindError, match="parameters are missing"):
+        native.bind(graph.program(out), graph.weights, execution_of())
 
 
 @pytest.mark.parametrize("interleaved", [False, True])

@@ -14,11 +14,12 @@ from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.interface import Eager, Executable, KernelSet, StatePieces, StepInputs
 from appliance.program.caches import KvShape
 from appliance.program.slots import Span
-from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 from tests.kernels.harness import Graph, batch_step, bind, execution_of, int32, logits_of
 
 VOCABULARY = 64  # rows of random inputs
 NUM_SLOTS = 8
+LATER = 100  # a position
 Piece = tuple[int, int, int]  # tokens, source, target
 
 
@@ -36,7 +37,7 @@ class Inputs:
         return self.graph.vector(self.rng.uniform(-1, 1, size).astype(np.float32))
 
 
-Mixer = ShortConv | GatedDelta | StateSpace
+Mixer = ShortConv | GatedDelta | StateSpace | RgLru
 
 
 def short_conv(graph: Graph) -> Mixer:
@@ -76,6 +77,14 @@ def space(
     return StateSpace(x, b, c, dt, a_log, d, out, 0, heads, groups, dt_bias, *limits, by_state=by_state)
 
 
+def rg_lru(graph: Graph, width: int, *, in_place: bool = False) -> Mixer:
+    inputs = Inputs(graph, width, width, width)
+    x, input_gate, recurrence_gate = inputs.spans
+    out = x if in_place else Span(graph.slot(width), 0, width)
+    decay, input_bias, recurrence_bias = (inputs.vector(width) for _ in range(3))
+    return RgLru(x, input_gate, recurrence_gate, decay, input_bias, recurrence_bias, out, 0)
+
+
 MIXERS: dict[str, Callable[[Graph], Mixer]] = {
     "short_conv": short_conv,
     "short_conv_in_place": short_conv_in_place,
@@ -87,6 +96,8 @@ MIXERS: dict[str, Callable[[Graph], Mixer]] = {
     "space_of_odd_widths": lambda graph: space(graph, 3, 41, 1, 19, has_bias=False, in_place=True),
     "space_by_state": lambda graph: space(graph, 64, 1, 1, 16, by_state=True),
     "space_by_state_in_groups": lambda graph: space(graph, 42, 1, 2, 5, by_state=True, in_place=True),
+    "rg_lru": lambda graph: rg_lru(graph, 128),
+    "rg_lru_of_odd_width": lambda graph: rg_lru(graph, 83, in_place=True),
 }
 
 
@@ -104,9 +115,15 @@ def make(kernel_set: KernelSet, build: Callable[[Graph], Mixer], num_threads: in
     return bind(kernel_set, graph, program, execution)
 
 
-def step_of(tokens: Sequence[Sequence[int]], pieces: Sequence[Sequence[Piece]]) -> StepInputs:
-    """Each sequence's tokens and pieces; positions do not matter to states."""
-    step = batch_step(tokens, [0] * len(tokens), [list(range(16))] * len(tokens), 16)
+def step_of(
+    tokens: Sequence[Sequence[int]], pieces: Sequence[Sequence[Piece]], begun: Sequence[bool] | None = None
+) -> StepInputs:
+    """Each sequence's tokens and pieces. begun: whether it has earlier tokens; None: if its first piece has a source.
+    Which position is not the first one does not matter to states."""
+    if begun is None:
+        begun = [bool(each) and each[0][1] >= 0 for each in pieces]
+    cached = [LATER if is_begun else 0 for is_begun in begun]
+    step = batch_step(tokens, cached, [list(range(16))] * len(tokens), 16)
     flat = [piece for each in pieces for piece in each]
     step.states = StatePieces(
         first=int32(np.cumsum([0, *map(len, pieces)])),
@@ -184,7 +201,7 @@ def test_steps_without_tokens_copy_states(
     for executable in make(native, mixer), make(reference, mixer):
         executable.run(step_of([[1, 2, 3]], [[(3, -1, 0)]]))
         executable.run(step_of([[]], [[(0, 0, 1), (0, -1, 0)]]))
-        copied = logits_of(executable, step_of([[4], [4]], [[(1, 1, 2)], [(1, 0, 0)]]))
+        copied = logits_of(executable, step_of([[4], [4]], [[(1, 1, 2)], [(1, 0, 0)]], [True, False]))
         want = logits_of(executable, step_of([[1, 2, 3, 4], [4]], [[(4, -1, 0)], [(1, -1, 1)]]))[3:]
         np.testing.assert_allclose(copied, want, atol=1e-6)
         assert np.abs(want[0] - want[1]).max() > 1e-3

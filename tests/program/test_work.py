@@ -3,7 +3,7 @@
 from appliance.program.operators import Embed, Linear, PagedAttention
 from appliance.program.routing import Experts
 from appliance.program.slots import Extent, Slot, Span, whole
-from appliance.program.states import GatedDelta, ShortConv, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.work import Forms, OperatorWork, StepCounts, WeightSize, reaches_of
 
 COUNTS = StepCounts(tokens=5, sampled=2, keys={None: 36, 3: 9}, visits={None: 50, 3: 15})
@@ -94,6 +94,9 @@ def test_states_are_read_and_written_for_each_sequence() -> None:
     assert step.operations_of(space.work(forms("f32"))) == 9 * 5 * (4 * 8 * 8)
     channels = StateSpace(head, q, q, head, "a", "d", head, 0, num_heads=4, by_state=True)
     assert channels.state_shape == (16, 4)
+    unit = RgLru(v, v, v, "a", "i", "r", v, 0)
+    assert step.bytes_of(unit.work(forms("f32"))) == 3 * 2 * 4 * 32
+    assert step.operations_of(unit.work(forms("f32"))) == 9 * 6 * 32
     conv = ShortConv(v, "w", v, 0, kernel_size=4)
     assert step.bytes_of(conv.work(forms("f32"))) == 3 * 2 * 4 * (3 * 32)
     assert step.operations_of(conv.work(forms("f32"))) == 9 * 2 * 4 * 32

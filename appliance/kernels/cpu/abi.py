@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 17
+ABI_VERSION = 18
 MAX_STREAMS = 8
 
 LAYOUTS = {
@@ -16,8 +16,8 @@ LAYOUTS = {
 SCALE_TYPES = {2: 0, 4: 1, 1: 2}  # by bytes: f16, f32, e8m0
 LAYOUT_NAMES = {number: name for name, number in LAYOUTS.items()}
 EXTENTS = {"tokens": 0, "sampled": 1}
-ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5, "sigmoid": 6}
-SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_of_chosen": 2}
+ACTIVATIONS = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "relu2": 5, "sigmoid": 6, "xielu": 7}
+SCORINGS = {"softmax": 0, "sigmoid": 1, "softmax_of_chosen": 2, "sparsemixer": 3}
 
 
 class Matrix(Structure):
@@ -90,7 +90,11 @@ class Linear(Structure):
 
 
 class Pointwise(Structure):
-    _fields_ = [("x", Span), ("out", Span), ("activation", c_int32), ("reserved", c_int32)]
+    _fields_ = [
+        *((name, Span) for name in ("x", "out")),
+        ("parameters", c_void_p),
+        *((name, c_int32) for name in ("activation", "reserved")),
+    ]
 
 
 class Gated(Structure):
@@ -173,7 +177,8 @@ class Route(Structure):
         ("correction", c_void_p),
         ("expert_scale", c_void_p),
         *((n, c_int32) for n in ("scoring", "renormalize", "num_groups", "num_chosen_groups", "adds_two")),
-        ("scale", c_float),
+        *((name, c_float) for name in ("scale", "jitter")),
+        ("reserved", c_int32),
     ]
 
 
@@ -229,6 +234,14 @@ class StateSpace(Structure):
     ]
 
 
+class RgLru(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "input_gate", "recurrence_gate", "out")),
+        *((name, c_void_p) for name in ("decay", "input_bias", "recurrence_bias")),
+        *((name, c_int32) for name in ("state", "reserved")),
+    ]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -256,6 +269,7 @@ class _Arguments(Union):
         ("top_k", TopK),
         ("streams", Streams),
         ("magnitude", Magnitude),
+        ("rg_lru", RgLru),
     ]
 
 

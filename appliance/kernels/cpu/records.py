@@ -14,7 +14,7 @@ from appliance.program import operators as ops
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
-from appliance.program.states import GatedDelta, ShortConv, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 
@@ -115,7 +115,8 @@ def _linear(op: ops.Linear, at: Addresses) -> abi.Linear:
 
 
 def _pointwise(op: ops.Activation, at: Addresses) -> abi.Pointwise:
-    return abi.Pointwise(_span(op.x, at), _span(op.out, at), abi.ACTIVATIONS[op.kind])
+    parameters = at.vector(op.parameters, 4)
+    return abi.Pointwise(_span(op.x, at), _span(op.out, at), parameters, abi.ACTIVATIONS[op.kind])
 
 
 def _gated(op: ops.GatedActivation, at: Addresses) -> abi.Gated:
@@ -172,7 +173,7 @@ def _whole_attention(op: ops.WholeAttention, at: Addresses) -> abi.WholeAttentio
     )
 
 
-def _move(op: ops.Add | ops.GatherRows | ops.MeanRows, at: Addresses) -> abi.Move:
+def _move(op: ops.Add | ops.Copy | ops.GatherRows | ops.MeanRows, at: Addresses) -> abi.Move:
     return abi.Move(_span(op.x, at), _span(op.out, at))
 
 
@@ -219,6 +220,7 @@ def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
         num_chosen_groups=op.num_chosen_groups,
         adds_two=op.group_scoring == "top2",
         scale=op.scale,
+        jitter=op.jitter,
     )
 
 
@@ -301,6 +303,14 @@ def _state_space(op: StateSpace, at: Addresses) -> abi.StateSpace:
     )
 
 
+def _rg_lru(op: RgLru, at: Addresses) -> abi.RgLru:
+    return abi.RgLru(
+        **{name: _span(getattr(op, name), at) for name in ("x", "input_gate", "recurrence_gate", "out")},
+        **{name: at.vector(getattr(op, name), op.x.width) for name in op.vectors},
+        state=op.state,
+    )
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -332,6 +342,8 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     MixStreams: ("streams", _streams),
     CorrectStreams: ("streams", _streams),
     MatchMagnitude: ("magnitude", _match_magnitude),
+    ops.Copy: ("move", _move),
+    RgLru: ("rg_lru", _rg_lru),
 }
 
 

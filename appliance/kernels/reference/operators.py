@@ -7,7 +7,7 @@ import torch
 
 from appliance.kernels.interface import StatePieces
 from appliance.kernels.reference import routing, states
-from appliance.kernels.reference.activations import activate
+from appliance.kernels.reference.activations import activate, xielu
 from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
@@ -15,7 +15,7 @@ from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
-from appliance.program.states import GatedDelta, ShortConv, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
 
@@ -102,7 +102,12 @@ def linear(op: ops.Linear, step: Step) -> None:
 
 
 def activation(op: ops.Activation, step: Step) -> None:
-    step.slot(op.out).copy_(activate(step.slot(op.x), op.kind))
+    x = step.slot(op.x)
+    if op.kind == "xielu":
+        assert op.parameters is not None, "xielu has parameters"
+        step.slot(op.out).copy_(xielu(x, step.weights[op.parameters]))
+    else:
+        step.slot(op.out).copy_(activate(x, op.kind))
 
 
 def gated_activation(op: ops.GatedActivation, step: Step) -> None:
@@ -161,6 +166,10 @@ def add(op: ops.Add, step: Step) -> None:
     step.slot(op.out).add_(step.slot(op.x))
 
 
+def copy(op: ops.Copy, step: Step) -> None:
+    step.span(op.out).copy_(step.span(op.x))
+
+
 def gather_rows(op: ops.GatherRows, step: Step) -> None:
     step.slot(op.out).copy_(step.slot(op.x)[step.sampled_rows])
 
@@ -217,6 +226,12 @@ def gated_delta(op: GatedDelta, step: Step) -> None:
 def state_space(op: StateSpace, step: Step) -> None:
     spans = {name: step.span(getattr(op, name)) for name in ("x", "b", "c", "dt")}
     step.span(op.out).copy_(states.state_space(op, spans, step.weights, step.states[op.state], step.pieces))
+
+
+def rg_lru(op: RgLru, step: Step) -> None:
+    spans = {name: step.span(getattr(op, name)) for name in ("x", "input_gate", "recurrence_gate")}
+    begins = step.positions == 0
+    step.span(op.out).copy_(states.rg_lru(op, spans, begins, step.weights, step.states[op.state], step.pieces))
 
 
 def scale(op: ops.Scale, step: Step) -> None:
@@ -281,4 +296,6 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     MixStreams: mix_streams,
     CorrectStreams: correct_streams,
     MatchMagnitude: match_magnitude,
+    ops.Copy: copy,
+    RgLru: rg_lru,
 }

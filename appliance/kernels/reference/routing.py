@@ -21,6 +21,8 @@ def choose(
     order = torch.sort(ranked, dim=-1, descending=True, stable=True).indices  # stable: ties to the lower index
     experts = order[:, :num_chosen].sort(dim=-1).values
     factors = scores.gather(-1, experts)
+    if op.scoring == "sparsemixer":
+        factors = _sparse_factors(op, logits, order[:, :num_chosen]).gather(-1, experts)
     if op.scoring == "softmax_of_chosen":
         factors = torch.softmax(factors, dim=-1)
     if op.renormalize:
@@ -34,8 +36,20 @@ def _scores(op: ChooseExperts, logits: torch.Tensor) -> torch.Tensor:
             return torch.softmax(logits, dim=-1)
         case "sigmoid":
             return torch.sigmoid(logits)
-        case "softmax_of_chosen":
+        case "softmax_of_chosen" | "sparsemixer":
             return logits
+
+
+def _sparse_factors(op: ChooseExperts, logits: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """chosen int64 [T, k], the largest logit first -> f32 [T, E], the factors of the chosen ones."""
+    factors, free = torch.zeros_like(logits), logits.clone()
+    for place in chosen.T[:, :, None]:
+        most = logits.gather(-1, place)
+        is_far = (most - logits) / torch.maximum(logits.abs(), most) > 2 * op.jitter
+        near = torch.softmax(free.masked_fill(is_far, float("-inf")), dim=-1)
+        factors.scatter_(-1, place, near.gather(-1, place))
+        free.scatter_(-1, place, float("-inf"))
+    return factors
 
 
 def _in_chosen_groups(op: ChooseExperts, ranked: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from appliance.kernels.interface import StatePieces
 from appliance.kernels.reference.activations import activate
-from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 
 StateSlots = list[torch.Tensor]  # of each state: [slots, *shape]
 Weights = Mapping[str, torch.Tensor]
@@ -104,3 +104,28 @@ def state_space(
 
     carry(slots, pieces, run)
     return out.flatten(1)
+
+
+def rg_lru(
+    op: RgLru,
+    spans: Mapping[str, torch.Tensor],
+    begins: torch.Tensor,
+    weights: Weights,
+    slots: torch.Tensor,
+    pieces: StatePieces,
+) -> torch.Tensor:
+    """Returns the output of RgLru; `spans` are its inputs by their fields. begins: [T], the tokens at position 0."""
+    recurrence = torch.sigmoid(spans["recurrence_gate"] + weights[op.recurrence_bias].flatten())
+    decay = torch.exp(-8.0 * functional.softplus(weights[op.decay].flatten()) * recurrence)
+    root = torch.where(begins[:, None], 1.0, (1.0 - decay.square()).sqrt())
+    taken = root * torch.sigmoid(spans["input_gate"] + weights[op.input_bias].flatten()) * spans["x"]
+    out = torch.empty_like(taken)
+
+    def run(tokens: slice, state: torch.Tensor) -> torch.Tensor:
+        for t in range(tokens.start, tokens.stop):
+            state = decay[t] * state + taken[t]
+            out[t] = state
+        return state
+
+    carry(slots, pieces, run)
+    return out
