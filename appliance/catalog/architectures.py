@@ -3,6 +3,7 @@
 import msgspec
 
 _LABELS = ("classify", "score", "embed")
+_HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "Model")  # what ends the names of decoders
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -36,7 +37,9 @@ def _encoder(stem: str, family: str, *others: str) -> tuple[Architecture, ...]:
 
 def _pooled(entry: Architecture) -> tuple[Architecture, ...]:
     """The other names of a decoder: its layers alone, and with a classifier."""
-    stem = entry.name.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
+    stem = entry.name
+    for head in _HEADS:
+        stem = stem.removesuffix(head)
     names = (
         (f"{stem}Model", ("embed",)),
         *((f"{stem}For{kind}Classification", _LABELS) for kind in ("Sequence", "Token")),
@@ -60,7 +63,10 @@ _BUILT = (
     _built("Ministral3ForCausalLM", "ministral3"),
     _built("MptForCausalLM", "mpt"),
     _built("MPTForCausalLM", "mpt"),
+    _built("ApertusForCausalLM", "apertus"),
     _built("ArceeForCausalLM", "llama"),
+    _built("ChatGLMModel", "chatglm"),
+    _built("ChatGLMForConditionalGeneration", "chatglm"),
     _built("CohereForCausalLM", "cohere"),
     _built("Cohere2ForCausalLM", "cohere"),
     _built("CwmForCausalLM", "llama"),
@@ -99,6 +105,8 @@ _BUILT = (
     _built("PersimmonForCausalLM", "persimmon"),
     _built("PhiForCausalLM", "phi"),
     _built("Phi3ForCausalLM", "phi3"),
+    _built("PhimoeForCausalLM", "phimoe"),
+    _built("PhiMoEForCausalLM", "phimoe"),
     _built("Qwen2ForCausalLM", "llama"),
     _built("Qwen3ForCausalLM", "qwen3"),
     _built("Qwen2MoeForCausalLM", "qwen2_moe"),
@@ -135,6 +143,7 @@ _BUILT = (
     _built("SmolLM3ForCausalLM", "llama"),
     _built("StableLmForCausalLM", "stablelm"),
     _built("Starcoder2ForCausalLM", "starcoder2"),
+    _built("Zamba2ForCausalLM", "zamba2"),
 )
 
 # These are listed so that the refusal says "not in this version" instead of "unknown".

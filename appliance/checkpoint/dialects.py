@@ -11,6 +11,7 @@ from appliance.checkpoint.encoder_dialects import ENCODERS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gemma_dialects import GEMMAS
 from appliance.checkpoint.hybrid_dialects import HYBRIDS
+from appliance.checkpoint.rope import positive_of
 
 
 def _wide(values: Json) -> Json:
@@ -30,6 +31,14 @@ def _falcon(values: Json) -> Json:
 
 def _gpt_bigcode(values: Json) -> Json:
     return {**_wide(values), "num_key_value_heads": 1} if values.get("multi_query", True) else _wide(values)
+
+
+def _chatglm(values: Json) -> Json:
+    """Some heads share keys where a switch says so; half of each head rotates, with a base that a ratio multiplies."""
+    heads, found = values.get("num_attention_heads"), {"rope_theta": 10_000.0 * positive_of(values, "rope_ratio", 1.0)}
+    shared = values.get("multi_query_group_num") if values.get("multi_query_attention") else heads
+    biased = bool(values.get("add_bias_linear"))
+    return {**found, "num_key_value_heads": shared, "attention_bias": biased or bool(values.get("add_qkv_bias"))}
 
 
 def _rotary_dim(values: Json) -> Json:
@@ -117,7 +126,22 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         derived=_wide,
         rotates="none",
     ),
+    "apertus": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "xielu", "rope_theta": 12_000_000.0}),
     "arcee": Dialect(defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096}),
+    "chatglm": Dialect(
+        names={
+            "num_hidden_layers": "num_layers",
+            "intermediate_size": "ffn_hidden_size",
+            "head_dim": "kv_channels",
+            "vocab_size": "padded_vocab_size",
+            "max_position_embeddings": "seq_length",
+            "rms_norm_eps": "layernorm_epsilon",
+            "attention_out_bias": "add_bias_linear",
+            "mlp_bias": "add_bias_linear",
+        },
+        defaults={"layernorm_epsilon": 1e-5, "add_bias_linear": False, "partial_rotary_factor": 0.5},
+        derived=_chatglm,
+    ),
     "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
     "cohere2": Dialect(
         defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192},
@@ -338,6 +362,16 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         }
     ),
     "phi3": Dialect(defaults={"rms_norm_eps": 1e-5}),
+    "phimoe": Dialect(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "num_key_value_heads": 8,
+            "rope_theta": 1_000_000.0,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 2,
+            "max_position_embeddings": 131_072,
+        }
+    ),
     "qwen2": _QWEN2,
     "qwen2_moe": Dialect(
         defaults={"qkv_bias": True, "attention_out_bias": False, "max_window_layers": 28}, window_switch=True

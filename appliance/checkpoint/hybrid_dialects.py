@@ -102,6 +102,13 @@ def _olmo_hybrid(values: Json) -> Json:
     return {"layer_types": kinds}
 
 
+def _zamba2(values: Json) -> Json:
+    """Heads share out twice the hidden size, and a feed-forward is four times as wide as that unless it is stated."""
+    width, heads = size_of(values.get("hidden_size")), size_of(values.get("num_attention_heads"))
+    head_dim = {"head_dim": 2 * width // heads} if heads else {}
+    return {**head_dim, **({"intermediate_size": 4 * width} if values.get("intermediate_size") is None else {})}
+
+
 _MAMBA: Final = Dialect(
     names={
         "mamba_d_state": "state_size",
@@ -251,5 +258,25 @@ HYBRIDS: Final[Mapping[str, Dialect]] = {
         defaults={**_GATED_DELTA, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512},
         derived=_qwen3_next,
         kinds=_LINEAR,
+    ),
+    "zamba2": Dialect(
+        names={
+            "layer_types": "layers_block_type",
+            "head_dim": "attention_head_dim",
+            "mlp_bias": "add_bias_linear",
+            "mamba_n_heads": "n_mamba_heads",
+            "mamba_n_groups": "mamba_ngroups",
+            "mamba_proj_bias": "add_bias_linear",
+        },
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 4096,
+            "mamba_d_state": 64,
+            "n_mamba_heads": 8,
+        },
+        derived=_zamba2,
+        kinds=("linear_attention", "hybrid"),
     ),
 }

@@ -5,6 +5,7 @@ An encoder has no cache.
 
 from typing import NamedTuple
 
+from appliance.layers.adapter import Adapter
 from appliance.layers.program import ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
 from appliance.layers.spec import AttentionSpec, QueryKeyNorm
@@ -23,10 +24,24 @@ class _Projected(NamedTuple):
     gate: Span | None
 
 
-def emit_attention(builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot) -> Slot:
-    """Emits attention of x [T, D], without the output projection; returns a slot [T, H * e]."""
-    prefix = f"layers.{layer}"
+class BlockWeights(NamedTuple):
+    """The weights of a block that layers share: the prefix of their names, and what a layer adds to its projections."""
+
+    prefix: str
+    adapter: Adapter | None
+
+
+def emit_attention(
+    builder: ProgramBuilder, spec: AttentionSpec, layer: int, x: Slot, block: BlockWeights | None = None
+) -> Slot:
+    """Emits attention of x [T, D], without the output projection; returns a slot [T, H * e]. block: of its weights,
+    where they are not the layer's own."""
+    prefix, adapter = BlockWeights(f"layers.{layer}", None) if block is None else block
     parts = _project(builder, spec, prefix, x)
+    if adapter is not None:
+        for name, span in zip(("q", "k", "v"), parts[:3], strict=True):
+            if span is not None:
+                adapter.emit(builder, f"{name}.low", x, {name: span})
     heads = [parts.q] if parts.k is None else [parts.q, parts.k]
     norm = spec.query_key_norm
     _emit_values(builder, spec, parts)

@@ -17,7 +17,8 @@ from appliance.layers.per_layer import emit_inputs, emit_layer_input
 from appliance.layers.pooling import emit_pooling
 from appliance.layers.program import CompiledDecoder, ProgramBuilder, Projection
 from appliance.layers.scale import emit_scale
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer
+from appliance.layers.shared import emit_kept_embeddings, emit_shared_block
+from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForward, LayerSpec, Mixer, SharedBlockSpec
 from appliance.layers.stream_spec import PerLayerSpec, StreamsSpec
 from appliance.layers.streams import (
     emit_correction,
@@ -53,6 +54,8 @@ def compile_decoder(spec: DecoderSpec, layouts: Mapping[str, Hashable]) -> Compi
         inputs = emit_inputs(builder, spec.per_layer, len(spec.layers), stream.hidden)
     if spec.streams is not None:
         stream = _Stream(stream.hidden, streams=emit_streams(builder, spec.streams, stream.hidden))
+    if any(layer.shared is not None for layer in spec.layers):
+        emit_kept_embeddings(builder, stream.hidden)
     for layer in range(len(spec.layers)):
         stream = _LayerCompiler(builder, spec, layer, inputs).emit(stream)
     if spec.streams is not None:
@@ -126,7 +129,10 @@ class _LayerCompiler(NamedTuple):
         return stream if feed_forward is None else self._emit_feed_forward(stream, feed_forward)
 
     def _emit_mixer(self, stream: _Stream, mixer: Mixer) -> _Stream:
-        stream, normed = self._normed("attention_norm", stream)
+        if self.spec.shared is None:
+            stream, normed = self._normed("attention_norm", stream)
+        else:
+            stream, normed = self._after_shared_block(stream, self.spec.shared)
         mixed = emit_mixer(self.builder, mixer, self.layer, normed)
         streams = self.decoder.streams
         if streams is not None:
@@ -176,6 +182,13 @@ class _LayerCompiler(NamedTuple):
             return stream, stream.hidden
         normed = _emit_stream_norm(self.builder, self.decoder, self._name(name), stream)
         return _Stream(stream.hidden), normed
+
+    def _after_shared_block(self, stream: _Stream, spec: SharedBlockSpec) -> tuple[_Stream, Slot]:
+        """Emits a block that layers share; returns the norm of its output's sum with the stream, and the stream."""
+        stream, norm = self._summed(stream), self.decoder.norm
+        total = emit_shared_block(self.builder, spec, norm, self.layer, stream.hidden)
+        out = self.builder.slot("normed", self.decoder.hidden_size)
+        return stream, emit_norm(self.builder, norm, self._name("attention_norm"), total, out)
 
     def _summed(self, stream: _Stream) -> _Stream:
         """Adds what waits, which only a layer of another kind leaves before one that reads the sum."""

@@ -89,6 +89,7 @@ def _emit_route(builder: ProgramBuilder, spec: ExpertsSpec, prefix: str, x: Slot
             num_chosen_groups=routing.num_chosen_groups,
             group_scoring=routing.group_scoring,
             expert_scale=builder.weight(f"{name}.expert_scale", spec.num_experts) if routing.expert_scale else None,
+            jitter=routing.jitter,
         )
     )
     return experts, factors

@@ -138,14 +138,15 @@ class ProgramBuilder:
         self,
         x: Slot | Span,
         parts: Sequence[Projection],
-        out: Slot,
+        out: Slot | Span,
         activation: ActivationKind | None = None,
         accumulate: bool = False,
     ) -> list[Span]:
         """Emits the projections of x, side by side into `out`; returns the columns of each. accumulate: they are added
         to what `out` has."""
-        starts = [sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
-        spans = [Span(out, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
+        target = whole(out) if isinstance(out, Slot) else out
+        starts = [target.start + sum(part.out_features for part in parts[:index]) for index in range(len(parts))]
+        spans = [Span(target.slot, start, part.out_features) for start, part in zip(starts, parts, strict=True)]
         placed = zip(parts, spans, strict=True)
         given = whole(x) if isinstance(x, Slot) else x
         for _, group in groupby(placed, key=lambda item: (self.layouts.get(item[0].weight), item[0].bias)):

@@ -17,7 +17,7 @@ import msgspec
 from appliance.catalog.pooling import PoolingKind
 from appliance.layers.rope import RopeSpec
 from appliance.layers.stream_spec import PerLayerSpec, StreamsSpec
-from appliance.program.record import ActivationKind, NormKind
+from appliance.program.record import ActivationKind, LearnedActivationKind, NormKind
 from appliance.program.routing import GroupScoring, Scoring
 
 Transform = Literal["none", "transpose", "transpose_parts", "add_one", "unpermute_heads", "log_of_negated", "unit_rows"]
@@ -145,16 +145,21 @@ class LatentAttentionSpec(msgspec.Struct, frozen=True):
 class FeedForwardSpec(msgspec.Struct, frozen=True):
     """A block of two or three matrices. gate_scale: a factor of the gate before its activation. down_scale: of the
     vectors that `down` reads. gate_deviations: only what is so many standard deviations above the gate's mean stays
-    (GaussianTopK), before its activation."""
+    (GaussianTopK), before its activation. A learned activation is one of a block without a gate; its numbers
+    (program.operators.Activation) are the weights `activation.alpha_p` and so on, [1] each."""
 
     intermediate_size: int
-    activation: ActivationKind
+    activation: ActivationKind | LearnedActivationKind
     gated: bool = True
     bias: bool = False
     gate_scale: float = 1.0
     down_scale: float = 1.0
     down_bias: bool | None = None  # None: as `bias`
     gate_deviations: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.gated and self.activation == "xielu":
+            raise ValueError("a gate has no learned activation")
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
@@ -174,6 +179,7 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     group_scoring: GroupScoring = "top2"
     expert_scale: bool = False
     norm: NormSpec | None = None
+    jitter: float = 0.0
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True):
@@ -328,14 +334,40 @@ Mixer = AttentionSpec | LatentAttentionSpec | RecurrentSpec | ParallelSpec
 FeedForward = FeedForwardSpec | ExpertsSpec
 
 
+class SharedBlockSpec(msgspec.Struct, frozen=True):
+    """A block of attention and a feed-forward whose weights several layers have in common (Zamba 2, arXiv:2411.15242).
+
+    It reads the norm of the residual stream x beside the embeddings, 2 D columns. Its output, through a matrix of each
+    layer, is added to what the layer's mixer reads: the mixer reads norm(x + shared_out(block(x, embeddings))). Each
+    layer adds products of its own of two matrices to the block's: to gate and up, and with adapts_attention to q, k, v.
+
+    Weights of block `number` are under `shared.<number>.`: `attention_norm` [2 D], `q`, `k`, `v`, `o`,
+    `feed_forward_norm`, `gate`, `up`, `down`. Those of a layer: `shared_out` [D, D], `adapter.feed_forward`
+    [adapter_rank, D], `adapter.gate`, `adapter.up`, and for each of q, k and v `adapter.<name>.low` [adapter_rank, 2 D]
+    and `adapter.<name>`.
+    """
+
+    number: int
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec
+    adapter_rank: int
+    adapts_attention: bool = False
+
+
 class LayerSpec(msgspec.Struct, frozen=True):
-    """A mixer of tokens, then a feed-forward; a layer may lack one of them, and then has no norm for it either."""
+    """A mixer of tokens, then a feed-forward; a layer may lack one of them, and then has no norm for it either.
+
+    shared: a block before the mixer, which has a norm before it alone.
+    """
 
     mixer: Mixer | None
     feed_forward: FeedForward | None
     residual: ResidualSpec = ResidualSpec()
+    shared: SharedBlockSpec | None = None
 
     def __post_init__(self) -> None:
+        if self.shared is not None and (self.mixer is None or self.residual != ResidualSpec()):
+            raise ValueError("a shared block stands before a mixer that a norm alone precedes")
         if self.mixer is None and self.feed_forward is None:
             raise ValueError("a layer has a mixer, a feed-forward, or both")
         if self.residual.parallel and (self.mixer is None or self.feed_forward is None):

@@ -81,14 +81,21 @@ class Model(msgspec.Struct, frozen=True):
     ropes: tuple[tuple[RopeFacts, RopeSpec], ...]
 
     @classmethod
-    def of(cls, facts: ModelFacts, max_model_len: int, refused: Mapping[str, str] | None = None) -> "Model":
+    def of(
+        cls,
+        facts: ModelFacts,
+        max_model_len: int,
+        refused: Mapping[str, str] | None = None,
+        own_activation: str | None = None,
+    ) -> "Model":
         """Reads a checkpoint's facts. max_model_len: the longest sequence that will run. refused: the keys of a config
         that the family cannot express where they are set (neither null nor false), each with the reason.
+        own_activation: one that only this family knows.
 
         Raises ModelError with all that cannot be expressed, and CheckpointError if the config has another form.
         """
         fields, config = ConfigFields(text_config(facts.config)), normalize_config(facts.config)
-        problems = [*_asked_for(fields, refused or {}), *_unknown_activation(config)]
+        problems = [*_asked_for(fields, refused or {}), *_unknown_activation(config, own_activation)]
         ropes: list[tuple[RopeFacts, RopeSpec]] = []
         for rope in _different(layer.rope for layer in config.layers):
             try:
@@ -156,12 +163,17 @@ class Model(msgspec.Struct, frozen=True):
         """Returns whether the name of some tensor ends so."""
         return any(tensor.name.endswith(ending) for tensor in self.facts.tensors)
 
+    @property
+    def activation_kind(self) -> ActivationKind:
+        """The activation of the config, which is not the family's own."""
+        return ACTIVATIONS[self.config.activation]
+
     def rope(self, layer: LayerFacts) -> RopeSpec | None:
         return next((spec for facts, spec in self.ropes if facts == layer.rope), None)
 
     def feed_forward(self, gated: bool = True) -> FeedForwardSpec:
-        kind = ACTIVATIONS[self.config.activation]
-        return FeedForwardSpec(self.config.intermediate_size, kind, gated=gated, bias=self.config.mlp_bias)
+        size, bias = self.config.intermediate_size, self.config.mlp_bias
+        return FeedForwardSpec(size, self.activation_kind, gated=gated, bias=bias)
 
     def experts(
         self, routing: RoutingSpec, shared: FeedForwardSpec | None = None, shared_gate: bool = False
@@ -171,7 +183,7 @@ class Model(msgspec.Struct, frozen=True):
             num_experts=self.config.num_experts,
             num_chosen=self.config.num_experts_per_token,
             width=self.config.moe_intermediate_size,
-            activation=self.feed_forward().activation,
+            activation=self.activation_kind,
             routing=routing,
             shared=shared,
             shared_gate=shared_gate,
@@ -180,7 +192,7 @@ class Model(msgspec.Struct, frozen=True):
     def shared_experts(self, number: int) -> FeedForwardSpec | None:
         """Returns so many experts that all tokens go through, as one block."""
         width = number * self.config.moe_intermediate_size
-        return FeedForwardSpec(width, self.feed_forward().activation) if number else None
+        return FeedForwardSpec(width, self.activation_kind) if number else None
 
     def query_key_norm(self, over: Literal["head", "whole"] = "head", after_rotation: bool = False) -> QueryKeyNorm:
         """Returns an RMS norm of queries and keys with the config's epsilon."""
@@ -221,8 +233,8 @@ def _asked_for(fields: ConfigFields, refused: Mapping[str, str]) -> Iterator[Pro
             yield Problem(f"{key} in the checkpoint's config is not in this version: {why}")
 
 
-def _unknown_activation(config: ConfigFacts) -> Iterator[Problem]:
-    if config.activation not in ACTIVATIONS:
+def _unknown_activation(config: ConfigFacts, known: str | None) -> Iterator[Problem]:
+    if config.activation not in (*ACTIVATIONS, known):
         yield _unknown(config.activation)
 
 

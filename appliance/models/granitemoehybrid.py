@@ -25,7 +25,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     """Some sizes of Granite 4 have attention in every layer."""
     model = Model.of(facts, max_model_len)
     is_apart = facts.format == "gguf"
-    shared = FeedForwardSpec(model.count("shared_intermediate_size", 1024), model.feed_forward().activation)
+    shared = FeedForwardSpec(model.count("shared_intermediate_size", 1024), model.activation_kind)
     dense = replace(granite_differences(model), modules=_MODULES, gate_up=not is_apart)
     mixture = None
     if model.config.num_experts:

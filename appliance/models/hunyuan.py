@@ -15,6 +15,6 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     dense = Dense(modules=_MODULES, query_key_norm=model.query_key_norm(after_rotation=True))
     if facts.architecture != "HunYuanMoEV1ForCausalLM":
         return dense_decoder(model, dense)
-    shared = FeedForwardSpec(model.config.intermediate_size, model.feed_forward().activation)
+    shared = FeedForwardSpec(model.config.intermediate_size, model.activation_kind)
     spec = model.experts(RoutingSpec(renormalize=True), shared)
     return dense_decoder(model, dense, Mixture.of(model, spec, _EXPERTS))

@@ -35,7 +35,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
 
 
 def _experts(model: Model) -> ExpertsSpec:
-    kind = model.feed_forward().activation
+    kind = model.activation_kind
     routing = RoutingSpec(
         "sigmoid",
         correction=True,

@@ -10,7 +10,7 @@ from appliance.models.family import Model
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
     width = model.count("shared_expert_intermediate_size", 5632)
-    shared = FeedForwardSpec(width, model.feed_forward().activation)
+    shared = FeedForwardSpec(width, model.activation_kind)
     spec = model.experts(qwen_routing(model), shared, shared_gate=True)
     modules = ExpertModules(shared="mlp.shared_expert")
     return dense_decoder(model, Dense(), Mixture.of(model, spec, modules, qwen_sparse_layers(model)))

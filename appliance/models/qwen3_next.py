@@ -41,4 +41,4 @@ def qwen_experts(model: Model) -> ExpertsSpec:
     """Returns experts beside a block that a gate weighs."""
     routing = RoutingSpec("softmax", renormalize=model.flag("norm_topk_prob", default=True))
     width = model.count("shared_expert_intermediate_size", 512)
-    return model.experts(routing, FeedForwardSpec(width, model.feed_forward().activation), shared_gate=True)
+    return model.experts(routing, FeedForwardSpec(width, model.activation_kind), shared_gate=True)

@@ -159,8 +159,10 @@ def _longrope(rotary: _Rotary) -> tuple[RopeScaling | None, float]:
     """Takes the long factors for all sequences if any may exceed the original context (as vLLM does): a choice by each
     sequence's length would change keys that are already cached."""
     context = rotary.original_context(rotary.max_position)
-    name = "long_factor" if rotary.max_model_len > context else "short_factor"
-    scaling = DivisorScaling(tuple(map(float, rotary.facts.parameters[name])))
+    size = "long" if rotary.max_model_len > context else "short"
+    scaling = DivisorScaling(tuple(map(float, rotary.facts.parameters[f"{size}_factor"])))
+    if rotary.facts.parameters.get(f"{size}_mscale") is not None:  # of Phi-3.5-MoE
+        return scaling, rotary.number(f"{size}_mscale")
     if rotary.facts.parameters.get("attention_factor") is not None:
         return scaling, rotary.number("attention_factor")
     factor = rotary.number("factor", rotary.max_position / context)

@@ -32,8 +32,9 @@ def is_ignored(name: str, spec: DecoderSpec) -> bool:
 
 
 def shape_of(tensor: TensorFacts, source: WeightSource) -> tuple[int, ...]:
-    """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector."""
-    shape = tensor.shape if source.index is None else tensor.shape[1:]
+    """Returns the shape of a logical weight in the program: (out_features, in_features), or (size,) for a vector. A
+    tensor without dimensions is a vector of one number."""
+    shape = (tensor.shape or (1,)) if source.index is None else tensor.shape[1:]
     shape = shape[::-1] if source.transform == "transpose" else shape
     shape = shape if source.rows is None else (source.num_parts * len(range(*source.rows)), *shape[1:])
     if source.transform == "transpose_parts" and len(shape) > 1:

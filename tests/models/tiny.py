@@ -211,6 +211,24 @@ FAMILIES: dict[str, Tiny] = {
             "sliding_window": 9,
         },
     ),
+    "apertus": Tiny("ApertusConfig", _rope(rope_type="default")),
+    "phimoe": Tiny(
+        "PhimoeConfig",
+        {
+            "num_local_experts": 6,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "router_jitter_noise": 0.2,
+            **_rope(
+                rope_type="longrope",
+                short_factor=[1.0 + 0.1 * pair for pair in range(8)],
+                long_factor=[1.5 + 0.5 * pair for pair in range(8)],
+                short_mscale=1.25,
+                long_mscale=1.5,
+                original_max_position_embeddings=64,
+            ),
+        },
+    ),
     "mistral3": Tiny(
         "Ministral3Config",
         {
@@ -369,6 +387,8 @@ def randomize(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.ndim == 3:  # experts: matrices of (out, in)
             parameter.normal_(0.0, 1.5 * parameter.shape[2] ** -0.5)
+        elif "adapter_list" in name:  # small, as sharp scores would enlarge what is rounded
+            parameter.normal_(0.0, 0.6 * parameter.shape[1] ** -0.5)
         elif parameter.ndim == 2:
             fan_in = parameter.shape[0] if "gpt2" in type(model).__name__.lower() else parameter.shape[1]
             parameter.normal_(0.0, 1.0 if "embed" in name or "wte" in name else 1.5 * fan_in**-0.5)

@@ -33,6 +33,20 @@ _NEMOTRON_H: dict[str, Any] = {
     "n_routed_experts": 8,
 }
 
+_ZAMBA2: dict[str, Any] = {
+    "time_step_min": 1e-12,  # a limit in transformers alone
+    "tie_word_embeddings": True,
+    "layers_block_type": ["hybrid", "hybrid", "hybrid"],
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "num_mem_blocks": 2,
+    "n_mamba_heads": 8,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 16,
+    "chunk_size": 8,
+    "adapter_rank": 8,
+}
+
 FAMILIES: dict[str, Tiny] = {
     "bamba": Tiny("BambaConfig", {**_MAMBA2, "attn_layer_indices": [1]}),
     "falcon_h1": Tiny(
@@ -110,12 +124,17 @@ FAMILIES: dict[str, Tiny] = {
     ),
     "mamba": Tiny("MambaConfig", sizes=_MAMBA),
     "mamba2": Tiny("Mamba2Config", {"num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 8}, _MAMBA),
+    "zamba2": Tiny("Zamba2Config", {**_ZAMBA2, "use_shared_attention_adapter": True, "use_mem_rope": True}),
     "nemotron_h": Tiny(
         "NemotronHConfig",
         {**_NEMOTRON_H, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
     ),
 }
 VARIANTS: dict[str, Tiny] = {
+    "zamba2-plain": Tiny(
+        "Zamba2Config",
+        {**_ZAMBA2, "num_mem_blocks": 1, "layers_block_type": ["linear_attention", "hybrid", "hybrid"]},
+    ),
     "falcon_h1-norm": Tiny("FalconH1Config", {**_MAMBA2, "mamba_d_ssm": None, "mamba_rms_norm": True}),
     "granitemoehybrid-dense": Tiny(
         "GraniteMoeHybridConfig",

@@ -67,8 +67,49 @@ def _minicpm(config: Json, tensors: Tensors) -> tuple[Json, Tensors]:
     }, tensors
 
 
+def _chatglm(config: Json, tensors: Tensors) -> tuple[Json, Tensors]:
+    names = {
+        "model.embed_tokens": "transformer.embedding.word_embeddings",
+        "model.norm": "transformer.encoder.final_layernorm",
+        "lm_head": "transformer.output_layer",
+        "model.layers": "transformer.encoder.layers",
+        "self_attn.o_proj": "self_attention.dense",
+        "mlp.gate_up_proj": "mlp.dense_h_to_4h",
+        "mlp.down_proj": "mlp.dense_4h_to_h",
+    }
+    for layer in range(config["num_hidden_layers"]):
+        root = f"model.layers.{layer}"
+        for kind in ("weight", "bias"):
+            parts = [tensors.pop(f"{root}.self_attn.{name}_proj.{kind}") for name in "qkv"]
+            tensors[f"{root}.self_attention.query_key_value.{kind}"] = torch.cat(parts)
+    for old, new in names.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    tensors["transformer.rotary_pos_emb.inv_freq"] = torch.ones(4)
+    theta = config.pop("rope_parameters")["rope_theta"]
+    own = {
+        "architectures": ["ChatGLMModel"],
+        "model_type": "chatglm",
+        "num_layers": config.pop("num_hidden_layers"),
+        "ffn_hidden_size": config.pop("intermediate_size"),
+        "kv_channels": config.pop("head_dim"),
+        "padded_vocab_size": config.pop("vocab_size"),
+        "seq_length": config.pop("max_position_embeddings"),
+        "layernorm_epsilon": config.pop("rms_norm_eps"),
+        "multi_query_attention": True,
+        "multi_query_group_num": config.pop("num_key_value_heads"),
+        "add_qkv_bias": config.pop("attention_bias"),
+        "rope_ratio": theta / 10_000.0,
+        "original_rope": True,
+        "rmsnorm": True,
+        "post_layer_norm": True,
+        "apply_residual_connection_post_layernorm": False,
+    }
+    return own, tensors
+
+
 FAMILIES: dict[str, tuple[str, Callable[[Json, Tensors], tuple[Json, Tensors]]]] = {
     "baichuan": ("llama-equal", _baichuan),
+    "chatglm": ("glm", _chatglm),
     "internlm2": ("llama", _internlm2),
     "minicpm": ("granite-plain", _minicpm),
 }
