@@ -139,6 +139,7 @@ _BUILT = (
     _built("Qwen3_5ForConditionalGeneration", "qwen3_5"),
     _built("Qwen3_5MoeForCausalLM", "qwen3_5"),
     _built("Qwen3_5MoeForConditionalGeneration", "qwen3_5"),
+    _built("RecurrentGemmaForCausalLM", "recurrent_gemma"),
     _built("SeedOssForCausalLM", "llama"),
     _built("SmolLM3ForCausalLM", "llama"),
     _built("StableLmForCausalLM", "stablelm"),

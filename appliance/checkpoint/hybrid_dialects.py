@@ -102,6 +102,15 @@ def _olmo_hybrid(values: Json) -> Json:
     return {"layer_types": kinds}
 
 
+def _recurrent_gemma(values: Json) -> Json:
+    """The kinds of layers are a list that is repeated. Raises CheckpointError for another kind, or for no list."""
+    listed = values.get("block_types", ("recurrent", "recurrent", "attention"))
+    kinds = {"recurrent": "linear_attention", "attention": "sliding_attention"}
+    if not isinstance(listed, list | tuple) or not listed or not set(map(str, listed)) <= set(kinds):
+        raise CheckpointError("config.json", f"block_types is {listed!r}", f"known: {', '.join(kinds)}")
+    return {"layer_types": [kinds[listed[index % len(listed)]] for index in range(_num_layers(values))]}
+
+
 def _zamba2(values: Json) -> Json:
     """Heads share out twice the hidden size, and a feed-forward is four times as wide as that unless it is stated."""
     width, heads = size_of(values.get("hidden_size")), size_of(values.get("num_attention_heads"))
@@ -258,6 +267,20 @@ HYBRIDS: Final[Mapping[str, Dialect]] = {
         defaults={**_GATED_DELTA, "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512},
         derived=_qwen3_next,
         kinds=_LINEAR,
+    ),
+    "recurrent_gemma": Dialect(
+        names={"sliding_window": "attention_window_size", "final_logit_softcapping": "logits_soft_cap"},
+        defaults={
+            "hidden_activation": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+            "attention_window_size": 2048,
+            "logits_soft_cap": 30.0,
+            "partial_rotary_factor": 0.5,
+            "attention_out_bias": True,
+            "max_position_embeddings": 8192,
+        },
+        derived=_recurrent_gemma,
+        kinds=("sliding_attention", "linear_attention"),
     ),
     "zamba2": Dialect(
         names={

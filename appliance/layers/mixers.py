@@ -6,6 +6,7 @@ from appliance.layers.attention import emit_attention
 from appliance.layers.gated_delta import emit_gated_delta
 from appliance.layers.latent import emit_latent_attention
 from appliance.layers.program import ProgramBuilder
+from appliance.layers.rg_lru import emit_rg_lru
 from appliance.layers.short_conv import emit_short_conv
 from appliance.layers.spec import (
     AttentionSpec,
@@ -14,6 +15,7 @@ from appliance.layers.spec import (
     Mixer,
     ParallelSpec,
     RecurrentSpec,
+    RgLruSpec,
     ShortConvSpec,
     StateSpaceSpec,
 )
@@ -52,3 +54,5 @@ def _emit_recurrent(builder: ProgramBuilder, spec: RecurrentSpec, prefix: str, x
             return Mixed(emit_gated_delta(builder, spec, prefix, x), f"{prefix}.delta.o", spec.out_bias)
         case StateSpaceSpec():
             return Mixed(emit_state_space(builder, spec, prefix, x), f"{prefix}.ssm.o", spec.out_bias)
+        case RgLruSpec():
+            return Mixed(emit_rg_lru(builder, spec, prefix, x), f"{prefix}.lru.o", bias=True)

@@ -14,7 +14,7 @@ from appliance.program.caches import KvShape
 from appliance.program.operators import Linear, Operator, StepProgram
 from appliance.program.record import ActivationKind
 from appliance.program.slots import Extent, Slot, SlotType, Span, whole
-from appliance.program.states import GatedDelta, ShortConv, StateShape, StateSpace
+from appliance.program.states import GatedDelta, RgLru, ShortConv, StateShape, StateSpace
 
 
 class WeightUse(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class ProgramBuilder:
         self.states.append(StateShape(shape))
         return len(self.states) - 1
 
-    def carry(self, operator: ShortConv | GatedDelta | StateSpace) -> None:
+    def carry(self, operator: ShortConv | GatedDelta | StateSpace | RgLru) -> None:
         """Emits an operator that has a state of its own, with the number that the state gets."""
         self.emit(replace(operator, state=self.state(*operator.state_shape)))
 

@@ -318,7 +318,23 @@ class StateSpaceSpec(msgspec.Struct, frozen=True):
         return self.num_heads * self.head_dim
 
 
-RecurrentSpec = ShortConvSpec | GatedDeltaSpec | StateSpaceSpec
+class RgLruSpec(msgspec.Struct, frozen=True):
+    """A real-gated linear recurrent unit (program.states.RgLru) after a short convolution, times the activation of y.
+
+    The gates of each head's columns are linear maps of these columns.
+
+    Weights: `lru.x`, `lru.y` and `lru.o`, with biases; `lru.conv` [width * K], `lru.conv.bias`; of each head
+    `lru.input_gate.<head>` and `lru.recurrence_gate.<head>` [width / num_heads, width / num_heads];
+    `lru.input_gate.bias`, `lru.recurrence_gate.bias` and `lru.decay` [width].
+    """
+
+    width: int
+    num_heads: int
+    kernel_size: int
+    activation: ActivationKind
+
+
+RecurrentSpec = ShortConvSpec | GatedDeltaSpec | StateSpaceSpec | RgLruSpec
 
 
 class ParallelSpec(msgspec.Struct, frozen=True):

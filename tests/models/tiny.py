@@ -384,13 +384,15 @@ def make_tiny(name: str, folder: Path, change: Callable[[torch.nn.Module], None]
 @torch.no_grad()
 def randomize(model: torch.nn.Module) -> None:
     """Weights large enough that every part of the model shows in its logits, biases and norms included."""
+    kind = type(model).__name__.lower()
     for name, parameter in model.named_parameters():
         if parameter.ndim == 3:  # experts: matrices of (out, in)
             parameter.normal_(0.0, 1.5 * parameter.shape[2] ** -0.5)
-        elif "adapter_list" in name:  # small, as sharp scores would enlarge what is rounded
-            parameter.normal_(0.0, 0.6 * parameter.shape[1] ** -0.5)
+        elif "zamba2" in kind and ("embed" in name or "adapter_list" in name):
+            # Small, as its head is always the embedding, and sharp scores would enlarge what is rounded.
+            parameter.normal_(0.0, 0.2 if "embed" in name else 0.5 * parameter.shape[1] ** -0.5)
         elif parameter.ndim == 2:
-            fan_in = parameter.shape[0] if "gpt2" in type(model).__name__.lower() else parameter.shape[1]
+            fan_in = parameter.shape[0] if "gpt2" in kind else parameter.shape[1]
             parameter.normal_(0.0, 1.0 if "embed" in name or "wte" in name else 1.5 * fan_in**-0.5)
         else:
             parameter.add_(torch.randn_like(parameter) * 0.2)

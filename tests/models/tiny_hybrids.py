@@ -124,6 +124,16 @@ FAMILIES: dict[str, Tiny] = {
     ),
     "mamba": Tiny("MambaConfig", sizes=_MAMBA),
     "mamba2": Tiny("Mamba2Config", {"num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 8}, _MAMBA),
+    "recurrentgemma": Tiny(
+        "RecurrentGemmaConfig",
+        {
+            "num_hidden_layers": 4,
+            "lru_width": 128,
+            "conv1d_width": 3,
+            "attention_window_size": 8,
+            "logits_soft_cap": 5.0,
+        },
+    ),
     "zamba2": Tiny("Zamba2Config", {**_ZAMBA2, "use_shared_attention_adapter": True, "use_mem_rope": True}),
     "nemotron_h": Tiny(
         "NemotronHConfig",
