@@ -6,12 +6,12 @@ Only what configs on the hub leave out because the transformers class has it as 
 from collections.abc import Mapping
 from typing import Final
 
+from appliance.checkpoint.derived_values import chatglm, mimo
 from appliance.checkpoint.dialect import Dialect, Json, size_of
 from appliance.checkpoint.encoder_dialects import ENCODERS
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gemma_dialects import GEMMAS
 from appliance.checkpoint.hybrid_dialects import HYBRIDS
-from appliance.checkpoint.rope import positive_of
 
 
 def _wide(values: Json) -> Json:
@@ -31,14 +31,6 @@ def _falcon(values: Json) -> Json:
 
 def _gpt_bigcode(values: Json) -> Json:
     return {**_wide(values), "num_key_value_heads": 1} if values.get("multi_query", True) else _wide(values)
-
-
-def _chatglm(values: Json) -> Json:
-    """Some heads share keys where a switch says so; half of each head rotates, with a base that a ratio multiplies."""
-    heads, found = values.get("num_attention_heads"), {"rope_theta": 10_000.0 * positive_of(values, "rope_ratio", 1.0)}
-    shared = values.get("multi_query_group_num") if values.get("multi_query_attention") else heads
-    biased = bool(values.get("add_bias_linear"))
-    return {**found, "num_key_value_heads": shared, "attention_bias": biased or bool(values.get("add_qkv_bias"))}
 
 
 def _rotary_dim(values: Json) -> Json:
@@ -62,21 +54,6 @@ def _gptj(values: Json) -> Json:
 def _latent(values: Json) -> Json:
     """Only a part of each head of latent attention rotates: to rotary positions, that is the head."""
     return {"head_dim": size} if (size := size_of(values.get("qk_rope_head_dim"))) else {}
-
-
-def _mimo(values: Json) -> Json:
-    """MiMo's own configs have a list with a one for each layer that has a window, and a base of the rotation of each
-    kind of layer. Raises CheckpointError for any other list."""
-    pattern, thetas = values.get("hybrid_layer_pattern"), (values.get("rope_theta"), values.get("swa_rope_theta"))
-    found: dict[str, object] = {}
-    if pattern is not None:
-        if not isinstance(pattern, list) or any(kind not in (0, 1) for kind in pattern):
-            raise CheckpointError("config.json", "hybrid_layer_pattern must list 0 or 1 for each layer")
-        found["layer_types"] = ["sliding_attention" if kind else "full_attention" for kind in pattern]
-    if None not in thetas:
-        kinds = ("full_attention", "sliding_attention")
-        found["rope_parameters"] = {kind: {"rope_theta": theta} for kind, theta in zip(kinds, thetas, strict=True)}
-    return found
 
 
 _ALL_BIASES: Final = {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
@@ -140,7 +117,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "mlp_bias": "add_bias_linear",
         },
         defaults={"layernorm_epsilon": 1e-5, "add_bias_linear": False, "partial_rotary_factor": 0.5},
-        derived=_chatglm,
+        derived=chatglm,
     ),
     "cohere": Dialect(defaults={"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "max_position_embeddings": 8192}),
     "cohere2": Dialect(
@@ -285,7 +262,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             "partial_rotary_factor": 0.334,
             "max_position_embeddings": 131_072,
         },
-        derived=_mimo,
+        derived=mimo,
     ),
     "ministral3": Dialect(
         defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "max_position_embeddings": 262_144}

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from appliance.layers.feed_forward import emit_feed_forward
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import ExpertsSpec, NormSpec
+from appliance.layers.spec import ExpertsSpec
 from appliance.program.operators import Add
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot

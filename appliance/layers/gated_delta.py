@@ -1,7 +1,7 @@
 """The gated delta rule block: projections, one short convolution of q, k and v, the rule, and a gated norm of heads."""
 
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import GatedDeltaSpec
+from appliance.layers.recurrent_spec import GatedDeltaSpec
 from appliance.program.operators import GatedActivation, HeadNorm
 from appliance.program.slots import Slot, Span, whole
 from appliance.program.states import GatedDelta, ShortConv

@@ -6,19 +6,10 @@ from appliance.layers.attention import emit_attention
 from appliance.layers.gated_delta import emit_gated_delta
 from appliance.layers.latent import emit_latent_attention
 from appliance.layers.program import ProgramBuilder
+from appliance.layers.recurrent_spec import GatedDeltaSpec, RecurrentSpec, RgLruSpec, ShortConvSpec, StateSpaceSpec
 from appliance.layers.rg_lru import emit_rg_lru
 from appliance.layers.short_conv import emit_short_conv
-from appliance.layers.spec import (
-    AttentionSpec,
-    GatedDeltaSpec,
-    LatentAttentionSpec,
-    Mixer,
-    ParallelSpec,
-    RecurrentSpec,
-    RgLruSpec,
-    ShortConvSpec,
-    StateSpaceSpec,
-)
+from appliance.layers.spec import AttentionSpec, LatentAttentionSpec, Mixer, ParallelSpec
 from appliance.layers.state_space import emit_state_space
 from appliance.program.slots import Slot
 

@@ -1,7 +1,7 @@
 """The norms of the residual stream, each fused with the addition before it."""
 
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.program import ProgramBuilder
-from appliance.layers.spec import NormSpec
 from appliance.program.operators import LayerNorm, RmsNorm
 from appliance.program.slots import Slot
 

@@ -1,7 +1,7 @@
 """The block of a real-gated linear recurrent unit."""
 
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import RgLruSpec
+from appliance.layers.recurrent_spec import RgLruSpec
 from appliance.program.attention import HeadLinear
 from appliance.program.operators import GatedActivation
 from appliance.program.slots import Slot, Span, whole

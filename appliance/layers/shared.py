@@ -3,9 +3,10 @@
 from appliance.layers.adapter import Adapter
 from appliance.layers.attention import BlockWeights, emit_attention
 from appliance.layers.feed_forward import emit_feed_forward
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.norms import emit_norm
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import NormSpec, SharedBlockSpec
+from appliance.layers.spec import SharedBlockSpec
 from appliance.program.operators import Add, Copy
 from appliance.program.slots import Slot, Span, whole
 

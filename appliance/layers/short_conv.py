@@ -1,7 +1,7 @@
 """The gated short convolution block."""
 
 from appliance.layers.program import ProgramBuilder, Projection
-from appliance.layers.spec import ShortConvSpec
+from appliance.layers.recurrent_spec import ShortConvSpec
 from appliance.program.operators import GatedActivation
 from appliance.program.slots import Slot, whole
 from appliance.program.states import ShortConv

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.program import ProgramBuilder, Projection
+from appliance.layers.recurrent_spec import StateSpaceSpec
 from appliance.layers.scale import emit_scale
-from appliance.layers.spec import NormSpec, StateSpaceSpec
 from appliance.program.operators import GatedActivation, HeadNorm
 from appliance.program.slots import Slot, Span, whole
 from appliance.program.states import ShortConv, StateSpace

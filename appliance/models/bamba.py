@@ -1,7 +1,8 @@
 """Bamba: Mamba 2, with partly rotating attention in some layers."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.family import Model
 from appliance.models.jamba import JAMBA_MODULES

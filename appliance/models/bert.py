@@ -1,7 +1,8 @@
 """BERT, RoBERTa and XLM-R: encoders with learned positions, and a norm after each sum."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, Encoder, dense_decoder
 from appliance.models.family import Model
 

@@ -4,7 +4,8 @@ Command R7B and later (Cohere 2) rotate in their windowed layers alone.
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, QueryKeyNorm, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

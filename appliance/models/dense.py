@@ -7,6 +7,8 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.checkpoint.config import LayerFacts
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.recurrent_spec import RecurrentSpec
 from appliance.layers.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -14,11 +16,9 @@ from appliance.layers.spec import (
     FeedForwardSpec,
     LayerSpec,
     Mixer,
-    NormSpec,
     ParallelSpec,
     PositionBias,
     QueryKeyNorm,
-    RecurrentSpec,
     ResidualSpec,
     Transform,
 )

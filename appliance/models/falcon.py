@@ -1,7 +1,8 @@
 """Falcon 7B, 40B and Falcon 2 11B: a fused projection by KV head, and both blocks of a layer side by side."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

@@ -4,7 +4,9 @@ from msgspec.structs import replace
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, StateSpaceSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.recurrent_spec import StateSpaceSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.family import Model
 from appliance.models.jamba import JAMBA_MODULES

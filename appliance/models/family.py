@@ -10,12 +10,12 @@ from appliance.checkpoint.config import ConfigFacts, ConfigFields, LayerFacts, n
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import RopeFacts
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.rope import RopeSpec
 from appliance.layers.spec import (
     AttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
-    NormSpec,
     QueryKeyNorm,
     RoutingSpec,
     Transform,

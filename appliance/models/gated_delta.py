@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from appliance.layers.spec import GatedDeltaSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.recurrent_spec import GatedDeltaSpec
 from appliance.models.family import Model, Part
 
 

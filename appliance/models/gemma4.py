@@ -8,15 +8,8 @@ from msgspec.structs import replace
 from appliance.checkpoint.config import ConfigFields
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import mapping_of
-from appliance.layers.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    ExpertsSpec,
-    FeedForward,
-    NormSpec,
-    ResidualSpec,
-    RoutingSpec,
-)
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, ExpertsSpec, FeedForward, ResidualSpec, RoutingSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model, Part

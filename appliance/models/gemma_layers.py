@@ -5,7 +5,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from appliance.layers.spec import AttentionSpec, DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec
 from appliance.layers.stream_spec import PerLayerSpec
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part
@@ -47,7 +48,7 @@ def per_layer_inputs(model: Model) -> PerLayerSpec | None:
     return PerLayerSpec(
         width=width,
         num_rows=model.count("vocab_size_per_layer_input", 262_144),
-        activation=model.feed_forward().activation,
+        activation=model.activation_kind,
         norm_eps=model.config.norm_eps,
         input_scale=model.config.hidden_size**-0.5,
         table_scale=width**0.5,

@@ -5,7 +5,8 @@ BigCode: the same with one KV head for all queries, stored (out, in).
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, LayerSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

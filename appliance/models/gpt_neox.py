@@ -1,7 +1,8 @@
 """GPT-NeoX and Pythia: layer norms, a fused projection stored by head, and blocks that may run side by side."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

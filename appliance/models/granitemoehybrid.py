@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, FeedForwardSpec, NormSpec, RoutingSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec, RoutingSpec
 from appliance.models.dense import Recurrent, dense_decoder
 from appliance.models.experts import Mixture
 from appliance.models.family import Model

@@ -1,7 +1,8 @@
 """Jamba: Mamba 1 with normed selections, attention without positions in some layers, and experts in every other."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, RoutingSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, RoutingSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model

@@ -3,7 +3,9 @@
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, GatedDeltaSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.recurrent_spec import GatedDeltaSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.deepseek_routing import deepseek_mixture
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.experts import MIXTRAL_MODULES

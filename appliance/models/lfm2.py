@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, FeedForwardSpec, RoutingSpec, ShortConvSpec
+from appliance.layers.recurrent_spec import ShortConvSpec
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec, RoutingSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model, Part

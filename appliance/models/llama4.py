@@ -3,15 +3,8 @@
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    ExpertsSpec,
-    NormSpec,
-    QueryKeyNorm,
-    RoutingSpec,
-    Temperature,
-)
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, ExpertsSpec, QueryKeyNorm, RoutingSpec, Temperature
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model

@@ -1,7 +1,8 @@
 """Mamba 1 and Falcon Mamba: layers that are one state space mixer each, without attention and feed-forwards."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 from appliance.models.state_space import mamba

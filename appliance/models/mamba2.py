@@ -1,7 +1,8 @@
 """Mamba 2, and Codestral Mamba by the same class: layers that are one state space mixer each."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Recurrent, dense_decoder
 from appliance.models.family import Model
 from appliance.models.mamba import mamba_modules

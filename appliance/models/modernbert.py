@@ -4,7 +4,8 @@ The first layer's attention reads the embeddings, which are normed already.
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, Encoder, dense_decoder
 from appliance.models.family import Model
 

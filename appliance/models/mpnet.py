@@ -1,7 +1,8 @@
 """MPNet: BERT without token types, and with a bias of the scores by the distance of two tokens."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, PositionBias, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, PositionBias, ResidualSpec
 from appliance.models.dense import Dense, Encoder, dense_decoder
 from appliance.models.family import Model
 

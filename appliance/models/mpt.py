@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import mapping_of, positive_of
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.bloom import ALIBI
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.errors import ModelError, Problem

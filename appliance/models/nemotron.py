@@ -4,7 +4,8 @@ Nemotron stores norm weights less one.
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

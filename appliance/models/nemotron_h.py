@@ -1,7 +1,8 @@
 """Nemotron-H and Nemotron 3: every layer is one block, of Mamba 2, attention without positions, experts or an MLP."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForwardSpec, NormSpec, RoutingSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ExpertsSpec, FeedForwardSpec, RoutingSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.experts import ExpertModules, Mixture
 from appliance.models.family import Model

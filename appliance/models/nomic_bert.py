@@ -6,7 +6,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, Encoder, dense_decoder
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model

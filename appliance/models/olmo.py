@@ -5,7 +5,8 @@ key heads as one vector. OLMo 3 mixes windowed and full layers; only the full on
 """
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

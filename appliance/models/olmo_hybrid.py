@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, ResidualSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.family import Model
 from appliance.models.gated_delta import gated_delta_spec, separate_parts

@@ -1,7 +1,8 @@
 """OPT: learned positions from the third row on, layer norms, biases, and a ReLU without a gate."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model

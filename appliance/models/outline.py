@@ -6,8 +6,9 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.rope import RopeFacts
 from appliance.layers.decoder import compile_decoder
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.rope import RopeSpec
-from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec
 from appliance.models.describe import Described
 from appliance.program.caches import KvShape
 

@@ -1,7 +1,8 @@
 """Persimmon: layer norms, also of query and key heads, a fused projection stored by head, and a squared ReLU."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, QueryKeyNorm
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

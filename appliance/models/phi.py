@@ -1,7 +1,8 @@
 """Phi 1, 1.5 and 2: both blocks of a layer read one layer norm, part of a head rotates, the output head has a bias."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, QueryKeyNorm, ResidualSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, QueryKeyNorm, ResidualSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

@@ -1,7 +1,8 @@
 """Phi-3.5-MoE: Mixtral with layer norms, biases, experts chosen one after the other, and longrope scaling."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec, RoutingSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, RoutingSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.errors import ModelError, Problem
 from appliance.models.experts import MIXTRAL_MODULES, Mixture

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts, TensorFacts
-from appliance.layers.spec import DecoderSpec, HeadMap, NormSpec, PoolingHead, WeightSource
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, HeadMap, PoolingHead, WeightSource
 from appliance.models.errors import ModelError, Problem
 from appliance.program.record import ActivationKind
 

@@ -5,7 +5,8 @@ import math
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, FeedForwardSpec, RgLruSpec
+from appliance.layers.recurrent_spec import RgLruSpec
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec
 from appliance.models.dense import Dense, Recurrent, dense_decoder
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part

@@ -1,7 +1,8 @@
 """StarCoder 2: Llama with layer norms, biases, and a feed-forward without a gate."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, NormSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec
 from appliance.models.dense import Dense, dense_decoder
 from appliance.models.family import Model
 

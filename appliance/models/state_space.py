@@ -3,7 +3,8 @@
 import math
 
 from appliance.checkpoint.errors import CheckpointError
-from appliance.layers.spec import NormSpec, StateSpaceSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.recurrent_spec import StateSpaceSpec
 from appliance.models.dense import Recurrent
 from appliance.models.family import Model, Part
 

@@ -6,7 +6,8 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, SharedBlockSpec
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import DecoderSpec, FeedForwardSpec, LayerSpec, SharedBlockSpec
 from appliance.models.errors import ModelError, Problem
 from appliance.models.family import Model, Part
 from appliance.models.state_space import mamba2, mamba2_spec
@@ -17,8 +18,8 @@ _BLOCK = "shared_transformer"
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
-    """As for Nemotron-H, `time_step_min` is no limit of a time step, though transformers takes it as one. Transformers
-    shares blocks only where the config ties the head to the embedding."""
+    """Takes the config's `time_step_min` as no limit of a time step, as for Nemotron-H, though transformers does.
+    Transformers shares blocks only where the config ties the head to the embedding."""
     model = Model.of(facts, max_model_len, _REFUSED)
     if not model.config.tie_embeddings:
         message = "tie_word_embeddings is false in the checkpoint's config, and then its blocks are not shared"

@@ -6,17 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.layers.decoder import compile_decoder
+from appliance.layers.norm_spec import NormSpec
 from appliance.layers.program import CompiledDecoder
 from appliance.layers.rope import RopeSpec
-from appliance.layers.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    QueryKeyNorm,
-    ResidualSpec,
-)
+from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, QueryKeyNorm, ResidualSpec
 from appliance.program.operators import (
     Add,
     Embed,

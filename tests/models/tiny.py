@@ -82,6 +82,14 @@ def _rope(**values: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": 10_000.0, **values}}
 
 
+_PHIMOE: dict[str, Any] = {
+    "num_local_experts": 6, "attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.2,
+    **_rope(
+        rope_type="longrope", short_factor=[1.0 + 0.1 * pair for pair in range(8)], short_mscale=1.25,
+        long_factor=[1.5 + 0.5 * pair for pair in range(8)], long_mscale=1.5, original_max_position_embeddings=64,
+    ),
+}  # fmt: skip
+
 FAMILIES: dict[str, Tiny] = {
     **tiny_hybrids.FAMILIES,
     "llama": Tiny("LlamaConfig"),
@@ -212,23 +220,7 @@ FAMILIES: dict[str, Tiny] = {
         },
     ),
     "apertus": Tiny("ApertusConfig", _rope(rope_type="default")),
-    "phimoe": Tiny(
-        "PhimoeConfig",
-        {
-            "num_local_experts": 6,
-            "attention_bias": True,
-            "lm_head_bias": True,
-            "router_jitter_noise": 0.2,
-            **_rope(
-                rope_type="longrope",
-                short_factor=[1.0 + 0.1 * pair for pair in range(8)],
-                long_factor=[1.5 + 0.5 * pair for pair in range(8)],
-                short_mscale=1.25,
-                long_mscale=1.5,
-                original_max_position_embeddings=64,
-            ),
-        },
-    ),
+    "phimoe": Tiny("PhimoeConfig", _PHIMOE),
     "mistral3": Tiny(
         "Ministral3Config",
         {

@@ -148,6 +148,16 @@ def test_logits_are_those_of_the_other_family(
     np.testing.assert_allclose(driver.all_logits(PROMPT), expected, **TOLERANCE)
 
 
+def test_a_ratio_multiplies_the_base_of_chatglms_rotation(renamed: Callable[[str], Checkpoint], tmp_path: Path) -> None:
+    original = renamed("chatglm")
+    config = json.loads((original.folder / "config.json").read_text())
+    write(tmp_path, config | {"rope_ratio": 50}, load_file(original.folder / "model.safetensors"))
+    mixers = [layer.mixer for layer in build_decoder(read_model_facts(tmp_path), 64).layers]
+    assert mixers
+    assert all(isinstance(each, AttentionSpec) and each.rope is not None for each in mixers)
+    assert [each.rope.theta for each in mixers] == [500_000.0] * len(mixers)  # type: ignore[union-attr]
+
+
 def test_a_larger_baichuan_has_alibi_and_a_head_of_unit_rows(
     renamed: Callable[[str], Checkpoint], tmp_path: Path
 ) -> None:

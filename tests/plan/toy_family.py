@@ -2,7 +2,8 @@
 in a window. It is here to see that the planner needs nothing but what a family describes."""
 
 from appliance.checkpoint.facts import ModelFacts
-from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, WeightSource
+from appliance.layers.norm_spec import NormSpec
+from appliance.layers.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, WeightSource
 
 HIDDEN, VOCABULARY = 48, 500
 FIRST = LayerSpec(AttentionSpec(2, 2, 24, 1.0, None), FeedForwardSpec(40, "relu2", gated=False))
