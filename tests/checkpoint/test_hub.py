@@ -86,6 +86,14 @@ def test_weights_that_are_there_twice_are_fetched_once(tmp_path: Path, hub: Star
     assert {file.name for file in path.glob("*.safetensors")} == {"model.safetensors", "consolidated.safetensors"}
 
 
+def test_files_of_pytorch_are_fetched_where_there_are_no_other_weights(tmp_path: Path, hub: Start) -> None:
+    hub(
+        o__m={"config.json": b"{}", "pytorch_model.bin": b"pickle", "training_args.bin": b"more", "README.md": b"words"}
+    )
+    path = resolve_source("o/m", options=options(tmp_path))
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "pytorch_model.bin"]
+
+
 def test_code_is_fetched_only_where_it_is_asked_for_at_its_own_revision(tmp_path: Path, hub: Start) -> None:
     server = hub(o__m=FOLDER | {"modeling_x.py": b"code", "tools/more.py": b"more"})
     folder = resolve_source("hf://o/m@main", options=options(tmp_path))
