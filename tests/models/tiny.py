@@ -106,7 +106,7 @@ FAMILIES: dict[str, Tiny] = {
             "intermediate_size": [96, 64, 96, 128, 96],
             "activation_sparsity_pattern": [0.8, 0.0, 0.6, 0.0, 0.3],
             "laurel_rank": 32,
-            "final_logit_softcapping": 3.0,
+            "final_logit_softcapping": 30.0,
         },
     ),
     "gemma4": Tiny(
