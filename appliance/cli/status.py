@@ -14,6 +14,7 @@ from appliance.deploy.naming import find_deployment
 from appliance.deploy.observe import observe
 from appliance.deploy.process import descendants, resident_bytes
 from appliance.deploy.reconcile import Readiness
+from appliance.deploy.speculation import speculation_status
 from appliance.deploy.state import DeploymentState, deployment_names
 from appliance.plan.boot import read_boot_report
 
@@ -59,6 +60,7 @@ def _status(state: DeploymentState) -> dict[str, Any]:
     if seen.readiness in _LIVE:
         body["uptime_s"] = round(time.time() - current.started_at, 1)
         body["memory_bytes"] = resident_bytes([current.process, *descendants(current.process)])
+        body["speculation"] = speculation_status(current.url)
         body["weights"] = _weights(state.generation(current.home_generation).folder)
     return body
 
@@ -81,6 +83,18 @@ def _origin(weights: dict[str, Any] | None) -> str | None:
     return f"{size} packed in {seconds} ({weights['reason']})"
 
 
+def _drafts(speculation: dict[str, Any] | None) -> str | None:
+    """Returns how often drafts were accepted, by method, and what steps did with them."""
+    if speculation is None:
+        return None
+    methods = [
+        f"{name} {each['accepted']:,} of {each['tokens']:,} tokens accepted"
+        for name, each in sorted(speculation["methods"].items())
+    ]
+    steps = [f"{name.replace('_', ' ')} {count:,}" for name, count in speculation["steps"].items() if count]
+    return "; ".join([*methods, f"steps: {', '.join(steps) or 'none yet'}"])
+
+
 def _text(status: dict[str, Any]) -> str:
     shown = {
         "state": status["readiness"] + (f" ({status['reason']})" if status["reason"] else ""),
@@ -90,6 +104,7 @@ def _text(status: dict[str, Any]) -> str:
         "uptime": _duration(status["uptime_s"]) if "uptime_s" in status else None,
         "memory": f"{status['memory_bytes'] / 2**20:.0f} MiB" if "memory_bytes" in status else None,
         "weights": _origin(status.get("weights")),
+        "drafts": _drafts(status.get("speculation")),
         "generation": status.get("generation"),
         "plan": status["engine_sha256"][:12] if "engine_sha256" in status else None,
         "spec": status.get("spec"),

@@ -65,6 +65,20 @@ def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(host, parts.port or 443, timeout=timeout_s, context=context)
 
 
+def ask_text(url: str, path: str, timeout_s: float = 2.0) -> str | None:
+    """Sends a GET; None when no answer comes in time, or not 200."""
+    connection = _connection(url, timeout_s)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        data = response.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return data.decode(errors="replace") if response.status == 200 else None
+
+
 def ask(url: str, path: str, timeout_s: float = 2.0) -> ProbeAnswer | None:
     """Sends a GET; None when no answer comes in time."""
     connection = _connection(url, timeout_s)

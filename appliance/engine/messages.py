@@ -1,6 +1,7 @@
 """The messages between an engine and its clients. They have token ids only; text never enters the engine."""
 
 import enum
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -213,6 +214,32 @@ class RequestTimes(msgspec.Struct, frozen=True, array_like=True):
     decode_s: float | None = None  # from there to its end
 
 
+class DraftCounts(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the drafts of one sequence. histogram[i]: the drafts of which i tokens were accepted."""
+
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    histogram: tuple[int, ...] = ()
+
+    @property
+    def drafts(self) -> int:
+        return sum(self.histogram)
+
+    def with_draft(self, num_tokens: int, num_accepted: int) -> "DraftCounts":
+        """Returns the counts with one more draft."""
+        histogram = [*self.histogram, *[0] * (num_accepted + 1 - len(self.histogram))]
+        histogram[num_accepted] += 1
+        return DraftCounts(self.draft_tokens + num_tokens, self.accepted_tokens + num_accepted, tuple(histogram))
+
+    def __add__(self, other: "DraftCounts") -> "DraftCounts":
+        pairs = zip_longest(self.histogram, other.histogram, fillvalue=0)
+        return DraftCounts(
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            tuple(one + another for one, another in pairs),
+        )
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens and results of one sequence (`index` < n) of a request since its last output."""
 
@@ -229,6 +256,9 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     error_kind: ErrorKind | None = None
     error_field: str | None = None  # the field of the request to blame, if any
     times: RequestTimes | None = None  # with the output that ends the request
+    drafts: DraftCounts | None = (
+        None  # so far: with outputs that changed them, and the last, where there is speculation
+    )
 
 
 STEP_TOKEN_BOUNDS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -43,6 +43,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
             response_role=spec.model.response_role,
             force_include_usage=responses.enable_force_include_usage,
             prompt_tokens_details=responses.enable_prompt_tokens_details,
+            draft_metrics=responses.per_request_spec_decode_metrics == "summary",
             return_tokens_as_token_ids=responses.return_tokens_as_token_ids,
         ),
         traces=plan_traces(inputs),

@@ -153,6 +153,7 @@ class AnswersPlan(msgspec.Struct, frozen=True, kw_only=True):
     response_role: str = "assistant"
     force_include_usage: bool
     prompt_tokens_details: bool
+    draft_metrics: bool = False  # what became of the drafts of a request, beside its usage
     return_tokens_as_token_ids: bool
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from appliance.engine.messages import Constraint, SamplingParams, TokenLogprobs
+from appliance.engine.messages import Constraint, DraftCounts, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +50,4 @@ class TextOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     vector: bytes | None = None  # f32, little-endian, of a model that pools
+    drafts: DraftCounts | None = None  # so far; None where there is no news of them

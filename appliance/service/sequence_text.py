@@ -41,6 +41,7 @@ class SequenceText:
             prompt_logprobs=output.prompt_logprobs,
             num_cached_tokens=output.num_cached_tokens,
             vector=output.vector,
+            drafts=output.drafts,
         )
         if output.finish_reason is not None:
             self.finished = True

@@ -6,7 +6,7 @@ from appliance.engine.core.books import Books
 from appliance.engine.core.counters import Counters
 from appliance.engine.core.sequence import Request, Sequence, Status
 from appliance.engine.core.speculation import Speculation
-from appliance.engine.messages import ErrorKind, FinishReason, RequestTimes, SequenceOutput
+from appliance.engine.messages import DraftCounts, ErrorKind, FinishReason, RequestTimes, SequenceOutput
 from appliance.engine.step import DraftTokens, RowError, StepPlan, StepResult
 
 Fault = Callable[[str, BaseException], RowError]  # (what was done, what was raised)
@@ -111,8 +111,12 @@ class ResultTaker:
             num_cached_tokens=sequence.num_cached_tokens if first else 0,
             finish_reason=reason,
             stop_token_id=stop_token,
+            drafts=self._told_drafts(sequence, is_news=draft is not None or reason is not None),
             times=None if reason is None else self._times(sequence.request),
         )
+
+    def _told_drafts(self, sequence: Sequence, *, is_news: bool) -> DraftCounts | None:
+        return sequence.draft_counts if is_news and self._speculation is not None else None
 
     def _verify(self, sequence: Sequence, draft: DraftTokens, said: list[int]) -> None:
         """Keeps what was computed for the tokens of the draft that the sequence said as well."""
@@ -120,6 +124,7 @@ class ResultTaker:
         sequence.num_computed -= len(draft.token_ids) - num_agreed
         if self._books.kv.draft_states is not None:
             self._books.kv.draft_states.keep(sequence, num_agreed)
+        sequence.draft_counts = sequence.draft_counts.with_draft(len(draft.token_ids), num_agreed)
         if self._speculation is not None:
             self._speculation.verified(sequence, draft, num_agreed)
 

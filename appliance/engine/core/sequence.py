@@ -6,9 +6,11 @@ from appliance.engine.core.acceptance import OwnRates
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
-from appliance.engine.messages import FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
+from appliance.engine.messages import DraftCounts, FinishReason, GenerateRequest, RequestTimes, TokenLogprobs
 from appliance.engine.refusal import RequestKey
 from appliance.engine.step import DraftTokens
+
+NO_DRAFTS = DraftCounts()
 
 
 class Status(enum.Enum):
@@ -54,6 +56,7 @@ class Sequence:
         "block_hashes",
         "boundaries",
         "draft",
+        "draft_counts",
         "draft_slots",
         "has_run_prompt",
         "index",
@@ -99,6 +102,7 @@ class Sequence:
         self.proposals: list[DraftTokens] = []  # for its next chunk
         self.draft: DraftTokens | None = None  # the one that its next chunk should verify
         self.draft_slots: list[int] = []  # where its chunk leaves the states before each draft
+        self.draft_counts = NO_DRAFTS
         self.acceptance: OwnRates = {}
         self.num_cached_tokens = 0
         self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run

@@ -38,7 +38,8 @@ class ChatAnswer:
 
     def __init__(self, state: ServerState, turn: ChatTurn) -> None:
         serving, fields, request = state.plan.serving, turn.fields, turn.request
-        self.tally = Tally(len(request.prompt_token_ids), serving.answers.prompt_tokens_details)
+        told = serving.answers
+        self.tally = Tally(len(request.prompt_token_ids), told.prompt_tokens_details, told.draft_metrics)
         self._head = Head.new("chatcmpl", request.request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
@@ -98,7 +99,7 @@ class ChatAnswer:
 
     def body(self) -> bytes:
         choices = [self._choice(index, end) for index, end in enumerate(self._ends)]
-        body = {**self._head.fields("chat.completion"), "choices": choices, "usage": self.tally.usage()}
+        body = {**self._head.fields("chat.completion"), "choices": choices, **self.tally.closing()}
         if self._prompt_logprobs is not None:
             body["prompt_logprobs"] = self._prompt_logprobs
         if self._returns_token_ids:

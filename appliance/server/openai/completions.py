@@ -97,7 +97,9 @@ class CompletionAnswer:
         self, state: ServerState, fields: CompletionFields, prompts: list[Prompt], requests: list[TextRequest]
     ) -> None:
         serving = state.plan.serving
-        self.tally = Tally(sum(len(token_ids) for _, token_ids in prompts), serving.answers.prompt_tokens_details)
+        told = serving.answers
+        num_tokens = sum(len(token_ids) for _, token_ids in prompts)
+        self.tally = Tally(num_tokens, told.prompt_tokens_details, told.draft_metrics)
         self._head = Head.new("cmpl", requests[0].request_id, state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
@@ -149,7 +151,7 @@ class CompletionAnswer:
 
     def body(self) -> bytes:
         choices = [self._whole(index, choice) for index, choice in enumerate(self._choices)]
-        return orjson.dumps({**self._head.fields("text_completion"), "choices": choices, "usage": self.tally.usage()})
+        return orjson.dumps({**self._head.fields("text_completion"), "choices": choices, **self.tally.closing()})
 
     def _new_choice(self, state: ServerState, prompt: Prompt) -> _Choice:
         text, token_ids = prompt

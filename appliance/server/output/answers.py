@@ -1,11 +1,12 @@
 """What answers of both generation APIs have in common: identity, usage, and events made from prepared bytes."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
 
+from appliance.engine.messages import DraftCounts
 from appliance.server.http.errors import ApiError
 from appliance.server.requests.fields import GenerationFields
 from appliance.service.requests import TextOutput
@@ -43,16 +44,30 @@ def openai_failure(error: ApiError) -> bytes:
 
 @dataclass(slots=True)
 class Tally:
-    """Token counts of an answer. `with_details`: usage shows the cached part of the prompt."""
+    """Token counts of an answer. `with_details`: usage shows the cached part of the prompt. `with_drafts`: what became
+    of drafts is told beside usage."""
 
     num_prompt_tokens: int
     with_details: bool
+    with_drafts: bool = False
     num_completion_tokens: int = 0
     num_cached_tokens: int = 0
+    drafts: dict[int, DraftCounts] = field(default_factory=dict)  # by index, as they were told last
 
     def note(self, output: TextOutput) -> None:
         self.num_completion_tokens += len(output.token_ids)
         self.num_cached_tokens += output.num_cached_tokens
+        if self.with_drafts and output.drafts is not None:
+            self.drafts[output.index] = output.drafts
+
+    def closing(self) -> dict[str, Any]:
+        """Returns the fields that end a whole answer, or the last chunk of a streamed one: usage, and `metrics` in
+        vLLM's words where there is speculation."""
+        closing: dict[str, Any] = {"usage": self.usage()}
+        if self.drafts:
+            counts = sum(self.drafts.values(), DraftCounts())
+            closing["metrics"] = {"speculative_decoding": _draft_figures(counts)}
+        return closing
 
     def usage(self) -> dict[str, Any]:
         usage: dict[str, Any] = {
@@ -63,6 +78,17 @@ class Tally:
         if self.with_details:
             usage["prompt_tokens_details"] = {"cached_tokens": min(self.num_cached_tokens, self.num_prompt_tokens)}
         return usage
+
+
+def _draft_figures(counts: DraftCounts) -> dict[str, Any]:
+    return {
+        "mean_acceptance_length": round(1 + counts.accepted_tokens / max(counts.drafts, 1), 4),
+        "draft_acceptance_rate": round(counts.accepted_tokens / max(counts.draft_tokens, 1), 4),
+        "acceptance_histogram": list(counts.histogram),
+        "num_spec_steps": counts.drafts,
+        "num_accepted_draft_tokens": counts.accepted_tokens,
+        "num_draft_tokens": counts.draft_tokens,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +167,7 @@ class EventWriter:
         """The usage where it was asked for, and the end."""
         if not self._rule.at_end:
             return DONE
-        return self._start + b'[],"usage":' + orjson.dumps(self._tally.usage()) + b"}\n\n" + DONE
+        return self._start + b"[]," + orjson.dumps(self._tally.closing())[1:] + b"\n\n" + DONE
 
     def _plain_start(self, index: int) -> bytes:
         start = self._plain_starts.get(index)

@@ -59,6 +59,9 @@ class ResponsesSection(Section):
     enable_prompt_tokens_details: bool = field(
         True, "Usage tells how many tokens of a prompt came out of the prefix cache.", apply="live"
     )
+    per_request_spec_decode_metrics: Literal["none", "summary"] = field(
+        "none", "With usage, how many proposed tokens the request accepted (see speculative).", apply="live"
+    )
     return_tokens_as_token_ids: bool = field(False, "Tokens of log-probabilities as token_id:{id}.", apply="live")
 
 

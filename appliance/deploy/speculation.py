@@ -1,0 +1,31 @@
+"""What a running server says of its drafts, from its metrics."""
+
+import re
+from typing import Any
+
+from appliance.deploy.probe import ask_text
+
+_SAMPLE = re.compile(r'^appliance_(\w+?)_total\{.*?\b(?:method|decision)="(\w+)".*\} (\S+)$', re.MULTILINE)
+_OF_METHOD = {
+    "method_drafts": "drafts",
+    "method_draft_tokens": "tokens",
+    "method_draft_tokens_accepted": "accepted",
+}
+
+
+def speculation_status(url: str) -> dict[str, Any] | None:
+    """Returns drafts by method and steps by decision; None if the server has no speculation, or shows no metrics."""
+    text = ask_text(url, "/metrics")
+    return None if text is None else read_speculation(text)
+
+
+def read_speculation(metrics: str) -> dict[str, Any] | None:
+    """Reads the Prometheus text of a server."""
+    methods: dict[str, dict[str, int]] = {}
+    steps: dict[str, int] = {}
+    for name, label, value in _SAMPLE.findall(metrics):
+        if name == "speculation_steps":
+            steps[label] = int(float(value))
+        elif name in _OF_METHOD:
+            methods.setdefault(label, dict.fromkeys(_OF_METHOD.values(), 0))[_OF_METHOD[name]] = int(float(value))
+    return {"methods": methods, "steps": steps} if steps else None
