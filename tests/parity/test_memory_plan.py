@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(len(kernel_set_names()) < 2, reason="no native k
 # Families whose tiny checkpoints have widths that do not divide into groups of 32.
 NARROW = {
     "falcon_mamba", "granitemoehybrid", "jamba", "kimi_linear", "mamba", "nemotron_h", "qwen3_5", "qwen3_5_moe",
-    "qwen3_next",
+    "qwen3_next", "recurrentgemma", "zamba2",
 }  # fmt: skip
 CASES = [
     (name, quantization)
