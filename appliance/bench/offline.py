@@ -101,6 +101,8 @@ def _note(record: MeasuredRequest, output: SequenceOutput, now: float) -> bool:
         record.token_counts.append(len(output.token_ids))
         record.output_tokens += len(output.token_ids)
     record.cached_tokens = max(record.cached_tokens, output.num_cached_tokens)
+    if output.drafts is not None:  # so far
+        record.num_drafts, record.accepted_tokens = output.drafts.drafts, output.drafts.accepted_tokens
     if output.finish_reason is None:
         return False
     record.finished = now

@@ -21,6 +21,8 @@ class MeasuredRequest(msgspec.Struct, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    num_drafts: int = 0  # that steps verified, and how many of their tokens were accepted
+    accepted_tokens: int = 0
     num_prompts: int = 1
     error: str | None = None
 
@@ -71,6 +73,7 @@ class RoundFigures(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float | None  # requests a second that met every SLO; None without one
     latencies: dict[str, Distribution]  # ttft, itl, tpot, e2el
     prompt_throughput: float | None = None  # prompts a second, where requests hold several
+    acceptance_length: float | None = None  # tokens of a step that verified a draft; None where none did
 
 
 def distribution(values: Iterable[float]) -> Distribution | None:
@@ -89,6 +92,8 @@ def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> R
     output_tokens = sum(record.output_tokens for record in done)
     input_tokens = sum(record.input_tokens for record in done)
     prompts = sum(record.num_prompts for record in done)
+    drafts = sum(record.num_drafts for record in done)
+    accepted = sum(record.accepted_tokens for record in done)
     good = sum(meets_slo(record, slo) for record in done)
     return RoundFigures(
         duration_s=duration,
@@ -105,6 +110,7 @@ def summarize(records: Sequence[MeasuredRequest], slo: Mapping[str, float]) -> R
         goodput=good / span if slo else None,
         latencies=_latencies(done),
         prompt_throughput=prompts / span if prompts > len(done) else None,
+        acceptance_length=1 + accepted / drafts if drafts else None,
     )
 
 

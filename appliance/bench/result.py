@@ -25,6 +25,7 @@ FIGURES: tuple[tuple[str, bool], ...] = (
     ("output_throughput", True),
     ("total_throughput", True),
     ("goodput", True),
+    ("acceptance_length", True),
     ("ttft_p50", False),
     ("ttft_p95", False),
     ("itl_p50", False),

@@ -186,10 +186,14 @@ class BenchClient:
 
 def _read_usage(record: MeasuredRequest, data: bytes | bytearray) -> None:
     try:
-        usage = orjson.loads(data).get("usage") or {}
+        answer = orjson.loads(data)
+        usage, metrics = answer.get("usage") or {}, answer.get("metrics") or {}
     except (orjson.JSONDecodeError, AttributeError) as error:
         record.error = f"the answer is not a JSON object: {error}"
         return
     record.input_tokens = usage.get("prompt_tokens") or usage.get("total_tokens") or 0  # Jina's have the total alone
     record.output_tokens = usage.get("completion_tokens") or 0
     record.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    drafts = metrics.get("speculative_decoding") or {}  # with endpoints.responses.per_request_spec_decode_metrics
+    record.num_drafts = drafts.get("num_spec_steps") or 0
+    record.accepted_tokens = drafts.get("num_accepted_draft_tokens") or 0

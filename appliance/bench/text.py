@@ -15,6 +15,7 @@ _UNITS = {
     "output_throughput": "tok/s",
     "total_throughput": "tok/s",
     "goodput": "req/s",
+    "acceptance_length": "tok",
     "duration_s": "s",
 }
 

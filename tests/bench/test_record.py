@@ -61,3 +61,11 @@ def test_the_median_round_is_judged_and_failures_are_a_miss() -> None:
     failed = summarize([record(0.0, [0.1]), MeasuredRequest(started=0.0, finished=0.1, error="status 429")], {})
     assert missed_targets([failed], {"ttft_p95": 1.0}) == ["1 of 2 requests failed"]
     assert missed_targets([failed], {}) == []
+
+
+def test_the_acceptance_length_counts_the_token_after_each_draft() -> None:
+    one, other = record(0.0, [1.0, 1.5]), record(0.0, [1.0, 1.5])
+    assert summarize([one, other], {}).acceptance_length is None
+    one.num_drafts, one.accepted_tokens = 3, 9
+    other.num_drafts, other.accepted_tokens = 1, 1
+    assert summarize([one, other], {}).acceptance_length == pytest.approx(1 + 10 / 4)

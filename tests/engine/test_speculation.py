@@ -40,10 +40,11 @@ def answers(
     requests: Iterable[GenerateRequest],
     drafters: Sequence[Drafter] = (),
     executable: Executable | None = None,
+    vocab: int = VOCAB,
 ) -> tuple[Answers, Scheduler]:
     """Runs the requests together; a step takes no time that anybody measures."""
     scheduler = Scheduler(config)
-    runner = Runner(executable or tiny_executable(config, kernel_set="cpu-generic"), config, VOCAB, drafters=drafters)
+    runner = Runner(executable or tiny_executable(config, kernel_set="cpu-generic"), config, vocab, drafters=drafters)
     found: Answers = {}
     for request in requests:
         scheduler.add(b"", request)
