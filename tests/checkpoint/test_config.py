@@ -182,10 +182,15 @@ def test_faults_name_the_key(change: dict[str, Any], words: str) -> None:
         ("gptj", "n_embd", 10**400),
         ("granite", "attention_multiplier", 1e300),
         ("gpt_bigcode", "n_embd", 2**40),
+        ("chatglm", "rope_ratio", 10**400),
+        ("chatglm", "multi_query_group_num", "2"),
     ],
 )
 def test_values_that_others_follow_from_are_bounded(model_type: str, key: str, value: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"partial_rotary_factor|rotary_dim|hidden_size|attention_multiplier"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"partial_rotary_factor|rotary_dim|hidden_size|attention_multiplier|rope_ratio|num_key_value_heads",
+    ):
         normalize_config(default(model_type) | {key: value})
 
 
@@ -201,8 +206,21 @@ JUNK = st.recursive(
 ALSO_NAMED = {"new": "gte"}  # model types of the hub for which transformers has another name
 
 
+# Configs of model types that transformers does not have.
+REMOTE: dict[str, dict[str, Any]] = {
+    "chatglm": {
+        "model_type": "chatglm", "num_layers": 28, "hidden_size": 4096, "num_attention_heads": 32, "kv_channels": 128,
+        "ffn_hidden_size": 13_696, "padded_vocab_size": 65_024, "seq_length": 8192, "layernorm_epsilon": 1e-5,
+        "multi_query_attention": True, "multi_query_group_num": 2, "add_qkv_bias": True, "add_bias_linear": False,
+        "rope_ratio": 1,
+    },
+}  # fmt: skip
+
+
 @functools.cache
 def default(model_type: str) -> dict[str, Any]:
+    if model_type in REMOTE:
+        return REMOTE[model_type]
     config = transformers.CONFIG_MAPPING[ALSO_NAMED.get(model_type, model_type)]()
     return {**json.loads(config.to_json_string(use_diff=False)), **OLDER.get(model_type, {})}
 
