@@ -61,7 +61,8 @@ class StepProfiler(Laps):
         self._clock = clock
         self._work = () if profiled is None else profiled.operator_work()
         held = {reach: reach.size if isinstance(reach, ChunkReach) else reach for reach in reaches_of(self._work)}
-        self._groups = {reach: windows.index(window) for reach, window in held.items()}
+        # A model that runs whole prompts keeps no keys, so its windows are no group's.
+        self._groups = {reach: windows.index(w) if w in windows else None for reach, w in held.items()}
         self._seconds = np.zeros(len(self._work))
         self._kinds: dict[StepKind, _Sums] = {}
         self._phases: dict[str, float] = {}

@@ -8,25 +8,28 @@ from appliance.kernels.interface import StepInputs
 from appliance.program.work import ChunkReach, Reach, StepCounts
 
 
-def count_step(inputs: StepInputs, block_size: int, groups: Mapping[Reach, int]) -> StepCounts:
-    """Counts a step's tokens, and its keys for each reach, in the block tables of the group that the reach maps to. It
-    keeps no array."""
+def count_step(inputs: StepInputs, block_size: int, groups: Mapping[Reach, int | None]) -> StepCounts:
+    """Counts a step's tokens, and its keys for each reach, in the block tables of the group that the reach maps to; None
+    for keys that are in no cache, which no two sequences share. It keeps no array."""
     return StepCounts(
         tokens=len(inputs.token_ids),
         sampled=len(inputs.sampled_rows),
-        keys={reach: _keys(inputs, inputs.block_tables[group], block_size, reach) for reach, group in groups.items()},
+        keys={reach: _keys(inputs, group, block_size, reach) for reach, group in groups.items()},
         visits={reach: _visits(inputs.positions, reach) for reach in groups},
         few_logits=inputs.num_largest is not None,
         sequences=len(inputs.seq_lens),
     )
 
 
-def _keys(inputs: StepInputs, block_tables: np.ndarray, block_size: int, reach: Reach) -> int:
-    """Returns the cached tokens that at least one query sees. A block that several sequences share counts once, except
-    if one of them sees only a part of it."""
+def _keys(inputs: StepInputs, group: int | None, block_size: int, reach: Reach) -> int:
+    """Returns the tokens that at least one query sees. A block that several sequences share counts once, except if one
+    of them sees only a part of it."""
     seq_lens = inputs.seq_lens.astype(np.int64)
     first = _first_keys(seq_lens, np.diff(inputs.query_start), reach)
     alone = int((seq_lens - first).sum())
+    if group is None:
+        return alone
+    block_tables = inputs.block_tables[group]
     index = np.arange(block_tables.shape[1])
     begin, end = -(-first // block_size), seq_lens // block_size  # the range of blocks that are seen whole
     whole = block_tables[(index >= begin[:, None]) & (index < end[:, None])]

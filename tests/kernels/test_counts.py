@@ -50,6 +50,11 @@ def test_counts_stay_when_the_arrays_of_the_step_are_used_again() -> None:
     assert count_step(inputs, 16, {None: 0}).keys == {None: 21}
 
 
+def test_keys_without_a_cache_are_shared_by_no_two() -> None:
+    tables = [[0, 1, 2, 7, 7], [0, 1, 3, 7, 7]]
+    assert count_step(step([35, 40], [35, 40], tables), 16, {None: None, 8: None}).keys == {None: 75, 8: 75}
+
+
 def test_a_chunk_begins_anew_where_a_window_slides() -> None:
     counts = count_step(step([4, 1], [6, 30], [[0, 9, 9], [1, 2, 9]]), 16, {ChunkReach(4): 0})
     assert counts.visits == {ChunkReach(4): 3 + 4 + 1 + 2 + 2}

@@ -11,6 +11,7 @@ import torch
 from appliance.catalog.pooling import PoolingKind
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
+from appliance.engine.profiler import StepProfiler
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from tests.kernels.harness import logits_of
 from tests.models.tiny_pooled import LENGTHS, POOLED, make_pooled, pooled_by_torch
@@ -54,6 +55,16 @@ def run_whole(executable: Executable, texts: list[list[int]], kind: PoolingKind)
     values = (list(chain(*texts)), positions, slots, starts, lengths, tables, wanted)
     found = logits_of(executable, StepInputs(*(np.ascontiguousarray(each, np.int32) for each in values)))
     return [found[at:end] for at, end in pairwise(starts)] if kind == "all" else list(found)
+
+
+def test_an_encoder_with_windows_can_be_profiled(made: Callable[[str], Made], kernel_set: KernelSet) -> None:
+    """It keeps no keys, so no group of caches has the windows of its layers."""
+    facts, _ = made("modernbert-mean")
+    executable = bind(facts, kernel_set, execution=execution_of(64), pooling=POOLED["modernbert-mean"].choice)
+    profiler = StepProfiler(executable, BLOCK_SIZE, windows=())
+    run_whole(executable, prompts(), "mean")
+    assert profiler.finish().kinds == {}  # no step of an engine ended
+    executable.close()
 
 
 @pytest.mark.parametrize("name", POOLED)
