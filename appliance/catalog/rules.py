@@ -129,6 +129,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
 PLANNING: dict[str, str] = {
     "plan/not-built": "The field's feature is in this version.",
     "plan/fit": "The machine's memory holds weights, a step and one full sequence.",
+    "plan/slo": "Targets of a model that pools are of whole requests.",
     "plan/context": "The context is at most what the model was made for.",
     "plan/architecture": "The checkpoint's architecture is known.",
     "plan/modelling": "Modelling code that is not ours can run the checkpoint over our cache, and may.",

@@ -9,7 +9,7 @@ from appliance.program.work import ChunkReach, Reach, StepCounts
 
 
 def count_step(inputs: StepInputs, block_size: int, groups: Mapping[Reach, int | None]) -> StepCounts:
-    """Counts a step's tokens, and its keys for each reach, in the block tables of the group that the reach maps to; None
+    """Counts a step's tokens, and its keys for each reach, in the block tables of the group it maps to; None
     for keys that are in no cache, which no two sequences share. It keeps no array."""
     return StepCounts(
         tokens=len(inputs.token_ids),

@@ -116,7 +116,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         parallel=parallel,
         restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),
-        slo=plan_slo(inputs),
+        slo=plan_slo(inputs, model, ledger),
         batch=plan_batch(inputs, scheduler.max_num_seqs),
         bench=plan_bench(inputs),
         decisions=tuple(ledger.decisions),

@@ -59,10 +59,11 @@ def plan_precision(inputs: PlanInputs, described: Described, kernels: KernelSetF
         activations = ledger.decide("precision.activations", kernels.activation_dtypes[0], "hardware", reason)
     else:
         activations = ledger.decide("precision.activations", dtype, ledger.source_of("model.dtype"), "model.dtype")
+    pools = described.spec.pooling is not None
     plan = PrecisionPlan(
         weights=weights,
         activations=cast(DenseType, activations),
-        quantize_activations=_quantize_activations(inputs, weights, kernels, ledger),
+        quantize_activations=_quantize_activations(inputs, weights, kernels, ledger, pools=pools),
         kv_dtype=_kv_dtype(inputs, dtype, kernels, ledger),
     )
     return Precision(plan, program)
@@ -180,7 +181,7 @@ def _weight_plan(group: Group, form: WeightForm, size: GroupSize, error: str) ->
 
 
 def _quantize_activations(
-    inputs: PlanInputs, weights: tuple[WeightPlan, ...], kernels: KernelSetFacts, ledger: Ledger
+    inputs: PlanInputs, weights: tuple[WeightPlan, ...], kernels: KernelSetFacts, ledger: Ledger, *, pools: bool
 ) -> bool:
     path, spec_path = "precision.quantize_activations", "hardware.kernels.quantize_activations"
     wanted = inputs.spec.hardware.kernels.quantize_activations
@@ -194,6 +195,9 @@ def _quantize_activations(
         return ledger.decide(path, False, "computed", reason)
     if wanted != AUTO:
         return ledger.take(path, spec_path, bool(wanted))
+    if pools:
+        reason = "8-bit activations cost vectors more than 8-bit weights do; true is faster"
+        return ledger.decide(path, False, "computed", reason)
     reason = "products with weights of integer codes take 8-bit activations, scaled a token and group"
     return ledger.decide(path, True, "hardware", reason)
 

@@ -20,6 +20,8 @@ from appliance.plan.structured import plan_structured
 from appliance.plan.types import ModelPlan, RestartPlan
 from appliance.spec.data import as_data
 
+_OF_WHOLE_REQUESTS = "e2el"  # the one latency that answers without tokens have
+
 
 def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> ServingPlan:
     spec, responses = inputs.spec, inputs.spec.endpoints.responses
@@ -65,11 +67,18 @@ def plan_restart(inputs: PlanInputs) -> RestartPlan:
     )
 
 
-def plan_slo(inputs: PlanInputs) -> dict[str, float]:
-    """Bounds in seconds by name, only those that are promised."""
+def plan_slo(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> dict[str, float]:
+    """Returns bounds in seconds by name, only those that are promised. Refuses those that no answer can meet."""
     targets = as_data(inputs.spec.slo)
     del targets["shed_factor"], targets["gate"]
-    return {name: bound for name, bound in targets.items() if bound is not None}
+    promised = {name: bound for name, bound in targets.items() if bound is not None}
+    for name in promised if model.pooling is not None else ():
+        if not name.startswith(_OF_WHOLE_REQUESTS):
+            message = f"the model pools, so its answers have no tokens whose times slo.{name} could bound"
+            percentile = name.rpartition("_")[2]
+            hint = f"write slo.{_OF_WHOLE_REQUESTS}_{percentile} in its place"
+            ledger.refuse(f"slo.{name}", "plan/slo", message, allowed=f"{_OF_WHOLE_REQUESTS}_*", hint=hint)
+    return promised
 
 
 def _plan_gate(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> GatePlan | None:

@@ -84,6 +84,10 @@ def test_activation_rounding_can_be_switched_off() -> None:
     assert not plan(load(text), qwen()).precision.quantize_activations
     assert plan(load(), qwen()).precision.quantize_activations
     assert not plan(load()).precision.quantize_activations  # no integer weights
+    embeds = MODEL + "  task: embed\n"
+    assert not plan(load(embeds), qwen()).precision.quantize_activations
+    asked = embeds + "hardware: {kernels: {quantize_activations: true}}\n"
+    assert plan(load(asked), qwen()).precision.quantize_activations
 
 
 def test_transposed_weights_are_measured_by_their_input() -> None:

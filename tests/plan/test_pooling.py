@@ -130,6 +130,8 @@ def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, P
         ("bert-mean", "max_model_len: 67", "", "model.max_model_len"),
         ("bert-mean", "", "hardware: {memory: {kv_cache: 1MiB}}\n", "hardware.memory.kv_cache"),
         ("bert-mean", "", "cache: {num_blocks: 4}\n", "cache.num_blocks"),
+        ("bert-mean", "", "slo: {ttft_p95: 1s, e2el_p95: 2s}\n", "slo.ttft_p95"),
+        ("qwen3-last", "task: embed", "slo: {tpot_p50: 1s}\n", "slo.tpot_p50"),
     ],
 )
 def test_what_cannot_be_is_refused_at_its_place(

@@ -68,7 +68,7 @@ class KernelsSection(Section):
         "auto",
         "Round activations to 8 bits, a scale for each token and group, in products with weights of integer codes: "
         "int8 to int4, MXFP4, NVFP4, IQ4_NL and IQ4_XS.",
-        auto="true where the kernel set can",
+        auto="true where the kernel set can and the model generates",
     )
     screen_logits: Auto[bool] = field(
         "auto",
