@@ -29,6 +29,7 @@ def suffix_drafter() -> SuffixDrafter:
 
 Answers = dict[tuple[str, int], list[SequenceOutput]]
 KINDS = ("right", "wrong", "half")
+SHIFT = "tests.engine.processors.Shift"
 
 
 def speculating(**changes: object) -> SchedulerConfig:
@@ -49,7 +50,11 @@ def answers(
     for request in requests:
         scheduler.add(b"", request)
     while (plan := scheduler.schedule()) is not None:
-        for output in scheduler.commit(plan, runner.run(plan)).get(b"", []):
+        assert all(chunk.length > 0 for chunk in plan.chunks)
+        result = runner.run(plan)
+        said = dict(zip((chunk.row for chunk in plan.chunks if chunk.sample), result.tokens, strict=True))
+        assert all(len(entries) == len(said[row]) for row, entries in result.logprobs.items())
+        for output in scheduler.commit(plan, result).get(b"", []):
             found.setdefault((output.request_id, output.index), []).append(output)
         scheduler.check_invariants()
     return found, scheduler
@@ -95,6 +100,10 @@ REQUESTS = [
             ProcessorCall(qualname="tests.engine.processors.even"),
         ),
     ),
+    generate("processed by length", PROMPT, 20, temperature=0.8, seed=16, logits_processors=(
+        ProcessorCall(qualname=SHIFT, is_constructor=True, args=(7,), kwargs={"after": 5}),
+        ProcessorCall(qualname=SHIFT, is_constructor=True, args=(9, 120.0), kwargs={"after": 9}),
+    )),
     generate("fails", PROMPT, 20, temperature=0.8, seed=14, logits_processors=(
         ProcessorCall(qualname="tests.engine.processors.fails_late"),
     )),
