@@ -8,7 +8,7 @@ compressed_tensors.compressors (pack_quantized, naive_quantized, nvfp4, mxfp4), 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,7 +16,7 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
 from appliance.checkpoint.float4 import micro_scaled, nv_scaled
 from appliance.checkpoint.float8 import block_of, scaled_e4m3
-from appliance.checkpoint.parts import CONFIG, SECTION, bytes_of, expect
+from appliance.checkpoint.parts import CONFIG, SECTION, bytes_of, expect, own_shape
 
 METHOD: Final = "compressed-tensors"
 GROUP_SIZES: Final = (32, 64, 128)
@@ -37,7 +37,7 @@ def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[Tens
     Raises CheckpointError naming a field or tensor that this version does not support, or tensors that do not match.
     """
     _check_config(config)
-    block = _block_of(config)
+    blocks = _blocks_of(config)
     tensors = [tensor for tensor in tensors if tensor.name.rpartition(".")[2] not in _UNREAD]
     stored = {tensor.name: tensor for tensor in tensors}
     joined: list[TensorFacts] = []
@@ -45,7 +45,7 @@ def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[Tens
     for name in stored:
         module, _, last = name.rpartition(".")
         if last == _SCALE:
-            joined.append(scaled_matrix(root, module, stored, block))
+            joined.append(scaled_matrix(root, module, stored, _fitting_block(module, stored, blocks)))
             taken.update(f"{module}.{part}" for part in (_SCALE, _ZERO_POINT, _SHAPE, _PACKED, _GLOBAL, "weight"))
     alone = [tensor for tensor in tensors if tensor.name not in taken]
     for tensor in alone:
@@ -69,10 +69,10 @@ def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, Tens
     zero_point = stored.get(f"{module}.{_ZERO_POINT}")
     packed, plain = stored.get(f"{module}.{_PACKED}"), stored.get(f"{module}.weight")
     if packed is not None:
-        codes, (rows, columns) = packed, _stated_shape(root, packed, stored.get(f"{module}.{_SHAPE}"))
-        bits = _packed_bits(packed, rows, columns)
-    elif plain is not None and plain.storage == "i8" and len(plain.shape) == 2:
-        codes, bits, (rows, columns) = plain, 8, plain.shape
+        codes, shape = packed, _stated_shape(root, packed, stored.get(f"{module}.{_SHAPE}"))
+        bits = _packed_bits(packed, shape)
+    elif plain is not None and plain.storage == "i8" and len(plain.shape) in (2, 3):
+        codes, bits, shape = plain, 8, plain.shape
     else:
         found = "nothing" if plain is None else f"{plain.storage} of shape {plain.shape}"
         raise CheckpointError(
@@ -80,13 +80,15 @@ def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, Tens
             f"{module}: beside {_SCALE} lies {found}",
             f"int8 matrices and {_PACKED} are read in this version",
         )
-    group = _group(scale, rows, columns)
+    if 0 in shape:
+        raise CheckpointError(codes.file, f"tensor {codes.name!r} of shape {codes.shape} has no codes")
+    group = _group(module, scale, shape)
     if zero_point is not None:
-        _check_zero_point(zero_point, scale, bits, rows)
+        _check_zero_point(module, zero_point, scale, bits, shape)
     return TensorFacts(
         name=f"{module}.weight",
         stored_name=codes.stored_name,
-        shape=(rows, columns),
+        shape=shape,
         storage=cast(Storage, f"int{bits}_{group}{'' if zero_point is None else '_zp'}"),
         file=codes.file,
         offset_bytes=codes.offset_bytes,
@@ -110,50 +112,64 @@ def _join_floats(
     return micro_scaled(module, packed, scale)
 
 
-def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) -> tuple[int, int]:
-    """Returns the two numbers of `weight_shape`, the only tensor whose data is read here."""
-    if shape is None or shape.shape != (2,) or shape.storage not in ("i32", "i64"):
-        raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of two integers")
+def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) -> tuple[int, ...]:
+    """Returns the numbers of `weight_shape`, the only tensor whose data is read here: as many as the codes have."""
+    count = len(packed.shape)
+    if shape is None or count not in (2, 3) or shape.shape != (count,) or shape.storage not in ("i32", "i64"):
+        number = "three" if count == 3 else "two"
+        raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of {number} integers")
     raw = bytes_of(root, shape)
-    half = len(raw) // 2
-    return int.from_bytes(raw[:half], "little", signed=True), int.from_bytes(raw[half:], "little", signed=True)
+    size = len(raw) // count
+    return tuple(int.from_bytes(raw[at : at + size], "little", signed=True) for at in range(0, len(raw), size))
 
 
-def _packed_bits(packed: TensorFacts, rows: int, columns: int) -> int:
+def _packed_bits(packed: TensorFacts, shape: tuple[int, ...]) -> int:
     for bits in _CODE_BITS:
-        if packed.storage == "i32" and packed.shape == (rows, -(-columns * bits // 32)):
+        if packed.storage == "i32" and packed.shape == (*shape[:-1], -(-shape[-1] * bits // 32)):
             return bits
     raise CheckpointError(
         packed.file,
-        f"tensor {packed.name!r} ({packed.storage} of shape {packed.shape}) does not hold {rows} x {columns} codes",
+        f"tensor {packed.name!r} ({packed.storage} of shape {packed.shape}) does not hold {_sizes(shape)} codes",
         "codes of 4 or 8 bits in int32 words are read in this version",
     )
 
 
-def _group(scale: TensorFacts, rows: int, columns: int) -> str:
+def _sizes(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _group(module: str, scale: TensorFacts, shape: tuple[int, ...]) -> str:
     """Returns how many columns share a scale, as in names of storages: `channel` is all, also if all rows share one."""
     if scale.storage not in _SCALE_TYPES:
         raise CheckpointError(
             scale.file, f"tensor {scale.name!r} is {scale.storage}", f"read: {', '.join(_SCALE_TYPES)}"
         )
-    if math.prod(scale.shape) == 1 or scale.shape in ((rows,), (rows, 1)):
+    *stack, rows, columns = shape
+    if math.prod(scale.shape) == 1:
         return "channel"
-    if len(scale.shape) == 2 and scale.shape[0] == rows:
+    own = own_shape(scale, stack, module)
+    if math.prod(own) == 1 or own in ((rows,), (rows, 1)):
+        return "channel"
+    if len(own) == 2 and own[0] == rows:
         for size in GROUP_SIZES:
-            if scale.shape[1] * size == columns:
+            if own[1] * size == columns:
                 return f"g{size}"
     sizes = ", ".join(map(str, GROUP_SIZES))
     raise CheckpointError(
         scale.file,
-        f"tensor {scale.name!r} of shape {scale.shape} does not scale {rows} x {columns} codes",
+        f"tensor {scale.name!r} of shape {scale.shape} does not scale {_sizes(shape)} codes",
         f"one scale for the matrix, a row, or a group of {sizes} columns is read in this version",
     )
 
 
-def _check_zero_point(tensor: TensorFacts, scale: TensorFacts, bits: int, rows: int) -> None:
+def _check_zero_point(module: str, tensor: TensorFacts, scale: TensorFacts, bits: int, shape: tuple[int, ...]) -> None:
     """Checks for one int8 for every scale, or int32 words with the codes of several rows, lowest bits first."""
-    is_alike = math.prod(tensor.shape) == math.prod(scale.shape) in (1, rows) or tensor.shape == scale.shape
-    words = (-(-rows * bits // 32), math.prod(scale.shape) // rows)
+    *stack, rows, _ = shape
+    own_shape(tensor, stack, module)
+    num_scales = math.prod(scale.shape) // math.prod(stack)  # of a matrix; none if all matrices share one
+    is_alike = math.prod(tensor.shape) == math.prod(scale.shape) and num_scales in (1, rows)
+    is_alike = is_alike or tensor.shape == scale.shape
+    words = (*stack, -(-rows * bits // 32), num_scales // rows)
     if not (is_alike if tensor.storage == "i8" else tensor.storage == "i32" and tensor.shape == words):
         problem = f"tensor {tensor.name!r} ({tensor.storage} of shape {tensor.shape}) does not fit its scales"
         raise CheckpointError(tensor.file, problem)
@@ -176,16 +192,32 @@ def _check_config(config: Mapping[str, Any]) -> None:
         _check_scheme(group, f"{where}.config_groups.{name}")
 
 
-def _block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Returns the rows and columns that share a scale of e4m3, if a scheme says so. Raises CheckpointError for two."""
+def _fitting_block(
+    module: str, stored: Mapping[str, TensorFacts], blocks: Collection[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """Returns the block that the shapes of a matrix and its scale tell; the only one where there is one.
+
+    Raises CheckpointError if several fit.
+    """
+    weight, scale = stored.get(f"{module}.weight"), stored[f"{module}.{_SCALE}"]
+    if len(blocks) < 2 or weight is None or len(weight.shape) < 2:
+        return next(iter(blocks), None)
+    rows, columns = weight.shape[-2:]
+    fitting = [each for each in blocks if scale.shape[-2:] == (-(-rows // each[0]), -(-columns // each[1]))]
+    if len(fitting) > 1:
+        problem = f"tensor {scale.name!r} of shape {scale.shape} may scale blocks of several sizes of {weight.shape}"
+        raise CheckpointError(scale.file, problem, f"in {SECTION}: {', '.join(map(_sizes, fitting))}")
+    return next(iter(fitting), None)
+
+
+def _blocks_of(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Returns the rows and columns that share a scale of e4m3 in some scheme, each once."""
     structures = {
         block_of(group["weights"]["block_structure"], f"{SECTION}.config_groups.{name}.weights.block_structure")
         for name, group in config["config_groups"].items()
         if group["weights"].get("block_structure")
     }
-    if len(structures) > 1:
-        raise CheckpointError(CONFIG, f"{SECTION}.config_groups have blocks of several sizes", "read: one size")
-    return structures.pop() if structures else None
+    return sorted(size for size in structures if size is not None)
 
 
 def _check_scheme(group: Any, where: str) -> None:

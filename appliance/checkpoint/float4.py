@@ -6,6 +6,7 @@ NVFP4: a matrix as bytes of two codes, `weight_scale` (F8_E4M3 [N, K / 16]) and 
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import TensorFacts
-from appliance.checkpoint.parts import has_shape, of_type
+from appliance.checkpoint.parts import has_shape, of_type, own_shape
 
 MXFP4: Final = "mxfp4"
 
@@ -57,11 +58,12 @@ def _stack(name: str, blocks: TensorFacts, scales: TensorFacts | None) -> Tensor
 
 
 def micro_scaled(module: str, codes: TensorFacts, scales: TensorFacts) -> TensorFacts:
-    """Returns a matrix of MXFP4: bytes of two codes [N, K / 2] with e8m0 [N, K / 32]. Raises CheckpointError."""
-    rows, columns = _matrix_of(module, of_type(codes, ("u8",)))
-    has_shape(of_type(scales, ("u8",)), (rows, columns // _MX_GROUP), module)
+    """Returns a matrix of MXFP4, or a stack: bytes of two codes [N, K / 2] with e8m0 [N, K / 32]. Raises
+    CheckpointError."""
+    *rows, columns = _shape_of(of_type(codes, ("u8",)))
+    has_shape(of_type(scales, ("u8",)), (*rows, columns // _MX_GROUP), module)
     return replace(
-        codes, name=f"{module}.weight", shape=(rows, columns), storage="mxfp4", packing="mxfp4", scale=scales
+        codes, name=f"{module}.weight", shape=(*rows, columns), storage="mxfp4", packing="mxfp4", scale=scales
     )
 
 
@@ -72,16 +74,17 @@ def nv_scaled(
     whole: TensorFacts,
     packing: Literal["nvfp4", "nvfp4_inverse"],
 ) -> TensorFacts:
-    """Returns a matrix of NVFP4: bytes of two codes [N, K / 2], e4m3 [N, K / 16], one f32. Raises CheckpointError."""
-    rows, columns = _matrix_of(module, of_type(codes, ("u8",)))
-    has_shape(of_type(scales, ("f8_e4m3",)), (rows, columns // _NV_GROUP), module)
+    """Returns a matrix of NVFP4: bytes of two codes [N, K / 2], e4m3 [N, K / 16], one f32; or a stack, in which each
+    matrix has its own f32 or all share one. Raises CheckpointError."""
+    *rows, columns = _shape_of(of_type(codes, ("u8",)))
+    has_shape(of_type(scales, ("f8_e4m3",)), (*rows, columns // _NV_GROUP), module)
     of_type(whole, ("f32",))
-    if whole.size_bytes != 4:
+    if prod(whole.shape) != 1 and prod(own_shape(whole, rows[:-1], module)) != 1:
         raise CheckpointError(whole.file, f"tensor {whole.name!r} of shape {whole.shape} is not one number")
     return replace(
         codes,
         name=f"{module}.weight",
-        shape=(rows, columns),
+        shape=(*rows, columns),
         storage="nvfp4",
         packing=packing,
         scale=scales,
@@ -89,9 +92,9 @@ def nv_scaled(
     )
 
 
-def _matrix_of(module: str, codes: TensorFacts) -> tuple[int, int]:
-    """Returns rows and columns of bytes of two codes. Raises CheckpointError."""
-    if len(codes.shape) != 2 or codes.shape[1] % (_MX_GROUP // 2):
+def _shape_of(codes: TensorFacts) -> tuple[int, ...]:
+    """Returns the shape of a matrix, or of a stack, of bytes of two codes. Raises CheckpointError."""
+    if len(codes.shape) not in (2, 3) or 0 in codes.shape or codes.shape[-1] % (_MX_GROUP // 2):
         problem = f"tensor {codes.name!r} of shape {codes.shape} is no matrix of whole groups of {_MX_GROUP} codes"
         raise CheckpointError(codes.file, problem)
-    return codes.shape[0], codes.shape[1] * 2
+    return *codes.shape[:-1], codes.shape[-1] * 2

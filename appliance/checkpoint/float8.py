@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
-from appliance.checkpoint.parts import CONFIG, SECTION, Parts, expect, has_shape, join_modules, of_type
+from appliance.checkpoint.parts import CONFIG, SECTION, Parts, expect, has_shape, join_modules, of_type, own_shape
 
 FP8: Final = "fp8"
 FBGEMM: Final = "fbgemm_fp8"
@@ -65,18 +65,21 @@ def _join(module: str, parts: Parts, block: tuple[int, int] | None) -> TensorFac
 
 
 def scaled_e4m3(module: str, weight: TensorFacts, scale: TensorFacts, block: tuple[int, int] | None) -> TensorFacts:
-    """Returns codes [N, K] with a scale of the matrix, of a row, of columns of a row, or of a block. Raises
-    CheckpointError if the scale has another shape."""
-    if len(weight.shape) != 2:
+    """Returns codes [N, K], or a stack [E, N, K], with a scale of the matrix, of a row, of columns of a row, or of a
+    block; each matrix of a stack has its own, or all share one. Raises CheckpointError for other shapes."""
+    if len(weight.shape) not in (2, 3) or 0 in weight.shape:
         raise CheckpointError(weight.file, f"tensor {weight.name!r} of shape {weight.shape} is no matrix")
-    rows, columns = weight.shape
+    *stack, rows, columns = weight.shape
     joined = replace(weight, name=f"{module}.weight", packing="e4m3", scale=scale, storage="f8_channel")
     if prod(scale.shape) == 1:
         return replace(joined, block_rows=rows)
-    if scale.shape in ((rows,), (rows, 1)):
+    own = own_shape(scale, stack, module)
+    if prod(own) == 1:
+        return replace(joined, block_rows=rows)
+    if own in ((rows,), (rows, 1)):
         return joined
-    high, wide = block or (1, columns // scale.shape[-1])
-    has_shape(scale, (-(-rows // high), -(-columns // wide)), module)
+    high, wide = block or (1, columns // own[-1] if 0 < own[-1] <= columns else columns)
+    has_shape(scale, (*stack, -(-rows // high), -(-columns // wide)), module)
     if columns % wide or wide not in GROUP_SIZES:
         problem = f"tensor {scale.name!r} has scales for {wide} of {columns} columns"
         raise CheckpointError(scale.file, problem, f"read: whole groups of {', '.join(map(str, GROUP_SIZES))} columns")

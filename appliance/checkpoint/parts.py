@@ -61,6 +61,19 @@ def has_shape(tensor: TensorFacts, shape: tuple[int, ...], matrix: str) -> None:
         raise CheckpointError(tensor.file, problem)
 
 
+def own_shape(part: TensorFacts, stack: Sequence[int], matrix: str) -> tuple[int, ...]:
+    """Returns the shape of the part of one matrix of a stack.
+
+    stack: the number of matrices; empty for a single matrix, whose part has its own shape. Raises CheckpointError if
+    the part is stacked otherwise.
+    """
+    size = len(stack)
+    if part.shape[:size] != tuple(stack):
+        problem = f"tensor {part.name!r} has the shape {part.shape}; {matrix} calls for {stack[0]} of them"
+        raise CheckpointError(part.file, problem)
+    return part.shape[size:]
+
+
 def bytes_of(root: Path, tensor: TensorFacts) -> bytes:
     """Returns the data of a small tensor without which headers do not say what a matrix is. Raises CheckpointError."""
     try:

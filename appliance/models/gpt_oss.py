@@ -14,7 +14,7 @@ _STACKS = ExpertModules(
 )
 
 
-_APART = ExpertModules(router="mlp.router")  # as GGUF files have them
+_APART = ExpertModules(router="mlp.router")  # as GGUF files have them, and quantized ones by expert
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
@@ -31,4 +31,5 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         mixer=lambda _, attention: replace(attention, sinks=True),
         parts=(Part("sinks", "self_attn.sinks", suffix=""),),
     )
-    return dense_decoder(model, dense, Mixture.of(model, spec, _APART if facts.format == "gguf" else _STACKS))
+    is_apart = facts.format == "gguf" or model.has_tensor(".experts.0.down_proj.weight")
+    return dense_decoder(model, dense, Mixture.of(model, spec, _APART if is_apart else _STACKS))

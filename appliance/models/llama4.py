@@ -18,7 +18,7 @@ _MODULES = ExpertModules(
     suffix="",
     transform="transpose",
 )
-_APART = ExpertModules(  # as GGUF files have them
+_APART = ExpertModules(  # as GGUF files have them, and quantized checkpoints, with a tensor for each expert
     experts="feed_forward.experts", router="feed_forward.router", shared="feed_forward.shared_expert"
 )
 _DENSE = {name: f"feed_forward.{name}_proj" for name in ("gate", "up", "down")}
@@ -56,7 +56,7 @@ def _attention(model: Model, attention: AttentionSpec) -> AttentionSpec:
 def _mixture(model: Model) -> Mixture:
     num_layers, step = model.config.num_layers, model.count("interleave_moe_layer_step", 1)
     sparse = set(model.counts("moe_layers") or (range(step - 1, num_layers, step) if step else ()))
-    modules = _APART if model.facts.format == "gguf" else _MODULES
+    modules = _APART if model.facts.format == "gguf" or model.has_tensor(".experts.0.down_proj.weight") else _MODULES
     return Mixture.of(model, _experts(model), modules, tuple(index in sparse for index in range(num_layers)))
 
 

@@ -10,10 +10,10 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
 from tests.models.stored.bitsandbytes import eight_bits, four_bits
-from tests.models.stored.floats import e4m3, nvfp4
+from tests.models.stored.floats import compressed, e4m3, nvfp4
 from tests.models.stored.hqq import hqq
 from tests.models.stored.integers import awq, gptq
-from tests.models.stored.scheme import write_mxfp4, write_stored
+from tests.models.stored.scheme import write_experts_apart, write_mxfp4, write_stored
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.test_compressed_tensors import TIGHT, deviation, logits
 
@@ -65,6 +65,18 @@ def test_experts_of_gpt_oss(quantize: bool, mixture: Written, kernel_set: Kernel
         assert deviation(found, expected) < INT8_ACTIVATIONS
     else:
         np.testing.assert_allclose(found, expected, **TIGHT)
+
+
+@pytest.mark.parametrize("kernel_set", ["reference"], indirect=True)
+def test_experts_of_gpt_oss_apart(tmp_path: Path, kernel_set: KernelSet) -> None:
+    """Quantized by compressed-tensors, each expert has modules of its own."""
+    arguments = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    oracle = write_experts_apart(tmp_path, compressed("float-quantized", "f8_channel", arguments))
+    with torch.inference_mode():
+        expected = oracle(torch.tensor([PROMPT])).logits[0].numpy()
+    facts = read_model_facts(tmp_path)
+    assert "f8_channel" in {tensor.storage for tensor in facts.tensors}
+    np.testing.assert_allclose(logits(facts, kernel_set), expected, **TIGHT)
 
 
 def test_logits(stored: Written, kernel_set: KernelSet) -> None:

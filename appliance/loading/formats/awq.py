@@ -17,8 +17,7 @@ _SHIFTS = np.argsort([0, 2, 4, 6, 1, 3, 5, 7]).astype(np.uint32) * np.uint32(4) 
 class AwqMatrix:
     """The rows of one matrix: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "checkpoint.awq joins matrices only"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale, zeros = tensor.scale, tensor.zero_point
         assert scale is not None, "AWQ has scales"
         assert zeros is not None, "AWQ has zero points"

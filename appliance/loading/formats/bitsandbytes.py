@@ -24,8 +24,7 @@ _ONE_127TH = np.float32(7.874015718698502e-3)  # functional.int8_vectorwise_dequ
 class FourBitMatrix:
     """The rows of one matrix of NF4 or FP4: a MatrixReader. `more`: book, state, nested scales, their map."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "bitsandbytes has matrices only"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         self.num_rows, num_columns = tensor.shape
         self._layout: CanonicalLayout = "nf4" if tensor.storage.startswith("nf4") else "fp4"
         self._kept = int(tensor.storage.rpartition("g")[2])
@@ -57,8 +56,7 @@ class FourBitMatrix:
 class EightBitMatrix:
     """The rows of one matrix of LLM.int8: a MatrixReader. A code times its row's scale is 127 times the element."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "bitsandbytes has matrices only"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale = tensor.scale
         assert scale is not None, "bitsandbytes has scales"
         self.num_rows, self._num_columns = tensor.shape

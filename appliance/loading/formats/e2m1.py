@@ -13,16 +13,15 @@ from appliance.loading.formats.matrices import Read, Rows, finite_scales, stored
 
 
 class MicroscalingMatrix:
-    """The rows of one matrix of MXFP4, which may be one of a stack: a MatrixReader."""
+    """The rows of one matrix of MXFP4: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale = tensor.scale
         assert scale is not None, "MXFP4 has scales"
-        rows, columns = tensor.shape[-2:]
+        rows, columns = tensor.shape
         self.num_rows, num_columns = (columns, rows) if tensor.is_transposed else (rows, columns)
-        place = index or 0
-        self._codes = read(tensor.name).reshape(-1, self.num_rows, num_columns // 2)[place]
-        self._scales = read(scale.name).reshape(-1, self.num_rows, num_columns // 32)[place]
+        self._codes = read(tensor.name).reshape(self.num_rows, num_columns // 2)
+        self._scales = read(scale.name).reshape(self.num_rows, num_columns // 32)
 
     def groups(self, rows: Rows) -> Coded:
         return Coded("e2m1", nibbles(self._codes[rows]), checked_e8m0(self._scales[rows]), 32)
@@ -31,8 +30,7 @@ class MicroscalingMatrix:
 class NvMatrix:
     """The rows of one matrix of NVFP4: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "stacks of NVFP4 are not joined"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale = tensor.scale
         assert scale is not None, "NVFP4 has scales"
         self.num_rows, num_columns = tensor.shape

@@ -14,8 +14,7 @@ Order = np.ndarray[Any, np.dtype[np.intp]]
 class E4m3Matrix:
     """The rows of one matrix: a MatrixReader. Scales are one, one a row, or [row blocks, groups]."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "stacks of e4m3 are not joined"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale = tensor.scale
         assert scale is not None, "codes of e4m3 have scales"
         self.num_rows, num_columns = tensor.shape

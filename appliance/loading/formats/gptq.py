@@ -36,8 +36,7 @@ class Ordered:
 class GptqMatrix:
     """The rows of one matrix: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "checkpoint.gptq joins matrices only"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale, zeros = tensor.scale, tensor.zero_point
         assert scale is not None, "GPTQ has scales"
         assert zeros is not None, "GPTQ has zero points"

@@ -16,8 +16,7 @@ from appliance.loading.formats.matrices import Read, Rows, finite_scales, intege
 class HqqMatrix:
     """The rows of one matrix: a MatrixReader."""
 
-    def __init__(self, tensor: TensorFacts, read: Read, index: int | None) -> None:
-        assert index is None, "HQQ has matrices only"
+    def __init__(self, tensor: TensorFacts, read: Read) -> None:
         scale, zero = tensor.scale, tensor.zero_point
         assert scale is not None, "HQQ has scales"
         assert zero is not None, "HQQ has zeros"

@@ -29,8 +29,7 @@ class Quantized(Protocol):
 class MatrixReader(Protocol):
     """Reads rows of one matrix that is more than rows of blocks.
 
-    Its arguments are the tensor, what reads the bytes of a part, and the matrix of a stack that is meant, or None for a
-    tensor of two dimensions.
+    Its arguments are the tensor, of two dimensions, and what reads the bytes of a part.
     """
 
     num_rows: int

@@ -23,6 +23,7 @@ from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.hqq import HqqMatrix
 from appliance.loading.formats.matrices import MatrixReader, Quantized, Read, Rows
 from appliance.loading.formats.rounding import quantize
+from appliance.loading.formats.stacks import matrix_of_stack
 from appliance.loading.formats.transposed import TransposedParts
 
 VERSION = 4  # increased when the canonical weights of a checkpoint change, so that cached packed weights are renewed
@@ -45,7 +46,7 @@ BLOCK_READERS: dict[str, Callable[[Array], Quantized]] = {
     "tq1_0": ternary.read_tq1_0,
     "tq2_0": ternary.read_tq2_0,
 }
-MATRIX_READERS: dict[str, Callable[[TensorFacts, Read, int | None], MatrixReader]] = {
+MATRIX_READERS: dict[str, Callable[[TensorFacts, Read], MatrixReader]] = {
     "gptq": GptqMatrix,
     "gptq_v2": GptqMatrix,
     "awq": AwqMatrix,
@@ -75,8 +76,13 @@ class StoredRows:
     """
 
     def __init__(self, tensor: TensorFacts, source: WeightSource, read: Read) -> None:
+        if source.index is not None:
+            tensor, read = matrix_of_stack(tensor, source.index, read)
+            source = replace(source, index=None)
         self.storage = tensor.storage
         self._tensor = tensor
+        if (tensor.scale is not None or tensor.packing != "rows") and len(tensor.shape) != 2:
+            raise FormatError(f"a matrix of a stack is asked of a tensor of the shape {tensor.shape}")
         self._codes = None if tensor.scale is None else CodeTensors(tensor, read)
         self._change = _CHANGES.get(source.transform)
         self._matrix = _matrix_reader(tensor, source, read)
@@ -190,11 +196,7 @@ def _matrix_reader(tensor: TensorFacts, source: WeightSource, read: Read) -> Mat
         )
     if (source.transform == "transpose") != tensor.is_transposed:
         raise FormatError(f"{tensor.packing} matrices cannot be transposed")
-    if (source.index is None) != (len(tensor.shape) == 2):
-        raise FormatError(f"a matrix of a stack is asked of a tensor of the shape {tensor.shape}")
-    if source.index is not None and not 0 <= source.index < tensor.shape[0]:
-        raise FormatError(f"matrix {source.index} is asked of a tensor of the shape {tensor.shape}")
-    return MATRIX_READERS[tensor.packing](tensor, read, source.index)
+    return MATRIX_READERS[tensor.packing](tensor, read)
 
 
 def _is_quantized(tensor: TensorFacts) -> bool:
@@ -203,8 +205,6 @@ def _is_quantized(tensor: TensorFacts) -> bool:
 
 def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
     shape, is_quantized = tensor.shape, _is_quantized(tensor)
-    if source.index is not None:
-        shape, raw = shape[1:], _of_stack(tensor, source.index, raw)
     if is_quantized:
         rows = raw.reshape(prod(shape[:-1]), -1)
     elif tensor.storage in ELEMENT_TYPES:
@@ -216,16 +216,6 @@ def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> 
             raise FormatError(f"{tensor.storage} rows cannot be transposed")
         return rows.T
     return rows
-
-
-def _of_stack(tensor: TensorFacts, index: int, raw: Array) -> Array:
-    """Returns the bytes of one matrix of a stack."""
-    if tensor.scale is not None:
-        raise FormatError(f"{tensor.storage} tensors of three dimensions are not in this version")
-    if len(tensor.shape) < 2 or not 0 <= index < tensor.shape[0]:
-        raise FormatError(f"matrix {index} is asked of a tensor of the shape {tensor.shape}")
-    size = raw.size // tensor.shape[0]
-    return raw.reshape(-1)[index * size : (index + 1) * size]
 
 
 def _range_of(num_rows: int, source: WeightSource) -> range:

@@ -3,6 +3,7 @@
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization.utils import calculate_qparams
 
 from tests.models.stored.e2m1 import nearest, pairs
 from tests.models.stored.scheme import Packed, Scheme
@@ -67,6 +68,10 @@ def compressed(form: str, storage: str, arguments: dict[str, object]) -> Scheme:
 
 def _scales_of(matrix: torch.Tensor, weights: QuantizationArgs) -> dict[str, torch.Tensor]:
     strategy, size = str(weights.strategy), weights.group_size or matrix.shape[1]
+    if weights.type == "int":
+        groups = matrix.reshape(len(matrix), -1, size)
+        scale, zero_point = calculate_qparams(groups.amin(-1), groups.amax(-1), weights)
+        return {"weight_scale": scale.half(), "weight_zero_point": zero_point}
     if strategy == "tensor":
         return {"weight_scale": (matrix.abs().max() / 448.0).reshape(1)}
     if strategy == "block":

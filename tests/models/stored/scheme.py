@@ -1,5 +1,6 @@
 """Tiny checkpoints in the forms of quantization methods: a scheme packs each linear map and says what it means."""
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +38,29 @@ def write_mxfp4(name: str, folder: Path) -> torch.nn.Module:
             del tensors[key]
             tensors |= {f"{key}_blocks": blocks, f"{key}_scales": scales}
     _save(tensors, folder, {"quant_method": "mxfp4"})
+    return model
+
+
+def write_experts_apart(folder: Path, scheme: Scheme) -> torch.nn.Module:
+    """Writes gpt-oss with the linear maps of its experts apart and packed, as llm-compressor does; returns it with
+    their values."""
+    model = make_tiny("gpt-oss", folder)
+    tensors: dict[str, torch.Tensor] = dict(model.state_dict())
+    for key, stack in model.named_parameters():
+        if ".experts." not in key:
+            continue
+        where, _, name = key.rpartition(".")
+        of_experts = tensors.pop(key)
+        names = ("gate_proj", "up_proj") if name.startswith("gate_up") else ("down_proj",)
+        for expert, part in itertools.product(range(len(stack)), range(len(names))):
+            module, mine = f"{where}.{expert}.{names[part]}", of_experts[expert][..., part :: len(names)]
+            if name.endswith("_bias"):
+                tensors[f"{module}.bias"] = mine
+                continue
+            parts, values = scheme.pack(mine.T.contiguous())
+            stack.data[expert][:, part :: len(names)] = values.T
+            tensors |= {f"{module}.{suffix}": each for suffix, each in parts.items()}
+    _save(tensors, folder, scheme.config)
     return model
 
 
