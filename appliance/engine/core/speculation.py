@@ -45,7 +45,6 @@ class Speculation:
         self._counts: dict[str, _MethodCounts] = {}
         self._steps = {"verified": 0, "no_proposal": 0, "not_worth_it": 0, "off_by_load": 0, "off": 0}
         self._since_probe = 0
-        self._gains: tuple[int, int, bool] = (-1, -1, False)  # the last answer of `_may_gain`, and to what
 
     def most_drafts(self, num_decodes: int) -> int:
         """Returns how long a row's draft for the next step may be; 0 if the next step should have no drafts."""
@@ -144,17 +143,13 @@ class Speculation:
 
     def _may_gain(self, num_decodes: int) -> bool:
         """Returns whether any number of drafts would gain something if all of them were accepted."""
-        if self._gains[:2] == (num_decodes, self._costs.version):
-            return self._gains[2]
         base_s = self._pace.decode_seconds(num_decodes)
         if not base_s or not num_decodes:
             return True
         self._presume()
         here = self._costs.beyond(num_decodes)
         counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= self._most_tokens]
-        gains = any(self._costs.beyond(num_decodes + count) - here < base_s * count / num_decodes for count in counts)
-        self._gains = num_decodes, self._costs.version, gains
-        return gains
+        return any(self._costs.beyond(num_decodes + count) - here < base_s * count / num_decodes for count in counts)
 
     def _presume(self) -> None:
         self._costs.presume(self._pace.decode_seconds(1), self._pace.token_s)

@@ -37,7 +37,6 @@ class StepCosts:
         self._points: list[tuple[float, float]] = [(1.0, 0.0)]
         self.one_s = 0.0  # of a decode of one token
         self.token_s: float | None = None  # of a prompt's token
-        self.version = 0
 
     def presume(self, one_s: float, token_s: float | None) -> None:
         self.one_s, self.token_s = one_s, token_s
@@ -53,7 +52,6 @@ class StepCosts:
         weight = WEIGHT_OF_SLOWER if value > average else WEIGHT_OF_QUICKER
         self._learnt[size] = tokens + weight * (num_tokens - tokens), average + weight * (value - average)
         self._points = self._ordered()
-        self.version += 1
 
     def _ordered(self) -> list[tuple[float, float]]:
         """Returns what was learnt, by size. A step cannot take longer than a larger one: that one was measured later,
