@@ -1,6 +1,7 @@
 """Reads tensor bytes from mapped files: nothing is copied, and pages are read when they are touched."""
 
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -27,10 +28,10 @@ class TensorSource(Protocol):
 class TensorReader:
     """Reads the tensors of one checkpoint by name. Views are read-only and keep their mapping alive after `close`."""
 
-    def __init__(self, facts: ModelFacts) -> None:
-        root = Path(facts.root)
+    def __init__(self, root: Path, tensors: Iterable[TensorFacts]) -> None:
+        """`root`: the checkpoint's folder, or its file."""
         self._folder = root if root.is_dir() else root.parent
-        self._tensors = {part.name: part for tensor in facts.tensors for part in tensor.parts}
+        self._tensors = {part.name: part for tensor in tensors for part in tensor.parts}
         self._maps: dict[str, mmap.mmap] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -106,4 +107,4 @@ class TensorReader:
 
 def open_tensors(facts: ModelFacts) -> TensorReader:
     """Returns a reader of the checkpoint's tensors; use it as a context manager."""
-    return TensorReader(facts)
+    return TensorReader(Path(facts.root), facts.tensors)

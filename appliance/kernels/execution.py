@@ -14,6 +14,7 @@ class ExecutionLimits:
     block_size: int
     num_blocks: int
     num_states: int = 0  # slots, each with room for every state of the program
+    max_loras: int = 0  # slots of adapters
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Numerics:
     kv_dtype: str  # "f32", "bf16", "f16"
     # Inputs of ROUNDED_INPUT_LAYOUTS are int8 in groups of min(group_size, 256) columns; else f32.
     quantize_activations: bool
+    lora_dtype: str = "bf16"  # of the maps of adapters: "f32" or "bf16"
 
 
 @dataclass(frozen=True, slots=True)

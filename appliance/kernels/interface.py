@@ -61,6 +61,26 @@ class StatePieces:
 
 
 @dataclass(slots=True)
+class StepAdapters:
+    """The adapters of a step's sequences.
+
+    slots: int32 [S], the slot of each sequence's adapter, negative for none. scales: f32 [S], factors of what it adds.
+    """
+
+    slots: np.ndarray
+    scales: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankMap:
+    """What an adapter adds to one weight [n, d]: up @ down. down: [r, d]; up: [n, r], with alpha in it; both in the
+    type that was planned for adapters: float32, or bf16 as uint16."""
+
+    down: np.ndarray
+    up: np.ndarray
+
+
+@dataclass(slots=True)
 class StepInputs:
     """One step, as int32 arrays. Sequences are rows s; a sequence's tokens lie together.
 
@@ -74,6 +94,7 @@ class StepInputs:
     token_types: [T], the segment of each token in a model that has several. None: 0 for every token.
     past: tokens that do not count among the largest; their logits are exact if they are as large. None: no row has any.
     states: None exactly if the program has no states.
+    adapters: None if no sequence has one; then the program runs that knows of none.
 
     The arrays of an object are never replaced, but their numbers may change between two steps: `revision` tells a set
     whether it has seen the arrays before. `follows`: the step is the last one advanced by one token in each row, and
@@ -91,6 +112,7 @@ class StepInputs:
     past: PastTokens | None = None
     states: StatePieces | None = None
     token_types: np.ndarray | None = None
+    adapters: StepAdapters | None = None
     follows: bool = False
     revision: int = field(init=False, default_factory=new_revision, compare=False)
 
@@ -170,6 +192,18 @@ class Profiled(Protocol):
         without a window: it read a prefix once for several sequences."""
 
 
+@runtime_checkable
+class Adapters(Protocol):
+    """A set that was bound with places for adapters."""
+
+    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
+        """Puts an adapter into a slot that no step uses meanwhile; a step may run. maps: by logical weight. Raises
+        BindError for a slot, a weight, a shape or a rank that there is no place for."""
+
+    def drop_adapter(self, slot: int) -> None:
+        """Empties a slot: sequences with it get what the model gives alone."""
+
+
 class KernelSet(Protocol):
     name: str
 
@@ -179,8 +213,12 @@ class KernelSet(Protocol):
         weights: Mapping[str, CanonicalWeight],
         execution: Execution,
         cache: PackedCache | None = None,
+        adapted: StepProgram | None = None,
     ) -> Executable:
-        """Binds a program. It reads each weight once, in the mapping's order and from several threads, so that a lazy
-        mapping has few in memory at a time. A set that packs loads packed weights from `cache`, or stores them there.
+        """Binds a program, and `adapted`, the same with places for adapters, over the same weights and memory.
 
-        Raises BindError if sizes do not fit together or the set does not support the request."""
+        It reads each weight once, in the mapping's order and from several threads, so that a lazy mapping has few in
+        memory at a time. A set that packs loads packed weights from `cache`, or stores them there.
+
+        Raises BindError if sizes do not fit together or the set does not support the request.
+        """

@@ -75,6 +75,7 @@ int32_t appl_program_create(appl_pool* pool, const appl_operator* operators, int
       [&] { *program = new appl_program(*pool, operators, num_operators, caches, num_caches, states, num_states, *limits); });
 }
 void appl_program_destroy(appl_program* program) { delete program; }
+void appl_program_share_workspace(appl_program* program, appl_program* other) { program->share_workspace(*other); }
 uint64_t appl_program_workspace_bytes(const appl_program* program) { return program->workspace_bytes(); }
 int32_t appl_program_run(appl_program* program, const appl_step* step) {
   return appl::guarded([&] { program->run(*step); });

@@ -47,8 +47,13 @@ appl_program::appl_program(appl_pool& pool, const appl_operator* operators, int 
   const bool attends = largest.value_width > 0;
   const size_t attention = attends ? appl::attention_workspace_bytes(pool.num_threads(), largest, limits.max_seqs * max_heads_) : 0;
   const size_t linear = size_t(pool.num_threads()) * std::max(appl::kGatedSumFloats * sizeof(float), normed_bytes_);
-  workspace_ = appl::Memory(prepared_bytes_ + next_bytes_ +
-                            std::max({attention, linear, screen_bytes_, experts_bytes_, states_bytes_, whole_bytes_}));  // one at a time
+  const size_t scratch = std::max({attention, linear, screen_bytes_, experts_bytes_, states_bytes_, whole_bytes_, adapter_bytes_});
+  workspace_ = std::make_shared<appl::Memory>(prepared_bytes_ + next_bytes_ + scratch);  // operators run one at a time
+}
+
+void appl_program::share_workspace(appl_program& other) {
+  if (workspace_->bytes() < other.workspace_->bytes()) workspace_ = other.workspace_;
+  else other.workspace_ = workspace_;
 }
 
 void appl_program::bind_cache(const appl_kv_cache& cache) {
@@ -149,6 +154,10 @@ void appl_program::bind(const appl_operator& op) {
     bound.heads = appl::head_linear_shape(op.as.head_linear, limits_.quantize_activations != 0, max_rows(op.as.head_linear.x));
     experts_bytes_ = std::max(experts_bytes_, bound.heads.bytes());
   }
+  if (op.kind == APPL_OP_ADAPTER_LINEAR) {
+    num_adapter_slots_ = std::min(num_adapter_slots_, op.as.adapter_linear.num_slots);
+    adapter_bytes_ = std::max(adapter_bytes_, appl::adapter_linear_bytes(op.as.adapter_linear, max_rows(op.as.adapter_linear.x)));
+  }
   if (has_state(op)) bind_state(bound);
   forget_overwritten(op);
   operators_.push_back(std::move(bound));
@@ -240,10 +249,12 @@ void appl_program::check_step(const appl_step& step) const {
   for (int s = 0; s < step.num_seqs; ++s) {
     const int tokens = step.query_start[s + 1] - step.query_start[s], length = step.seq_lens[s];
     require(tokens >= 0 && tokens <= length && length <= limits_.max_model_len, "step: a sequence has a bad length");
+    require(step.adapter_slots == nullptr || step.adapter_slots[s] < num_adapter_slots_, "step: a sequence's adapter has no such slot");
     require(whole_bytes_ == 0 || tokens == length, "step: a sequence is not whole, and the model keeps nothing of the rest");
   }
   if (!states_.empty()) appl::check_pieces(step, limits_.num_states);
   else require(step.piece_first == nullptr, "step: it has pieces, and the program has no states");
+  require(step.adapter_slots == nullptr || adapter_bytes_ > 0, "step: it has adapters, and the program has no places for them");
   for (int group = 0; group < int(groups_.size()); ++group) check_tables(appl::of_group(step, group));
   for (int r = 0; r < step.num_sampled; ++r) {
     require(step.sampled_rows[r] >= 0 && step.sampled_rows[r] < step.num_tokens, "step: a sampled row is no token");
@@ -321,6 +332,10 @@ void appl_program::run_operators(const appl_step& step, double* seconds) {
   if (step.num_tokens == 0) return run_states(step);
   if (max_heads_ > 0) {
     for (size_t i = 0; i < groups_.size(); ++i) groups_[i].cascade.set(appl::of_group(step, int(i)), groups_[i].sees_all);
+  }
+  if (adapter_bytes_ > 0) {
+    adapted_tokens_.set(step, APPL_TOKENS);
+    adapted_samples_.set(step, APPL_SAMPLED);
   }
   if (seconds != nullptr) return run_timed(step, seconds);
   for (const Bound& bound : operators_) {
@@ -453,6 +468,10 @@ void appl_program::execute(const Bound& bound, const appl_step& step) {
     case APPL_OP_MIX_STREAMS: return appl::run_mix_streams(pool_, as.streams, rows(as.streams.coefficients));
     case APPL_OP_CORRECT_STREAMS: return appl::run_correct_streams(pool_, as.streams, rows(as.streams.coefficients));
     case APPL_OP_MATCH_MAGNITUDE: return appl::run_match_magnitude(pool_, as.magnitude, rows(as.magnitude.x));
+    case APPL_OP_ADAPTER_LINEAR: {
+      const appl::AdapterRows& adapted = as.adapter_linear.x.extent == APPL_TOKENS ? adapted_tokens_ : adapted_samples_;
+      return appl::run_adapter_linear(pool_, as.adapter_linear, adapted, scratch<float>());
+    }
     case APPL_OP_SHORT_CONV:
       return appl::run_short_conv(pool_, as.short_conv, states_[size_t(as.short_conv.state)], bound.constants.data(), step,
                                   scratch<float>());

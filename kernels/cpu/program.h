@@ -4,8 +4,10 @@
 #include <atomic>
 #include <climits>
 #include <exception>
+#include <memory>
 #include <vector>
 
+#include "adapters.h"
 #include "appliance_abi.h"
 #include "cascade.h"
 #include "experts.h"
@@ -36,7 +38,9 @@ struct appl_program {
   void copy_blocks(const int32_t* pairs, int num_pairs);
   // The shared keys of the last step; see Cascade.
   uint64_t shared_keys() const;
-  size_t workspace_bytes() const { return workspace_.bytes() + constant_bytes_; }
+  // Both use the larger workspace from now on; they must not run at once.
+  void share_workspace(appl_program& other);
+  size_t workspace_bytes() const { return workspace_->bytes() + constant_bytes_; }
 
  private:
   // An operator, and for a Linear the form of its input.
@@ -84,7 +88,7 @@ struct appl_program {
   bool overlaps(const appl_span& a, const appl_span& b) const;
 
   // The workspace: prepared inputs of Linears, those of Linears after gated activations, and scratch for the operator that runs.
-  uint8_t* prepared_memory() const { return workspace_.as<uint8_t>(); }
+  uint8_t* prepared_memory() const { return workspace_->as<uint8_t>(); }
   uint8_t* next_memory() const { return prepared_memory() + prepared_bytes_; }
   template <class T>
   T* scratch() const {
@@ -97,15 +101,18 @@ struct appl_program {
   std::vector<appl_state> states_;
   std::vector<bool> has_operator_;  // by state
   std::vector<Bound> operators_;
-  appl::Memory workspace_;
+  std::shared_ptr<appl::Memory> workspace_;
   size_t prepared_bytes_ = 0, next_bytes_ = 0;
   size_t normed_bytes_ = 0;   // of a normed row
   size_t screen_bytes_ = 0;   // of the screen's scratch
   size_t experts_bytes_ = 0;  // of the scratch of experts, and of matrices for each head
   size_t states_bytes_ = 0;   // of the scratch of operators with states
   size_t constant_bytes_ = 0;
-  size_t whole_bytes_ = 0;  // of the scratch of attention without a cache
-  int num_types_ = 1;       // of tokens
+  size_t whole_bytes_ = 0;    // of the scratch of attention without a cache
+  size_t adapter_bytes_ = 0;  // of the scratch of adapters; 0 for a program without places for them
+  int num_adapter_slots_ = INT_MAX;
+  appl::AdapterRows adapted_tokens_, adapted_samples_;  // of the current step
+  int num_types_ = 1;                                   // of tokens
   appl::ScreenPauses pauses_;
   // Layers that share block tables, and which of these sequences read together in the current step.
   struct Group {

@@ -18,7 +18,7 @@ extern "C" {
 #endif
 
 #define APPL_PACKED_VERSION 2 /* increased when the panels of any weight change */
-#define APPL_ABI_VERSION 18
+#define APPL_ABI_VERSION 19
 #define APPL_MAX_STREAMS 8
 #define APPL_EXPORT __attribute__((visibility("default")))
 
@@ -310,6 +310,22 @@ typedef struct {
   float dt_min, dt_max;
 } appl_state_space;
 
+/* The maps of one adapter at one place: `down` has for each part ranks[part] rows of x.width numbers, `up` as many rows of the part's
+ * width. NULL: it has none here. */
+typedef struct {
+  const void* down;
+  const void* up;
+  const int32_t* ranks;
+} appl_adapter_map;
+
+typedef struct {
+  appl_span x, out;
+  const int32_t* widths;        /* of the parts, side by side in `out` */
+  const appl_adapter_map* maps; /* one a slot; those of a slot that no step uses may change */
+  int32_t num_parts, num_slots, max_rank;
+  int32_t layout; /* of the maps: APPL_F32 or APPL_BF16 */
+} appl_adapter_linear;
+
 typedef struct {
   appl_span x, input_gate, recurrence_gate, out;
   const float *decay, *input_bias, *recurrence_bias;
@@ -347,6 +363,7 @@ typedef struct {
     appl_streams streams;
     appl_magnitude magnitude;
     appl_rg_lru rg_lru;
+    appl_adapter_linear adapter_linear;
   } as;
 } appl_operator;
 
@@ -386,6 +403,8 @@ typedef struct {
   const int32_t *past_table, *past_row, *num_past;                        /* tokens that do not count in num_largest; NULL: none */
   const int32_t *piece_first, *piece_start, *piece_source, *piece_target; /* NULL exactly if the program has no states */
   const int32_t* token_types;                                             /* the segment of each token; NULL: all 0 */
+  const int32_t* adapter_slots; /* of each sequence, negative for none; NULL: none has an adapter */
+  const float* adapter_scales;
 } appl_step;
 
 /* Sampling of num_rows rows; see appliance.kernels.sampling. Outputs may be NULL if no row requests log-probabilities. */
@@ -450,6 +469,8 @@ APPL_EXPORT int32_t appl_program_create(appl_pool* pool, const appl_operator* op
                                         int32_t num_caches, const appl_state* states, int32_t num_states, const appl_limits* limits,
                                         appl_program** program);
 APPL_EXPORT void appl_program_destroy(appl_program* program);
+/* Makes two programs of one pool, which never run at once, use one workspace. */
+APPL_EXPORT void appl_program_share_workspace(appl_program* program, appl_program* other);
 APPL_EXPORT uint64_t appl_program_workspace_bytes(const appl_program* program);
 APPL_EXPORT int32_t appl_program_run(appl_program* program, const appl_step* step);
 /* Begins a step on another thread of the pool and returns. The step and its arrays are borrowed, and the program and its pool must not

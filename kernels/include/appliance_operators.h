@@ -34,7 +34,8 @@ typedef enum {
   APPL_OP_MATCH_MAGNITUDE = 28,   /* give a row the magnitude of another */
   APPL_OP_COPY = 29,              /* copy of an activation */
   APPL_OP_RG_LRU = 30,            /* real-gated linear recurrent unit of each column */
-  APPL_OP_COUNT = 31,
+  APPL_OP_ADAPTER_LINEAR = 31,    /* low-rank maps of adapters, added to what a Linear gives */
+  APPL_OP_COUNT = 32,
 } appl_operator_kind;
 
 #endif

@@ -1,6 +1,6 @@
 """Drives an Executable directly: sequences, their block tables, and steps of chosen chunks. No scheduler."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +11,14 @@ from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.reader import open_tensors
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Executable, KernelSet, StatePieces, StepInputs
+from appliance.kernels.interface import Executable, KernelSet, StatePieces, StepAdapters, StepInputs
+from appliance.layers.program import CompiledDecoder
 from appliance.loading.inventory import take_inventory
 from appliance.loading.weights import DecoderWeights
 from appliance.models.describe import describe
 from appliance.plan.types import PrecisionPlan, WeightPlan
 from appliance.program.caches import MOST_GROUPS
+from appliance.program.operators import StepProgram
 from tests.kernels import harness
 from tests.kernels.harness import logits_of
 
@@ -73,14 +75,27 @@ def bind(
     execution: Execution | None = None,
     pooling: PoolingChoice | None = None,
 ) -> Executable:
+    return bind_adapted(facts, kernel_set, None, plan, execution, pooling)[0]
+
+
+def bind_adapted(
+    facts: ModelFacts,
+    kernel_set: KernelSet,
+    adapt: Callable[[CompiledDecoder], StepProgram] | None,
+    plan: PrecisionPlan | None = None,
+    execution: Execution | None = None,
+    pooling: PoolingChoice | None = None,
+) -> tuple[Executable, StepProgram | None]:
+    """Binds a checkpoint, and what `adapt` makes of its program."""
     execution = execution or execution_of()
     max_model_len = execution.limits.max_model_len
     described = describe(facts, max_model_len, pooling)
     inventory = take_inventory(described, facts, plan or precision(facts))
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
+    adapted = None if adapt is None else adapt(compiled)
     with open_tensors(facts) as reader:
         weights = DecoderWeights(compiled, inventory, reader, max_model_len)
-        return kernel_set.bind(compiled.program, weights, execution)
+        return kernel_set.bind(compiled.program, weights, execution, adapted=adapted), adapted
 
 
 def _int32(*values: Any) -> list[np.ndarray]:
@@ -110,6 +125,7 @@ class Driver:
 
     executable: Executable
     execution: Execution
+    adapters: StepAdapters | None = None  # of the sequences of every `step`
     _free: list[int] = field(default_factory=list)
     _free_states: list[int] = field(default_factory=list)
 
@@ -183,7 +199,15 @@ class Driver:
         slot_mapping = by_group(blocks) * np.int32(self.execution.limits.block_size) + offsets
         tokens_T, positions_T, starts_S, lengths_S, rows_R = _int32(tokens, positions, starts, lengths, rows)
         inputs = StepInputs(
-            tokens_T, positions_T, slot_mapping, starts_S, lengths_S, by_group(tables), rows_R, states=pieces
+            tokens_T,
+            positions_T,
+            slot_mapping,
+            starts_S,
+            lengths_S,
+            by_group(tables),
+            rows_R,
+            states=pieces,
+            adapters=self.adapters,
         )
         return logits_of(self.executable, inputs)
 

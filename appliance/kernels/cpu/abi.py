@@ -6,7 +6,7 @@ from ctypes import POINTER, Structure, Union, c_char_p, c_double, c_float, c_int
 from appliance.kernels.cpu.sampling_abi import SamplingCall
 
 INVALID_ARGUMENT = 1  # an appl_status
-ABI_VERSION = 18
+ABI_VERSION = 19
 MAX_STREAMS = 8
 
 LAYOUTS = {
@@ -242,6 +242,20 @@ class RgLru(Structure):
     ]
 
 
+class AdapterMap(Structure):
+    """The addresses of one adapter's maps at one place; 0 where it has none."""
+
+    _fields_ = [(name, c_void_p) for name in ("down", "up", "ranks")]
+
+
+class AdapterLinear(Structure):
+    _fields_ = [
+        *((name, Span) for name in ("x", "out")),
+        *((name, c_void_p) for name in ("widths", "maps")),
+        *((name, c_int32) for name in ("num_parts", "num_slots", "max_rank", "layout")),
+    ]
+
+
 class _Arguments(Union):
     _fields_ = [
         ("embed", Embed),
@@ -270,6 +284,7 @@ class _Arguments(Union):
         ("streams", Streams),
         ("magnitude", Magnitude),
         ("rg_lru", RgLru),
+        ("adapter_linear", AdapterLinear),
     ]
 
 
@@ -329,6 +344,7 @@ class Step(Structure):
         *((name, c_void_p) for name in ("past_table", "past_row", "num_past")),
         *((f"piece_{name}", c_void_p) for name in PIECE_ARRAYS),
         ("token_types", c_void_p),
+        *((name, c_void_p) for name in ("adapter_slots", "adapter_scales")),
     ]
 
 
@@ -370,6 +386,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
         ),
     ),
     "appl_program_destroy": (None, (c_void_p,)),
+    "appl_program_share_workspace": (None, (c_void_p, c_void_p)),
     "appl_program_workspace_bytes": (c_uint64, (c_void_p,)),
     "appl_program_run": (c_int32, (c_void_p, POINTER(Step))),
     "appl_program_start": (c_int32, (c_void_p, POINTER(Step))),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
@@ -20,7 +21,7 @@ from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError, ExecutableError
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
 from appliance.kernels.host import check_host
-from appliance.kernels.interface import FewLogits, StepInputs
+from appliance.kernels.interface import FewLogits, LowRankMap, StepInputs
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -49,11 +50,15 @@ class CpuKernelSet:
         weights: Mapping[str, CanonicalWeight],
         execution: Execution,
         cache: PackedCache | None = None,
+        adapted: ops.StepProgram | None = None,
     ) -> "CpuExecutable":
-        """Binds a program. Raises BindError if sizes do not fit together or the set does not support the request."""
+        """Binds a program, and the one with places for adapters over the same weights and memory.
+
+        Raises BindError if sizes do not fit together or the set does not support the request.
+        """
         check_host(self.name, program, execution.placement)
         with contextlib.ExitStack() as resources:
-            executable = CpuExecutable(self._library, resources, program, weights, execution, cache)
+            executable = CpuExecutable(self._library, resources, program, weights, execution, cache, adapted)
             executable.own(resources.pop_all())
             return executable
 
@@ -72,12 +77,14 @@ class CpuExecutable:
         weights: Mapping[str, CanonicalWeight],
         execution: Execution,
         cache: PackedCache | None,
+        adapted: ops.StepProgram | None,
     ) -> None:
         """Allocates into `resources`, which the caller closes if this raises."""
         limits, numerics, placement = execution.limits, execution.numerics, execution.placement
         self._library = library
         self._run: Callable[..., int] = library.functions.appl_program_run
         self._started = 0  # the revision of the step that was started early; 0 for none
+        self._leading = ctypes.c_void_p()  # the program of that step
         self._numerics = numerics
         self._num_threads = placement.num_threads
         self._operators = program
@@ -91,8 +98,12 @@ class CpuExecutable:
         native_limits = _native_limits(limits, numerics)
         self._kv_cache = KvMemory(library, native_limits, program)
         self._states = StateMemory(limits.num_states, program.states)
-        self._at = _place(program, limits, self._weights)
-        self._program = self._create_program(native_limits, resources)
+        self._adapters = None if adapted is None else AdapterMemory(adapted, limits.max_loras, numerics.lora_dtype)
+        # Slots live longer beside places for adapters, so where they lie then suits the program without them as well.
+        self._at = _place(adapted or program, limits, self._weights, self._adapters)
+        self._program = self._create_program(program, native_limits, resources)
+        self._adapted = self._program if adapted is None else self._create_program(adapted, native_limits, resources)
+        library.functions.appl_program_share_workspace(self._program, self._adapted)
         shape = (limits.max_num_sampled, program.logits.width)
         start = self._at.offsets[program.logits.index]
         self._logits = self._at.arena.floats(start, shape[0] * shape[1]).reshape(shape)
@@ -115,11 +126,11 @@ class CpuExecutable:
     def run(self, inputs: StepInputs) -> HostLogits:
         if inputs.revision == self._started:
             self._started = 0
-            status = self._library.functions.appl_program_finish(self._program)
+            status = self._library.functions.appl_program_finish(self._leading)
         else:
             self.cancel()
             self._step.point_to(inputs)
-            status = self._run(self._program, self._step.reference)
+            status = self._run(self._program_of(inputs), self._step.reference)
         if status != 0:
             raise self._library.step_error(status)
         num_rows = inputs.sampled_rows.shape[0]
@@ -131,7 +142,8 @@ class CpuExecutable:
         """Begins a step, led by another thread of the pool; with one thread, `run` does it all. Raises like `run`."""
         self.cancel()
         self._step.point_to(inputs)
-        status = self._library.functions.appl_program_start(self._program, self._step.reference)
+        self._leading = self._program_of(inputs)
+        status = self._library.functions.appl_program_start(self._leading, self._step.reference)
         if status != 0:
             raise self._library.step_error(status)
         self._started = inputs.revision
@@ -140,7 +152,7 @@ class CpuExecutable:
         """Cancels the started step, and waits for the operator that runs."""
         if self._started:
             self._started = 0
-            self._library.functions.appl_program_cancel(self._program)
+            self._library.functions.appl_program_cancel(self._leading)
 
     def sample(self, logits: Logits, batch: SamplingBatch) -> SampledBatch:
         """Samples on the same threads as `run`."""
@@ -155,6 +167,20 @@ class CpuExecutable:
         status = self._library.functions.appl_program_copy_blocks(self._program, array.ctypes.data, len(array))
         if status != 0:
             raise self._library.step_error(status)
+
+    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
+        self._own_adapters().put(slot, maps)
+
+    def drop_adapter(self, slot: int) -> None:
+        self._own_adapters().drop(slot)
+
+    def _own_adapters(self) -> AdapterMemory:
+        if self._adapters is None:
+            raise BindError("the program was bound without places for adapters")
+        return self._adapters
+
+    def _program_of(self, inputs: StepInputs) -> ctypes.c_void_p:
+        return self._program if inputs.adapters is None else self._adapted
 
     def prefault(self, block: int) -> None:
         self._kv_cache.prefault(block)
@@ -180,6 +206,7 @@ class CpuExecutable:
             **screen,
             "kv_cache": self._kv_cache.size_bytes,
             **({"states": self._states.size_bytes} if self._operators.states else {}),
+            **({} if self._adapters is None else {"adapters": self._adapters.size_bytes}),
             "activations": self._at.arena.size_bytes,
             "workspace": int(self._library.functions.appl_program_workspace_bytes(self._program)),
         }
@@ -189,8 +216,9 @@ class CpuExecutable:
         self._finalizer()
         self._run = _closed
 
-    def _create_program(self, limits: abi.Limits, resources: contextlib.ExitStack) -> ctypes.c_void_p:
-        program = self._operators
+    def _create_program(
+        self, program: ops.StepProgram, limits: abi.Limits, resources: contextlib.ExitStack
+    ) -> ctypes.c_void_p:
         records = (abi.Operator * len(program.operators))(*(encode(op, self._at) for op in program.operators))
         for position in gates_of_linears(program):
             records[position].arguments.gated.from_linear = True
@@ -198,7 +226,7 @@ class CpuExecutable:
             is_gated = isinstance(program.operators[position], ops.GatedActivation)
             arguments = records[position].arguments
             (arguments.gated if is_gated else arguments.norm).for_linear = True
-        if self._screen is not None:
+        if self._screen is not None and isinstance(program.operators[-1], ops.Linear):
             records[-1].arguments.linear.screen = self._screen.handle
         handle = ctypes.c_void_p()
         functions, caches, states = self._library.functions, self._kv_cache.caches, self._states.states
@@ -210,11 +238,13 @@ class CpuExecutable:
         return handle
 
 
-def _place(program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights) -> Addresses:
+def _place(
+    program: ops.StepProgram, limits: ExecutionLimits, weights: BoundWeights, adapters: AdapterMemory | None
+) -> Addresses:
     """Allocates the arena of the activations."""
     rows = {Extent.TOKENS: limits.max_num_batched_tokens, Extent.SAMPLED: limits.max_num_sampled}
     arena = plan_arena(program, rows)
-    return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights)
+    return Addresses(MappedMemory(arena.size_bytes), arena.offsets, weights, adapters=adapters)
 
 
 def create_pool(library: Library, resources: contextlib.ExitStack, num_threads: int) -> ctypes.c_void_p:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import mmap
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,11 @@ class MappedMemory:
 
     def floats(self, offset: int, count: int) -> np.ndarray:
         """Returns a view of `count` f32 numbers that keeps the mapping alive."""
-        return np.frombuffer(self._map, np.float32, count, offset)
+        return self.numbers(offset, count, np.dtype(np.float32))
+
+    def numbers(self, offset: int, count: int, dtype: np.dtype[Any]) -> np.ndarray:
+        """Returns a view of `count` numbers of any type that keeps the mapping alive."""
+        return np.frombuffer(self._map, dtype, count, offset)
 
 
 def row_stride(array: np.ndarray) -> int:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from appliance.kernels.cpu import abi
+from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
 from appliance.kernels.errors import BindError
 from appliance.program import operators as ops
+from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
 from appliance.program.slots import Slot, Span
@@ -26,6 +28,7 @@ class Addresses:
     offsets: Mapping[int, int]  # in the arena, by slot index
     weights: BoundWeights
     constants: list[np.ndarray] = field(default_factory=list)  # kept alive for the program, which reads them
+    adapters: AdapterMemory | None = None  # of a program with places for them
 
     def slot(self, slot: Slot) -> int:
         return self.arena.address + self.offsets[slot.index]
@@ -311,6 +314,21 @@ def _rg_lru(op: RgLru, at: Addresses) -> abi.RgLru:
     )
 
 
+def _adapter_linear(op: AdapterLinear, at: Addresses) -> abi.AdapterLinear:
+    assert at.adapters is not None, "a program with places for adapters has memory for them"
+    widths, maps = at.adapters.encode(op)
+    return abi.AdapterLinear(
+        x=_span(op.x, at),
+        out=_span(op.out, at),
+        widths=widths,
+        maps=maps,
+        num_parts=len(op.parts),
+        num_slots=at.adapters.num_slots,
+        max_rank=op.max_rank,
+        layout=at.adapters.layout,
+    )
+
+
 # By operator: the member of the union, and the function that fills it.
 _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     ops.Embed: ("embed", _embed),
@@ -344,6 +362,7 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
     MatchMagnitude: ("magnitude", _match_magnitude),
     ops.Copy: ("move", _move),
     RgLru: ("rg_lru", _rg_lru),
+    AdapterLinear: ("adapter_linear", _adapter_linear),
 }
 
 

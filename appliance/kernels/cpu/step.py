@@ -7,7 +7,7 @@ import numpy as np
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import has_gaps
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import PastTokens, StatePieces, StepInputs
+from appliance.kernels.interface import PastTokens, StatePieces, StepAdapters, StepInputs
 
 
 class NativeStep:
@@ -38,6 +38,9 @@ class NativeStep:
             setattr(step, name, getattr(inputs, name).ctypes.data)
         step.num_largest = None if inputs.num_largest is None else inputs.num_largest.ctypes.data
         step.token_types = None if inputs.token_types is None else inputs.token_types.ctypes.data
+        adapters = inputs.adapters
+        step.adapter_slots = None if adapters is None else adapters.slots.ctypes.data
+        step.adapter_scales = None if adapters is None else adapters.scales.ctypes.data
         self._put_past(inputs.past)
         self._put_pieces(inputs.states)
 
@@ -82,9 +85,17 @@ def _check(inputs: StepInputs) -> None:
         _check_array("num_largest", inputs.num_largest)
     if inputs.past is not None:
         _check_past(inputs.past, inputs.sampled_rows.shape)
-
+    if inputs.adapters is not None:
+        _check_adapters(inputs.adapters, sequences)
     if inputs.states is not None:
         _check_pieces(inputs.states, sequences)
+
+
+def _check_adapters(adapters: StepAdapters, sequences: int) -> None:
+    slots, scales = adapters.slots, adapters.scales
+    if slots.shape != (sequences,) or scales.shape != (sequences,) or scales.dtype != np.float32 or has_gaps(scales):
+        raise StepError("the slots and scales of a step's adapters are not one of each sequence")
+    _check_array("adapters.slots", slots)
 
 
 def _check_pieces(pieces: StatePieces, sequences: int) -> None:

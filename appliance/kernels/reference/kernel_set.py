@@ -10,7 +10,7 @@ import torch
 from appliance.kernels.errors import StepError
 from appliance.kernels.execution import Execution
 from appliance.kernels.host import check_host
-from appliance.kernels.interface import StepInputs
+from appliance.kernels.interface import LowRankMap, StepInputs
 from appliance.kernels.layout import ROUNDED_INPUT_LAYOUTS, CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
@@ -37,9 +37,12 @@ class ReferenceExecutable:
         program: StepProgram,
         weights: Mapping[str, CanonicalWeight],
         execution: Execution,
+        adapted: StepProgram | None = None,
     ) -> None:
         limits, numerics = execution.limits, execution.numerics
         self._program = program
+        self._adapted = adapted
+        self._adapters: dict[int, Mapping[str, LowRankMap]] = {}  # by slot
         self._seconds: np.ndarray | None = None
         self._sampled = np.zeros(0, np.int32)  # token ids of the last `sample`
         self._weights: dict[str, torch.Tensor] = {}
@@ -66,10 +69,20 @@ class ReferenceExecutable:
             raise StepError("a step has pieces exactly if the program has states")
         if inputs.follows:
             inputs = replace(inputs, token_ids=self._sampled)
+        if inputs.adapters is not None and self._adapted is None:
+            raise StepError("the program was bound without places for adapters")
         step = _TorchStep(
-            self._buffers, self._weights, self._activation_groups, self._caches, self._groups, inputs, self._states
+            self._buffers,
+            self._weights,
+            self._activation_groups,
+            self._caches,
+            self._groups,
+            inputs,
+            self._states,
+            self._adapters,
         )
-        for index, op in enumerate(self._program.operators):
+        program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
+        for index, op in enumerate(program.operators):
             started = time.perf_counter()
             RUN[type(op)](op, step)
             if self._seconds is not None:
@@ -81,6 +94,12 @@ class ReferenceExecutable:
         result = ReferenceSampler().sample(logits, batch)
         self._sampled = result.token_ids
         return result
+
+    def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
+        self._adapters[slot] = dict(maps)
+
+    def drop_adapter(self, slot: int) -> None:
+        self._adapters.pop(slot, None)
 
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._seconds = seconds
@@ -123,6 +142,7 @@ class _TorchStep(Step):
         groups: list[int],
         inputs: StepInputs,
         states: StateSlots,
+        adapters: Mapping[int, Mapping[str, LowRankMap]],
     ) -> None:
         self._buffers = buffers
         self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
@@ -137,6 +157,8 @@ class _TorchStep(Step):
         self.seq_lens = inputs.seq_lens.tolist()
         self.block_tables = torch.from_numpy(inputs.block_tables)
         self.states = states
+        self.adapters = adapters
+        self.step_adapters = inputs.adapters
         if inputs.states is not None:
             self.pieces = inputs.states
         self.sampled_rows = torch.from_numpy(inputs.sampled_rows).long()
@@ -159,10 +181,11 @@ class ReferenceKernelSet:
         weights: Mapping[str, CanonicalWeight],
         execution: Execution,
         cache: PackedCache | None = None,
+        adapted: StepProgram | None = None,
     ) -> ReferenceExecutable:
         """Binds a program. It packs nothing and ignores `cache`. Raises BindError for programs not for the host."""
         check_host(self.name, program, execution.placement)
-        return ReferenceExecutable(program, weights, execution)
+        return ReferenceExecutable(program, weights, execution, adapted)
 
 
 def load(name: str) -> ReferenceKernelSet:

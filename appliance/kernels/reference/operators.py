@@ -1,20 +1,21 @@
 """One function for each operator, on torch tensors. Shapes and formulas are those of appliance.program.operators."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 
-from appliance.kernels.interface import StatePieces
-from appliance.kernels.reference import routing, states
+from appliance.kernels.interface import LowRankMap, StatePieces, StepAdapters
+from appliance.kernels.reference import adapters, routing, states
 from appliance.kernels.reference.activations import activate, xielu
 from appliance.kernels.reference.attention import LayerCache, attend, attend_whole
 from appliance.kernels.reference.weights import quantize_activations
 from appliance.program import operators as ops
+from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear, ScaleByPosition
 from appliance.program.record import NormKind
 from appliance.program.routing import ChooseExperts, Experts, GatedAdd
-from appliance.program.slots import Slot, Span
+from appliance.program.slots import Extent, Slot, Span
 from appliance.program.states import GatedDelta, RgLru, ShortConv, StateSpace
 from appliance.program.streams import CorrectStreams, MatchMagnitude, MixStreams
 
@@ -36,6 +37,8 @@ class Step(Protocol):
     states: states.StateSlots
     pieces: StatePieces
     token_types: torch.Tensor
+    adapters: Mapping[int, Mapping[str, LowRankMap]]  # by slot
+    step_adapters: StepAdapters | None
 
     def slot(self, slot: Slot) -> torch.Tensor: ...
 
@@ -266,6 +269,24 @@ def match_magnitude(op: MatchMagnitude, step: Step) -> None:
     step.slot(op.x).mul_(torch.sqrt(wanted / has.clamp(min=op.least)))
 
 
+def adapter_linear(op: AdapterLinear, step: Step) -> None:
+    assert step.step_adapters is not None, "the step has adapters"
+    of = sequences_of(op.x.slot.extent, step)
+    slots, scales = (torch.from_numpy(each)[of] for each in (step.step_adapters.slots, step.step_adapters.scales))
+    x, out, start = step.span(op.x), step.span(op.out), 0
+    for part, width in op.shapes():
+        added = adapters.change(part, width, x, slots, step.adapters)
+        out[:, start : start + width] += scales[:, None] * added
+        start += width
+
+
+def sequences_of(extent: Extent, step: Step) -> torch.Tensor:
+    """Returns the sequence of each row of an extent."""
+    starts = torch.tensor(step.query_start)
+    tokens = torch.arange(len(step.token_ids)) if extent is Extent.TOKENS else step.sampled_rows
+    return torch.searchsorted(starts, tokens, right=True) - 1
+
+
 RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     ops.Embed: embed,
     ops.RmsNorm: rms_norm,
@@ -298,4 +319,5 @@ RUN: dict[type[Any], Callable[[Any, Step], None]] = {
     MatchMagnitude: match_magnitude,
     ops.Copy: copy,
     RgLru: rg_lru,
+    AdapterLinear: adapter_linear,
 }
