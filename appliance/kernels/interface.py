@@ -62,7 +62,7 @@ class StatePieces:
 
 @dataclass(slots=True)
 class StepAdapters:
-    """The adapters of a step's sequences.
+    """The sequences of a step have these adapters.
 
     slots: int32 [S], the slot of each sequence's adapter, negative for none. scales: f32 [S], factors of what it adds.
     """

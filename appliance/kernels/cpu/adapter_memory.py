@@ -7,6 +7,7 @@ import numpy as np
 
 from appliance.kernels.cpu import abi
 from appliance.kernels.cpu.memory import MappedMemory
+from appliance.kernels.cpu.operator_structs import AdapterMap
 from appliance.kernels.errors import BindError
 from appliance.kernels.interface import LowRankMap
 from appliance.program.adapters import AdapterLinear, adapter_slot_bytes, place_bytes
@@ -29,7 +30,7 @@ class AdapterMemory:
         self._places = [operator for operator in program.operators if isinstance(operator, AdapterLinear)]
         self._slot_bytes = adapter_slot_bytes(program.operators, dtype)
         self._memory = MappedMemory(num_slots * self._slot_bytes)
-        self._tables = [(abi.AdapterMap * num_slots)() for _ in self._places]
+        self._tables = [(AdapterMap * num_slots)() for _ in self._places]
         self._ranks = [np.zeros((num_slots, len(place.parts)), np.int32) for place in self._places]
         self._widths = [np.array(place.widths, np.int32) for place in self._places]
         self._next = 0  # the place that `encode` gives next
@@ -61,7 +62,7 @@ class AdapterMemory:
         for table in self._tables:
             table[slot].down = None
 
-    def _put_place(self, entry: abi.AdapterMap, ranks: np.ndarray, maps: list[LowRankMap | None], offset: int) -> None:
+    def _put_place(self, entry: AdapterMap, ranks: np.ndarray, maps: list[LowRankMap | None], offset: int) -> None:
         """Writes the maps of the parts of a place, and then points to them."""
         present = [each for each in maps if each is not None]
         if not present:

@@ -12,6 +12,7 @@ from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.kv_memory import KvMemory
 from appliance.kernels.cpu.library import Library, load_level
 from appliance.kernels.cpu.memory import MappedMemory
+from appliance.kernels.cpu.operator_structs import Operator
 from appliance.kernels.cpu.records import Addresses, encode
 from appliance.kernels.cpu.sampler import NativeSampler
 from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
@@ -219,7 +220,7 @@ class CpuExecutable:
     def _create_program(
         self, program: ops.StepProgram, limits: abi.Limits, resources: contextlib.ExitStack
     ) -> ctypes.c_void_p:
-        records = (abi.Operator * len(program.operators))(*(encode(op, self._at) for op in program.operators))
+        records = (Operator * len(program.operators))(*(encode(op, self._at) for op in program.operators))
         for position in gates_of_linears(program):
             records[position].arguments.gated.from_linear = True
         for position in inputs_of_linears(program):

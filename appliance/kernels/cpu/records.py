@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from appliance.kernels.cpu import abi
+from appliance.kernels.cpu import operator_structs as structs
 from appliance.kernels.cpu.adapter_memory import AdapterMemory
 from appliance.kernels.cpu.memory import MappedMemory
 from appliance.kernels.cpu.weights import BoundWeights
@@ -54,19 +54,19 @@ class Addresses:
         return self.weights.rows(name, rows)
 
 
-def _span(value: Span | Slot | None, at: Addresses) -> abi.Span:
+def _span(value: Span | Slot | None, at: Addresses) -> structs.Span:
     if value is None:
-        return abi.Span()
+        return structs.Span()
     span = Span(value, 0, value.width) if isinstance(value, Slot) else value
     slot = span.slot
     data = at.slot(slot) + 4 * span.start
-    return abi.Span(data=data, stride=slot.width, width=span.width, extent=abi.EXTENTS[slot.extent])
+    return structs.Span(data=data, stride=slot.width, width=span.width, extent=structs.EXTENTS[slot.extent])
 
 
-def _embed(op: ops.Embed, at: Addresses) -> abi.Embed:
+def _embed(op: ops.Embed, at: Addresses) -> structs.Embed:
     position_table = None if op.position_table is None else at.matrix(op.position_table)
     types = None if op.type_table is None else at.table(op.type_table, op.out.width)
-    return abi.Embed(
+    return structs.Embed(
         table=at.matrix(op.table),
         position_table=position_table,
         out=_span(op.out, at),
@@ -78,9 +78,9 @@ def _embed(op: ops.Embed, at: Addresses) -> abi.Embed:
     )
 
 
-def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> abi.Norm:
+def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> structs.Norm:
     bias = op.bias if isinstance(op, ops.LayerNorm) else None
-    return abi.Norm(
+    return structs.Norm(
         x=_span(op.x, at),
         out=_span(op.out, at),
         residual=_span(op.residual, at),
@@ -91,9 +91,9 @@ def _norm(op: ops.RmsNorm | ops.LayerNorm, at: Addresses) -> abi.Norm:
     )
 
 
-def _head_norm(op: ops.HeadNorm, at: Addresses) -> abi.HeadNorm:
+def _head_norm(op: ops.HeadNorm, at: Addresses) -> structs.HeadNorm:
     size = op.x.width if op.by_head else op.head_dim
-    return abi.HeadNorm(
+    return structs.HeadNorm(
         x=_span(op.x, at),
         out=_span(op.out or op.x, at),
         weight=at.vector(op.weight, size),
@@ -106,29 +106,29 @@ def _head_norm(op: ops.HeadNorm, at: Addresses) -> abi.HeadNorm:
     )
 
 
-def _linear(op: ops.Linear, at: Addresses) -> abi.Linear:
-    return abi.Linear(
+def _linear(op: ops.Linear, at: Addresses) -> structs.Linear:
+    return structs.Linear(
         x=_span(op.x, at),
         out=_span(op.out, at),
         weight=at.matrix(op.weight),
         bias=at.vector(op.bias, op.out.width),
-        activation=abi.ACTIVATIONS[op.activation],
+        activation=structs.ACTIVATIONS[op.activation],
         accumulate=op.accumulate,
     )
 
 
-def _pointwise(op: ops.Activation, at: Addresses) -> abi.Pointwise:
+def _pointwise(op: ops.Activation, at: Addresses) -> structs.Pointwise:
     parameters = at.vector(op.parameters, 4)
-    return abi.Pointwise(_span(op.x, at), _span(op.out, at), parameters, abi.ACTIVATIONS[op.kind])
+    return structs.Pointwise(_span(op.x, at), _span(op.out, at), parameters, structs.ACTIVATIONS[op.kind])
 
 
-def _gated(op: ops.GatedActivation, at: Addresses) -> abi.Gated:
-    return abi.Gated(_span(op.gate, at), _span(op.up, at), _span(op.out, at), abi.ACTIVATIONS[op.kind])
+def _gated(op: ops.GatedActivation, at: Addresses) -> structs.Gated:
+    return structs.Gated(_span(op.gate, at), _span(op.up, at), _span(op.out, at), structs.ACTIVATIONS[op.kind])
 
 
-def _rope(op: ops.Rope, at: Addresses) -> abi.Rope:
+def _rope(op: ops.Rope, at: Addresses) -> structs.Rope:
     table = at.table(op.table, op.rotary_dim)
-    return abi.Rope(
+    return structs.Rope(
         x=_span(op.x, at),
         table=table.ctypes.data,
         table_rows=table.shape[0],
@@ -139,12 +139,12 @@ def _rope(op: ops.Rope, at: Addresses) -> abi.Rope:
     )
 
 
-def _kv_write(op: ops.KvWrite, at: Addresses) -> abi.KvWrite:
-    return abi.KvWrite(_span(op.k, at), _span(op.v, at), op.cache)
+def _kv_write(op: ops.KvWrite, at: Addresses) -> structs.KvWrite:
+    return structs.KvWrite(_span(op.k, at), _span(op.v, at), op.cache)
 
 
-def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
-    return abi.Attention(
+def _attention(op: ops.PagedAttention, at: Addresses) -> structs.Attention:
+    return structs.Attention(
         q=_span(op.q, at),
         out=_span(op.out, at),
         cache=op.cache,
@@ -158,9 +158,9 @@ def _attention(op: ops.PagedAttention, at: Addresses) -> abi.Attention:
     )
 
 
-def _whole_attention(op: ops.WholeAttention, at: Addresses) -> abi.WholeAttention:
+def _whole_attention(op: ops.WholeAttention, at: Addresses) -> structs.WholeAttention:
     bias = None if op.bias is None else at.rows(op.bias, op.num_heads)
-    return abi.WholeAttention(
+    return structs.WholeAttention(
         q=_span(op.q, at),
         k=_span(op.k, at),
         v=_span(op.v, at),
@@ -176,48 +176,48 @@ def _whole_attention(op: ops.WholeAttention, at: Addresses) -> abi.WholeAttentio
     )
 
 
-def _move(op: ops.Add | ops.Copy | ops.GatherRows | ops.MeanRows, at: Addresses) -> abi.Move:
-    return abi.Move(_span(op.x, at), _span(op.out, at))
+def _move(op: ops.Add | ops.Copy | ops.GatherRows | ops.MeanRows, at: Addresses) -> structs.Move:
+    return structs.Move(_span(op.x, at), _span(op.out, at))
 
 
-def _soft_cap(op: ops.SoftCap, at: Addresses) -> abi.SoftCap:
-    return abi.SoftCap(_span(op.x, at), op.cap)
+def _soft_cap(op: ops.SoftCap, at: Addresses) -> structs.SoftCap:
+    return structs.SoftCap(_span(op.x, at), op.cap)
 
 
-def _scale(op: ops.Scale, at: Addresses) -> abi.Scale:
-    return abi.Scale(_span(op.x, at), op.factor)
+def _scale(op: ops.Scale, at: Addresses) -> structs.Scale:
+    return structs.Scale(_span(op.x, at), op.factor)
 
 
-def _scale_by_weight(op: ops.ScaleByWeight, at: Addresses) -> abi.WeightScale:
+def _scale_by_weight(op: ops.ScaleByWeight, at: Addresses) -> structs.WeightScale:
     weight = at.vector(op.weight, 1 if op.is_one else op.x.width)
-    return abi.WeightScale(_span(op.x, at), _span(op.out, at), weight, op.is_one)
+    return structs.WeightScale(_span(op.x, at), _span(op.out, at), weight, op.is_one)
 
 
-def _gaussian_top_k(op: ops.GaussianTopK, at: Addresses) -> abi.TopK:
-    return abi.TopK(_span(op.x, at), op.num_deviations)
+def _gaussian_top_k(op: ops.GaussianTopK, at: Addresses) -> structs.TopK:
+    return structs.TopK(_span(op.x, at), op.num_deviations)
 
 
-def _streams(op: MixStreams | CorrectStreams, at: Addresses) -> abi.Streams:
+def _streams(op: MixStreams | CorrectStreams, at: Addresses) -> structs.Streams:
     """Raises BindError for more streams than the library has places for."""
-    if len(op.streams) > abi.MAX_STREAMS:
-        raise BindError(f"{len(op.streams)} residual streams are more than the {abi.MAX_STREAMS} of this version")
-    spans = (abi.Span * abi.MAX_STREAMS)(*(_span(stream, at) for stream in op.streams))
+    if len(op.streams) > structs.MAX_STREAMS:
+        raise BindError(f"{len(op.streams)} residual streams are more than the {structs.MAX_STREAMS} of this version")
+    spans = (structs.Span * structs.MAX_STREAMS)(*(_span(stream, at) for stream in op.streams))
     target = op.target if isinstance(op, CorrectStreams) else None
-    return abi.Streams(spans, _span(op.coefficients, at), _span(target, at), len(op.streams))
+    return structs.Streams(spans, _span(op.coefficients, at), _span(target, at), len(op.streams))
 
 
-def _match_magnitude(op: MatchMagnitude, at: Addresses) -> abi.Magnitude:
-    return abi.Magnitude(_span(op.x, at), _span(op.reference, at), op.least)
+def _match_magnitude(op: MatchMagnitude, at: Addresses) -> structs.Magnitude:
+    return structs.Magnitude(_span(op.x, at), _span(op.reference, at), op.least)
 
 
-def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
-    return abi.Route(
+def _route(op: ChooseExperts, at: Addresses) -> structs.Route:
+    return structs.Route(
         logits=_span(op.logits, at),
         experts=_span(op.experts, at),
         factors=_span(op.factors, at),
         correction=at.vector(op.correction, op.logits.width),
         expert_scale=at.vector(op.expert_scale, op.logits.width),
-        scoring=abi.SCORINGS[op.scoring],
+        scoring=structs.SCORINGS[op.scoring],
         renormalize=op.renormalize,
         num_groups=op.num_groups,
         num_chosen_groups=op.num_chosen_groups,
@@ -227,10 +227,10 @@ def _route(op: ChooseExperts, at: Addresses) -> abi.Route:
     )
 
 
-def _experts(op: Experts, at: Addresses) -> abi.Experts:
+def _experts(op: Experts, at: Addresses) -> structs.Experts:
     joined = 2 if op.is_gated and op.gate is None else 1
     rows = op.num_experts * op.width
-    return abi.Experts(
+    return structs.Experts(
         x=_span(op.x, at),
         experts=_span(op.experts, at),
         factors=_span(op.factors, at),
@@ -243,7 +243,7 @@ def _experts(op: Experts, at: Addresses) -> abi.Experts:
         down_bias=at.vector(op.down_bias, op.num_experts * op.out.width),
         num_experts=op.num_experts,
         width=op.width,
-        activation=abi.ACTIVATIONS[op.kind],
+        activation=structs.ACTIVATIONS[op.kind],
         is_gated=op.is_gated,
         weigh_input=op.weigh_input,
         limit=op.limit or 0.0,
@@ -252,33 +252,33 @@ def _experts(op: Experts, at: Addresses) -> abi.Experts:
     )
 
 
-def _gated_add(op: GatedAdd, at: Addresses) -> abi.GatedAdd:
-    return abi.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
+def _gated_add(op: GatedAdd, at: Addresses) -> structs.GatedAdd:
+    return structs.GatedAdd(_span(op.x, at), _span(op.gate, at), _span(op.out, at))
 
 
-def _scale_by_position(op: ScaleByPosition, at: Addresses) -> abi.PositionScale:
-    return abi.PositionScale(x=_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
+def _scale_by_position(op: ScaleByPosition, at: Addresses) -> structs.PositionScale:
+    return structs.PositionScale(x=_span(op.x, at), length=op.length, offset=op.offset, scale=op.scale)
 
 
-def _head_linear(op: HeadLinear, at: Addresses) -> abi.HeadLinear:
+def _head_linear(op: HeadLinear, at: Addresses) -> structs.HeadLinear:
     spans = {"x": _span(op.x, at), "out": _span(op.out, at), "tail": _span(op.tail, at)}
-    return abi.HeadLinear(**spans, weight=at.matrix(op.weight), num_heads=op.num_heads)
+    return structs.HeadLinear(**spans, weight=at.matrix(op.weight), num_heads=op.num_heads)
 
 
-def _short_conv(op: ShortConv, at: Addresses) -> abi.ShortConv:
-    return abi.ShortConv(
+def _short_conv(op: ShortConv, at: Addresses) -> structs.ShortConv:
+    return structs.ShortConv(
         x=_span(op.x, at),
         out=_span(op.out, at),
         weight=at.vector(op.weight, op.x.width * op.kernel_size),
         bias=at.vector(op.bias, op.x.width),
         state=op.state,
         kernel_size=op.kernel_size,
-        activation=abi.ACTIVATIONS[op.kind],
+        activation=structs.ACTIVATIONS[op.kind],
     )
 
 
-def _gated_delta(op: GatedDelta, at: Addresses) -> abi.GatedDelta:
-    return abi.GatedDelta(
+def _gated_delta(op: GatedDelta, at: Addresses) -> structs.GatedDelta:
+    return structs.GatedDelta(
         **{name: _span(getattr(op, name), at) for name in ("q", "k", "v", "decay", "beta", "out")},
         a_log=at.vector(op.a_log, op.num_value_heads),
         dt_bias=at.vector(op.dt_bias, op.decay.width),
@@ -290,9 +290,9 @@ def _gated_delta(op: GatedDelta, at: Addresses) -> abi.GatedDelta:
     )
 
 
-def _state_space(op: StateSpace, at: Addresses) -> abi.StateSpace:
+def _state_space(op: StateSpace, at: Addresses) -> structs.StateSpace:
     rates = op.num_heads * (op.b.width // op.num_groups if op.by_state else 1)
-    return abi.StateSpace(
+    return structs.StateSpace(
         **{name: _span(getattr(op, name), at) for name in ("x", "b", "c", "dt", "out")},
         a_log=at.vector(op.a_log, rates),
         d=at.vector(op.d, op.num_heads),
@@ -306,18 +306,18 @@ def _state_space(op: StateSpace, at: Addresses) -> abi.StateSpace:
     )
 
 
-def _rg_lru(op: RgLru, at: Addresses) -> abi.RgLru:
-    return abi.RgLru(
+def _rg_lru(op: RgLru, at: Addresses) -> structs.RgLru:
+    return structs.RgLru(
         **{name: _span(getattr(op, name), at) for name in ("x", "input_gate", "recurrence_gate", "out")},
         **{name: at.vector(getattr(op, name), op.x.width) for name in op.vectors},
         state=op.state,
     )
 
 
-def _adapter_linear(op: AdapterLinear, at: Addresses) -> abi.AdapterLinear:
+def _adapter_linear(op: AdapterLinear, at: Addresses) -> structs.AdapterLinear:
     assert at.adapters is not None, "a program with places for adapters has memory for them"
     widths, maps = at.adapters.encode(op)
-    return abi.AdapterLinear(
+    return structs.AdapterLinear(
         x=_span(op.x, at),
         out=_span(op.out, at),
         widths=widths,
@@ -366,9 +366,9 @@ _ENCODERS: Mapping[type[Any], tuple[str, Callable[[Any, Addresses], Any]]] = {
 }
 
 
-def encode(op: ops.Operator, at: Addresses) -> abi.Operator:
+def encode(op: ops.Operator, at: Addresses) -> structs.Operator:
     """Encodes a record for the library; its operator number is that of the generated header."""
     member, fill = _ENCODERS[type(op)]
-    record = abi.Operator(kind=ops.OPERATORS.index(type(op)))
+    record = structs.Operator(kind=ops.OPERATORS.index(type(op)))
     setattr(record.arguments, member, fill(op, at))
     return record
