@@ -62,9 +62,9 @@ class StatePieces:
 
 @dataclass(slots=True)
 class StepAdapters:
-    """The sequences of a step have these adapters.
+    """The adapters of the sequences of a step.
 
-    slots: int32 [S], the slot of each sequence's adapter, negative for none. scales: f32 [S], factors of what it adds.
+    slots: int32 [S], the slot of each sequence's adapter, negative for none. scales: f32 [S], factors of its output.
     """
 
     slots: np.ndarray
