@@ -3,6 +3,7 @@
 from importlib.resources import files
 
 SHIPPED = (
+    "bge-reranker-v2-gemma",
     "chatml",
     "deepseek_v3",
     "granite",
@@ -13,11 +14,17 @@ SHIPPED = (
     "llama3_json",
     "mistral",
     "mistral_parallel",
+    "mxbai-rerank-v2",
     "phi4_mini",
     "pythonic",
     "qwen3-reranker",
 )
-OF_PAIRS = ("qwen3-reranker",)  # these show a query and a document, and no conversation
+QWEN3_RERANKER = "qwen3-reranker"
+OF_PAIRS = (
+    "bge-reranker-v2-gemma",
+    "mxbai-rerank-v2",
+    "qwen3-reranker",
+)  # these show a query and a document, and no conversation
 
 
 def shipped_template(name: str) -> str:

@@ -143,6 +143,8 @@ class SentenceFacts(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str | None  # the name of the one that is used where none is asked for
     max_length: int | None  # tokens
     similarity: str  # "cosine", "dot", ...
+    label_token_ids: tuple[int, ...] = ()  # of a LogitScore module: the scores are the logits of these tokens
+    activation: str | None = None  # of a CrossEncoder: the dotted name of a class of torch
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +158,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     tensors: tuple[TensorFacts, ...]
     stored: StoredConventions
     sentence: SentenceFacts | None = None
+    label_token_ids: tuple[int, ...] = ()  # tokens whose logits are scores, yes last; said by the checkpoint
     quantization: str | None  # the checkpoint's own method, such as "gguf", "gptq"; None when plain
     header_sha256: str  # over every header byte from which the above was read
 

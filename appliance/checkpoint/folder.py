@@ -22,6 +22,7 @@ from appliance.checkpoint import (
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import CheckpointFormat, ModelFacts, StoredConventions, TensorFacts, TokenizerFacts
+from appliance.checkpoint.label_tokens import named_tokens
 from appliance.checkpoint.lfs import refuse_pointer, refuse_pointer_file
 from appliance.checkpoint.safetensors import read_folder
 from appliance.checkpoint.sentence import read_sentence
@@ -88,6 +89,7 @@ def read_folder_facts(root: Path, stated: Literal["mistral", "dummy"] | None = N
         tensors=(*tensors, *more),
         stored=StoredConventions(linear_is_transposed=architecture == _GPT2, interleaved_heads=form == "mistral"),
         sentence=sentence,
+        label_token_ids=(() if sentence is None else sentence.label_token_ids) or named_tokens(root, config),
         quantization=None if form == "dummy" else method,  # random weights are dense
         header_sha256=digest.hexdigest(),
     )

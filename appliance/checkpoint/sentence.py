@@ -11,6 +11,7 @@ import msgspec
 from appliance.catalog.pooling import PoolingKind
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import DenseFacts, SentenceFacts, TensorFacts
+from appliance.checkpoint.label_tokens import score_tokens
 from appliance.checkpoint.safetensors import read_header
 
 MODULES: Final = "modules.json"
@@ -23,6 +24,7 @@ _KINDS: Final[Mapping[str, PoolingKind]] = {
     "pooling_mode_lasttoken": "last",
 }
 _KIND_NAMES: Final[Mapping[str, PoolingKind]] = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
+_SCORES: Final = ("LogitScore", "CausalScoreHead")  # one module, by its name and by an older one
 _Activation = Literal["tanh", "relu", "gelu"] | None
 _ACTIVATIONS: Final[Mapping[str, _Activation]] = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 
@@ -49,6 +51,7 @@ def read_sentence(root: Path, digest: "hashlib._Hash") -> tuple[SentenceFacts | 
     prompts = settings.get("prompts") or {}
     kind: PoolingKind | None = None
     normalize, dense, tensors = False, [], []
+    labels: tuple[int, ...] = ()
     for module in modules:
         if module.kind == "Pooling":
             kind = _pooling(module.path, _object(root, f"{module.path}/config.json", digest))
@@ -58,9 +61,11 @@ def read_sentence(root: Path, digest: "hashlib._Hash") -> tuple[SentenceFacts | 
             one, found = _dense(root, module.path, digest)
             dense.append(one)
             tensors += found
+        elif module.kind in _SCORES:
+            labels = score_tokens(f"{module.path}/config.json", _object(root, f"{module.path}/config.json", digest))
         elif module.kind != "Transformer":
             problem = f"names the module {module.type!r}, which is not in this version"
-            raise CheckpointError(MODULES, problem, "allowed: Transformer, Pooling, Dense, Normalize")
+            raise CheckpointError(MODULES, problem, "allowed: Transformer, Pooling, Dense, Normalize, LogitScore")
     length = _object(root, _LENGTHS, digest).get("max_seq_length")
     facts = SentenceFacts(
         kind=kind,
@@ -69,6 +74,8 @@ def read_sentence(root: Path, digest: "hashlib._Hash") -> tuple[SentenceFacts | 
         prompts={str(name): text for name, text in prompts.items() if isinstance(text, str)},
         default_prompt=settings.get("default_prompt_name"),
         max_length=length if isinstance(length, int) and length > 0 else None,
+        label_token_ids=labels,
+        activation=settings.get("activation_fn"),
         similarity=str(settings.get("similarity_fn_name") or "cosine"),
     )
     return facts, tuple(tensors)

@@ -79,7 +79,9 @@ def _classifier(
                 yield _map(f"classifier.{number}", name, activation, stored, norm)
             return
     message = f"the checkpoint has no classifier, which the task {choice.task} needs"
-    hint = "name a checkpoint with a classifier, or label_token_ids in model.override_pooler_config"
+    hint = (
+        "name a checkpoint with a classifier, or model.override_pooler_config.label_token_ids and model.chat_template"
+    )
     raise ModelError(Problem(message, hint=hint))
 
 

@@ -2,6 +2,7 @@
 
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.content_format import ContentFormat, detect_content_format
+from appliance.catalog.templates import QWEN3_RERANKER
 from appliance.plan.checkpoint_values import default_sampling, say_ends
 from appliance.plan.context import ContextRequest, config_overrides
 from appliance.plan.inputs import PlanInputs
@@ -66,6 +67,10 @@ def _chat_template(inputs: PlanInputs, ledger: Ledger) -> str | None:
         return None
     if inputs.spec.model.chat_template is not None:
         return inputs.files.chat_template or inputs.spec.model.chat_template
+    if inputs.files.chat_template is not None:
+        reason = "the template of Qwen3-Reranker, which config.json says that the checkpoint is"
+        ledger.decide("model.chat_template", QWEN3_RERANKER, "model", reason)
+        return inputs.files.chat_template
     if inputs.model.tokenizer.chat_template is None:
         reason = "the checkpoint has no chat template: chat requests will be refused, completions work"
         return ledger.decide("model.chat_template", None, "model", reason)

@@ -92,6 +92,9 @@ def _wanted(inputs: PlanInputs) -> tuple[str | None, str]:
 
 def _task_of_checkpoint(inputs: PlanInputs, tasks: Sequence[str], ledger: Ledger) -> PoolingTask | None:
     model = inputs.model
+    if model.label_token_ids and "score" in tasks:
+        reason = "its files name the tokens whose logits are scores"
+        return cast(PoolingTask, ledger.decide("model.task", "score", "model", reason))
     if model.sentence is not None and model.sentence.kind is not None and "embed" in tasks:
         reason = "its files are those of a sentence-transformers embedder"
         return cast(PoolingTask, ledger.decide("model.task", "embed", "model", reason))
@@ -149,19 +152,22 @@ def _activation(
         if wanted is None and model.sentence is not None and not model.sentence.normalize:
             return ledger.decide(path, "none", "model", "modules.json has no Normalize")
         return ledger.decide(path, "normalize", "model", "vectors of length 1, so that a product is a cosine")
-    stated = _stated_activation(model.config)
+    stated = _stated_activation(model)
     if stated is not None and wanted is None:
-        return ledger.decide(path, stated, "model", "stated in config.json")
+        return ledger.decide(path, stated, "model", "stated in the checkpoint's files")
     if num_labels == 1 or model.config.get("problem_type") == "multi_label_classification":
         return ledger.decide(path, "sigmoid", "model", "each label is decided alone")
     return ledger.decide(path, "softmax", "model", "one of several labels holds")
 
 
-def _stated_activation(config: Mapping[str, Any]) -> VectorActivation | None:
+def _stated_activation(model: ModelFacts) -> VectorActivation | None:
     """Returns what a CrossEncoder states, by the last part of its dotted name."""
+    config = model.config
     inner = config.get("sentence_transformers")
     stated = inner.get("activation_fn") if isinstance(inner, Mapping) else None
     name = stated or config.get("sbert_ce_default_activation_function")
+    if name is None and model.sentence is not None:
+        name = model.sentence.activation
     return _ACTIVATIONS.get(str(name).rpartition(".")[2]) if name else None
 
 
@@ -177,12 +183,12 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _label_token_ids(settings: Mapping[str, Any], model: ModelFacts, ledger: Ledger) -> tuple[int, ...]:
     """Returns the tokens whose logits are the scores, of which the last one stands for "yes"."""
-    ids = settings.get("label_token_ids", ())
+    ids = settings.get("label_token_ids", model.label_token_ids)
     vocab_size = model.geometry.vocab_size
     is_list = isinstance(ids, list | tuple) and all(type(each) is int and 0 <= each < vocab_size for each in ids)
-    if not is_list or len(ids) == 1 or not (ids == () or _is_causal(model.architecture)):
+    if not is_list or not (ids == () or _is_causal(model.architecture)):
         message = f"label_token_ids is {ids!r}"
-        allowed = f"two token ids or more, below {vocab_size}, of a model that generates"
+        allowed = f"token ids below {vocab_size}, of a model that generates"
         ledger.refuse(f"{_SETTINGS}.label_token_ids", RULE, message, allowed=allowed)
         return ()
     return tuple(ids)

@@ -12,10 +12,11 @@ from appliance.base.errors import ApplianceError, ExitCode
 from appliance.base.texts import utf8_text, without_mark
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.kernel_sets import KERNEL_SETS
-from appliance.catalog.templates import SHIPPED, shipped_template
+from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.label_tokens import ORIGINAL_QWEN3
 from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
 from appliance.checkpoint.sources.address import HubAddress, parse_address
 from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
@@ -77,6 +78,8 @@ def prepare(
     machine = find_machine(loaded.spec, hardware)
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
+    if loaded.spec.model.chat_template is None and model.config.get(ORIGINAL_QWEN3) is True:
+        files = replace(files, chat_template=shipped_template(QWEN3_RERANKER))
     files = replace(files, modelling=find_code(loaded, base, model, allow_fetch, progress))
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)
     if to_run and plan.cannot_run:

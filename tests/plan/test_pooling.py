@@ -99,6 +99,71 @@ def test_what_an_architecture_is_for(
     assert (found.task, found.kind, found.activation) == expected
 
 
+def judge(folder: Path, made: Path, **config: Any) -> Path:
+    """A copy of a decoder's folder, with more in its config."""
+    for file in made.iterdir():
+        if file.is_file():
+            (folder / file.name).write_bytes(file.read_bytes())
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(stated | config))
+    return folder
+
+
+def write_score_module(folder: Path, **settings: int | None) -> None:
+    kind = "sentence_transformers"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{kind}.base.modules.transformer.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_LogitScore", "type": f"{kind}.cross_encoder.modules.logit_score.LogitScore"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_LogitScore").mkdir()
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels", "activation"),
+    [
+        ({"true_token_id": 5, "false_token_id": 6}, (6, 5), "softmax"),
+        ({"true_token_id": 5, "false_token_id": None}, (5,), "sigmoid"),
+    ],
+)
+def test_a_reranker_of_sentence_transformers_scores_by_the_tokens_of_its_files(
+    checkpoints: dict[str, Path], tmp_path: Path, settings: dict[str, Any], labels: tuple[int, ...], activation: str
+) -> None:
+    folder = judge(tmp_path, checkpoints["qwen3-last"])
+    write_score_module(folder, **settings)
+    found = pooling(planned(folder))
+    assert (found.task, found.kind, found.label_token_ids, found.activation) == ("score", "last", labels, activation)
+    assert found.width == len(labels)
+    stated = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(stated))
+    assert pooling(planned(folder)).activation == "none"
+
+
+def test_a_config_that_says_it_is_qwen3_reranker_has_its_template_and_tokens(
+    checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = judge(tmp_path, checkpoints["qwen3-last"], is_original_qwen3_reranker=True)
+    plan = planned(folder)
+    assert (pooling(plan).task, pooling(plan).label_token_ids) == ("score", (6, 5))  # no, yes of the tokenizer
+    assert "Judge whether the Document meets the requirements" in (plan.model.chat_template or "")
+    assert planned(folder, "chat_template: chatml").model.chat_template != plan.model.chat_template
+    other = judge(tmp_path, checkpoints["qwen3-last"], classifier_from_token=["yes"])
+    assert pooling(planned(other)).label_token_ids == (5,)
+    assert planned(other).model.chat_template is None
+    unknown = judge(tmp_path, checkpoints["qwen3-last"], classifier_from_token=["perhaps"])
+    with pytest.raises(CheckpointError, match="'perhaps', which is no token"):
+        planned(unknown)
+
+
+def test_a_decoder_in_which_nothing_says_that_it_judges_is_refused(checkpoints: dict[str, Path]) -> None:
+    with pytest.raises(SpecError) as raised:
+        planned(checkpoints["qwen3-last"], "task: score")
+    [hint] = [each.hint for each in raised.value.diagnostics]
+    assert "label_token_ids" in hint
+    assert "chat_template" in hint
+
+
 def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, Path]) -> None:
     assert planned(checkpoints["qwen3-last"]).model.pooling is None
     plan = planned(checkpoints["qwen3-last"], "task: embed")

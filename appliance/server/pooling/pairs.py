@@ -8,7 +8,7 @@ from starlette.requests import Request
 from appliance.plan.types import PoolingPlan
 from appliance.server.http.errors import invalid
 from appliance.server.pooling.fields import PooledFields
-from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, run, tokenized
+from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, prompt_text, run, tokenized
 from appliance.server.pooling.vectors import Floats, activated, refuse_task, similarity
 from appliance.server.state import ServerState
 from appliance.text.inputs import Input, InputEncoder, TooLongError
@@ -103,6 +103,8 @@ def pair_template(state: ServerState) -> ChatTemplate | None:
 
 def _rendered(state: ServerState, template: ChatTemplate, pair: Pair, most: int) -> Input:
     messages = [{"role": role, "content": text} for role, text in zip(_ROLES, pair, strict=True)]
+    if instruction := prompt_text(pooling_of(state), None, "prompt_name"):
+        messages.insert(0, {"role": "system", "content": instruction})
     text = template.render(messages, add_generation_prompt=True)
     token_ids = state.tokenizer.encode(text, add_special_tokens=False)
     if len(token_ids) > most:
@@ -123,6 +125,9 @@ def _raw(fields: PooledFields) -> PooledFields:
 def _score(pooling: PoolingPlan, vectors: Floats, fields: PooledFields) -> float:
     if not pooling.label_token_ids:
         return float(vectors[0, 0])
-    if not fields.wants_activation:
+    if vectors.shape[-1] == 1:
+        kind = pooling.activation if fields.wants_activation else "none"
+        return float(activated(vectors, kind)[0, _YES])
+    if not fields.wants_activation or pooling.activation == "none":
         return float(vectors[0, _YES] - vectors[0, 0])
     return float(activated(vectors, "softmax")[0, _YES])

@@ -122,6 +122,12 @@ def test_a_decoder_that_judges_needs_a_template_and_its_tokens(serve: Callable[.
     token_ids = ids_of(served, f"is {QUERY} on {DOCUMENTS[0]}")[1:-1]
     no, yes = logits(served, token_ids)[-1][[6, 5]]
     assert score["score"] == pytest.approx(1 / (1 + np.exp(no - yes)), abs=1e-3)
+    one = "task: score, override_pooler_config: {label_token_ids: [5]}"  # the logit of yes alone
+    served = serve("qwen3-last", f'{one}, chat_template: "{template}"')
+    [raw] = served.ok("/score", text_1=QUERY, text_2=DOCUMENTS[0], use_activation=False)["data"]
+    assert raw["score"] == pytest.approx(yes, rel=1e-3, abs=1e-3)
+    [score] = served.ok("/score", text_1=QUERY, text_2=DOCUMENTS[0])["data"]
+    assert score["score"] == pytest.approx(1 / (1 + np.exp(-yes)), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,24 @@ def test_arguments_are_objects(name: str) -> None:
 
 def test_chatml() -> None:
     assert render("chatml", [QUESTION]) == "<|im_start|>user\nHow is it there?<|im_end|>\n<|im_start|>assistant\n"
+
+
+PAIR = [{"role": "query", "content": "what is blue"}, {"role": "document", "content": "the sky"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "middle", "end"),
+    [
+        ("qwen3-reranker", "<|im_start|>system\nJ", "y>: what is blue\n<Document>: the sky<|im_end|>", "</think>\n\n"),
+        ("mxbai-rerank-v2", "<|im_start|>system\nYou", "query: what is blue\ndocument: the sky\nYou", "assistant\n"),
+        ("bge-reranker-v2-gemma", "A: what", "A: what is blue\nB: the sky\nGiven a query A and", "'Yes' or 'No'."),
+    ],
+)  # fmt: skip
+def test_templates_of_pairs(name: str, start: str, middle: str, end: str) -> None:
+    assert name in OF_PAIRS
+    text = render(name, PAIR, add_generation_prompt=True)
+    assert text.removeprefix(TOKENS.get("bos_token", "")).startswith(start)
+    assert text.endswith(end)
+    assert middle in text
+    told = render(name, [{"role": "system", "content": "find colours"}, *PAIR], add_generation_prompt=True)
+    assert "find colours" in told
