@@ -16,12 +16,19 @@ from appliance.models.describe import Described
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
+from appliance.plan.pooling_settings import (
+    RULE,
+    SETTINGS,
+    STEP,
+    check_names,
+    logit_scale,
+    longest_in_chunks,
+    pooling_type,
+    step_tag,
+)
 from appliance.plan.types import PoolingPlan, VectorActivation
 
-RULE: Final = "plan/pooling"
-_SETTINGS: Final = "model.override_pooler_config"
-_KNOWN: Final = ("pooling_type", "normalize", "use_activation", "label_token_ids", "matryoshka_dimensions")
-_CONVERTED: Final[Mapping[str, PoolingTask]] = {"embed": "embed", "classify": "classify"}
+_CONVERTED: Final[Mapping[str, PoolingTask]] = {"embed": "embed", "classify": "classify", "reward": "classify"}
 _ACTIVATIONS: Final[Mapping[str, VectorActivation]] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
 
 
@@ -33,16 +40,24 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
     settings = inputs.spec.model.override_pooler_config or {}
     if task is None:
         if settings:
-            ledger.refuse(_SETTINGS, RULE, "the model generates, and pools nothing", hint="write model.task: embed")
+            ledger.refuse(SETTINGS, RULE, "the model generates, and pools nothing", hint="write model.task: embed")
         return None
-    _check_settings(settings, ledger)
+    check_names(settings, ledger)
     sentence, config = inputs.model.sentence, inputs.model.config
     labels = _labels(config)
     label_token_ids = _label_token_ids(settings, inputs.model, ledger)
+    is_reward = inputs.spec.model.convert == "reward"
+    kind = _kind(inputs.model, task, settings, ledger, is_reward=is_reward)
+    num_labels = len(label_token_ids) or len(labels)
+    logit_mean, logit_sigma = logit_scale(settings, task, ledger)
     return PoolingPlan(
         task=task,
-        kind=_kind(inputs.model, task, settings, ledger),
-        activation=_activation(inputs.model, task, settings, len(label_token_ids) or len(labels), ledger),
+        kind=kind,
+        activation=_activation(inputs.model, task, settings, num_labels, ledger, is_reward=is_reward),
+        step_tag_id=step_tag(settings, inputs.model.geometry.vocab_size, ledger),
+        logit_mean=logit_mean,
+        logit_sigma=logit_sigma,
+        max_embed_len=longest_in_chunks(settings, task, kind, ledger),
         label_token_ids=label_token_ids,
         labels=labels if task != "embed" and not label_token_ids else (),
         matryoshka_dimensions=_dimensions(settings, config, ledger),
@@ -107,22 +122,21 @@ def _task_of_checkpoint(inputs: PlanInputs, tasks: Sequence[str], ledger: Ledger
     return cast(PoolingTask, task) if task in ("embed", "classify", "score") else None
 
 
-def _check_settings(settings: Mapping[str, Any], ledger: Ledger) -> None:
-    for key in settings:
-        if key not in _KNOWN:
-            ledger.refuse(f"{_SETTINGS}.{key}", RULE, f"there is no setting {key!r}", allowed=", ".join(_KNOWN))
-
-
-def _kind(model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], ledger: Ledger) -> PoolingKind:
-    path, stated = "model.pooling.kind", settings.get("pooling_type")
-    if stated is not None:
-        kind = str(stated).lower()
+def _kind(
+    model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], ledger: Ledger, *, is_reward: bool
+) -> PoolingKind:
+    path, kind = "model.pooling.kind", pooling_type(settings)
+    if kind == STEP:  # of the rows of all tokens, those of the tag are answered
+        return ledger.take(path, SETTINGS, "all")
+    if kind is not None:
         if kind not in POOLING_KINDS:
-            allowed = ", ".join(each.upper() for each in POOLING_KINDS)
-            message = f"pooling_type is {stated!r}"
-            ledger.refuse(f"{_SETTINGS}.pooling_type", RULE, message, allowed=allowed, hint="write one of them")
+            allowed = ", ".join(each.upper() for each in (*POOLING_KINDS, STEP))
+            message = f"pooling_type is {settings['pooling_type']!r}"
+            ledger.refuse(f"{SETTINGS}.pooling_type", RULE, message, allowed=allowed, hint="write one of them")
             return "last"
-        return ledger.take(path, _SETTINGS, kind)
+        return ledger.take(path, SETTINGS, kind)
+    if is_reward:
+        return ledger.take(path, "model.convert", "all", "each token has its reward")
     if task == "embed" and model.sentence is not None and model.sentence.kind is not None:
         return ledger.decide(path, model.sentence.kind, "model", "stated in modules.json")
     if model.architecture.endswith("ForTokenClassification"):
@@ -138,20 +152,28 @@ def _kind(model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], led
 
 
 def _activation(
-    model: ModelFacts, task: PoolingTask, settings: Mapping[str, Any], num_labels: int, ledger: Ledger
+    model: ModelFacts,
+    task: PoolingTask,
+    settings: Mapping[str, Any],
+    num_labels: int,
+    ledger: Ledger,
+    *,
+    is_reward: bool,
 ) -> VectorActivation:
     path = "model.pooling.activation"
     for key in ("normalize", "use_activation"):
         if key in settings and not isinstance(settings[key], bool):
             message = f"{key} is {settings[key]!r}; true or false is expected"
-            ledger.refuse(f"{_SETTINGS}.{key}", RULE, message, allowed="true, false")
+            ledger.refuse(f"{SETTINGS}.{key}", RULE, message, allowed="true, false")
     wanted = settings.get("normalize", settings.get("use_activation"))
     if wanted is False:
-        return ledger.take(path, _SETTINGS, "none")
+        return ledger.take(path, SETTINGS, "none")
     if task == "embed":
         if wanted is None and model.sentence is not None and not model.sentence.normalize:
             return ledger.decide(path, "none", "model", "modules.json has no Normalize")
         return ledger.decide(path, "normalize", "model", "vectors of length 1, so that a product is a cosine")
+    if is_reward and wanted is None:
+        return ledger.take(path, "model.convert", "none", "a reward has no bounds")
     stated = _stated_activation(model)
     if stated is not None and wanted is None:
         return ledger.decide(path, stated, "model", "stated in the checkpoint's files")
@@ -183,13 +205,14 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _label_token_ids(settings: Mapping[str, Any], model: ModelFacts, ledger: Ledger) -> tuple[int, ...]:
     """Returns the tokens whose logits are the scores, of which the last one stands for "yes"."""
-    ids = settings.get("label_token_ids", model.label_token_ids)
+    key = "returned_token_ids" if pooling_type(settings) == STEP else "label_token_ids"
+    ids = settings.get(key, model.label_token_ids)
     vocab_size = model.geometry.vocab_size
     is_list = isinstance(ids, list | tuple) and all(type(each) is int and 0 <= each < vocab_size for each in ids)
     if not is_list or not (ids == () or _is_causal(model.architecture)):
-        message = f"label_token_ids is {ids!r}"
+        message = f"{key} is {ids!r}"
         allowed = f"token ids below {vocab_size}, of a model that generates"
-        ledger.refuse(f"{_SETTINGS}.label_token_ids", RULE, message, allowed=allowed)
+        ledger.refuse(f"{SETTINGS}.{key}", RULE, message, allowed=allowed)
         return ()
     return tuple(ids)
 
@@ -202,7 +225,7 @@ def _dimensions(settings: Mapping[str, Any], config: Mapping[str, Any], ledger: 
     if "matryoshka_dimensions" in settings and stated is not True:
         message = f"matryoshka_dimensions is {stated!r}"
         allowed = "a list of lengths, or true for any length"
-        ledger.refuse(f"{_SETTINGS}.matryoshka_dimensions", RULE, message, allowed=allowed)
+        ledger.refuse(f"{SETTINGS}.matryoshka_dimensions", RULE, message, allowed=allowed)
     return () if config.get("is_matryoshka") is True or stated is True else None
 
 

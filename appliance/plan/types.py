@@ -57,7 +57,10 @@ class ModellingPlan(msgspec.Struct, frozen=True, kw_only=True):
 class PoolingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a model pools, and what is made of its vectors.
 
-    label_token_ids: the scores are the logits of these tokens, of which the last stands for "yes".
+    label_token_ids: the scores are the logits of these tokens, of which the last stands for "yes". step_tag_id: of the
+    rows of all tokens, those of this token are answered. logit_mean, logit_sigma: what is taken from each logit of a
+    class, and by what it is divided then. max_embed_len: the tokens of the longest input, where one that is longer than
+    the context runs in chunks whose vectors have one mean; None where none does.
     matryoshka_dimensions: lengths to which vectors may be cut, none for any length; None if they may not be cut.
     """
 
@@ -68,6 +71,10 @@ class PoolingPlan(msgspec.Struct, frozen=True, kw_only=True):
     label_token_ids: tuple[int, ...] = ()
     labels: tuple[str, ...] = ()
     matryoshka_dimensions: tuple[int, ...] | None = None
+    step_tag_id: int | None = None
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
+    max_embed_len: int | None = None
     prompts: dict[str, str] = {}  # texts before an input, by name
     default_prompt: str | None = None  # the name of the one used where none is asked for
     is_causal: bool = False

@@ -195,10 +195,21 @@ def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, P
         ("bert-mean", "max_model_len: 67", "", "model.max_model_len"),
         ("bert-mean", "", "hardware: {memory: {kv_cache: 1MiB}}\n", "hardware.memory.kv_cache"),
         ("bert-mean", "", "cache: {num_blocks: 4}\n", "cache.num_blocks"),
+        ("bert-mean", "override_pooler_config: {pooling_type: CLS, enable_chunked_processing: true, max_embed_len: 200}", "", "model.override_pooler_config.enable_chunked_processing"),  # noqa: E501
+        ("bert-classify", "override_pooler_config: {enable_chunked_processing: true, max_embed_len: 200}", "", "model.override_pooler_config.enable_chunked_processing"),  # noqa: E501
+        ("bert-mean", "override_pooler_config: {enable_chunked_processing: true}", "", "model.override_pooler_config.max_embed_len"),  # noqa: E501
+        ("bert-mean", "override_pooler_config: {max_embed_len: 200}", "", "model.override_pooler_config.enable_chunked_processing"),  # noqa: E501
+        ("bert-mean", "override_pooler_config: {step_tag_id: 3}", "", "model.override_pooler_config.step_tag_id"),
+        ("bert-mean", "override_pooler_config: {logit_mean: 3}", "", "model.override_pooler_config.logit_mean"),
+        ("bert-score", "override_pooler_config: {logit_sigma: 0}", "", "model.override_pooler_config.logit_sigma"),
+        ("bert-score", "override_pooler_config: {logit_sigma: true}", "", "model.override_pooler_config.logit_sigma"),
+        ("qwen3-last", "task: classify, override_pooler_config: {returned_token_ids: [5, 6]}", "", "model.override_pooler_config.returned_token_ids"),  # noqa: E501
+        ("qwen3-last", "task: classify, override_pooler_config: {pooling_type: STEP, step_tag_id: 96, returned_token_ids: [5, 6]}", "", "model.override_pooler_config.step_tag_id"),  # noqa: E501
+        ("qwen3-last", "convert: reward", "", "model.source"),
         ("bert-mean", "", "slo: {ttft_p95: 1s, e2el_p95: 2s}\n", "slo.ttft_p95"),
         ("qwen3-last", "task: embed", "slo: {tpot_p50: 1s}\n", "slo.tpot_p50"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused_at_its_place(
     checkpoints: dict[str, Path], name: str, model: str, rest: str, place: str
 ) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from appliance.plan.types import PoolingPlan
+from appliance.plan.types import PoolingPlan, VectorActivation
 from appliance.server.http.errors import invalid
 from appliance.server.pooling.fields import PooledFields
 from appliance.server.pooling.run import here_or_in_thread, most_tokens, noted, pooling_of, prompt_text, run, tokenized
-from appliance.server.pooling.vectors import Floats, activated, refuse_task, similarity
+from appliance.server.pooling.vectors import Floats, activated, calibrated, refuse_task, similarity
 from appliance.server.state import ServerState
 from appliance.text.inputs import Input, InputEncoder, TooLongError
 from appliance.text.template import ChatTemplate
@@ -125,9 +125,11 @@ def _raw(fields: PooledFields) -> PooledFields:
 def _score(pooling: PoolingPlan, vectors: Floats, fields: PooledFields) -> float:
     if not pooling.label_token_ids:
         return float(vectors[0, 0])
-    if vectors.shape[-1] == 1:
-        kind = pooling.activation if fields.wants_activation else "none"
-        return float(activated(vectors, kind)[0, _YES])
-    if not fields.wants_activation or pooling.activation == "none":
-        return float(vectors[0, _YES] - vectors[0, 0])
-    return float(activated(vectors, "softmax")[0, _YES])
+    if vectors.shape[-1] == 1:  # calibrated already
+        alone = pooling.activation if fields.wants_activation else "none"
+        return float(activated(vectors, alone)[0, _YES])
+    if vectors.shape[-1] > 2 and fields.wants_activation and pooling.activation != "none":
+        return float(activated(vectors, "softmax")[0, _YES])
+    difference = calibrated(vectors[:, _YES:] - vectors[:, :1], pooling)
+    kind: VectorActivation = "none" if not fields.wants_activation or pooling.activation == "none" else "sigmoid"
+    return float(activated(difference, kind)[0, 0])

@@ -13,7 +13,7 @@ from appliance.server.http import degraded
 from appliance.server.http.errors import invalid
 from appliance.server.output.generation import collect, new_request_id
 from appliance.server.pooling.fields import InputFields, PooledFields
-from appliance.server.pooling.vectors import Floats, activated, cut, read_vectors
+from appliance.server.pooling.vectors import Floats, activated, cut, in_chunks, joined, of_steps, read_vectors, scaled
 from appliance.server.requests.fields import ChatFields, CompletionFields
 from appliance.server.state import ServerState
 from appliance.service.requests import TextOptions, TextRequest
@@ -46,7 +46,7 @@ def most_tokens(state: ServerState, fields: PooledFields) -> tuple[int, CutSide 
     """Returns the most tokens of an input, and where a longer one is cut. Raises ApiError 400."""
     asked, context = fields.truncate_prompt_tokens, state.plan.model.max_model_len
     if asked is None:
-        return context, None
+        return max(context, pooling_of(state).max_embed_len or 0), None
     if asked != -1 and not 1 <= asked <= context:
         message = f"truncate_prompt_tokens is {asked}; it must be -1 or from 1 to {context}"
         raise invalid("truncate_prompt_tokens", message, "invalid_value")
@@ -123,23 +123,29 @@ async def run(
     dimensions: int | None = None,
 ) -> Pooled:
     """Runs the inputs and returns their vectors, activated unless the request says otherwise. Raises ApiError."""
-    pooling, priority = pooling_of(state), state.sampling.check_priority(_with_priority(given.priority))
+    pooling, most = pooling_of(state), state.plan.model.max_model_len
+    priority = state.sampling.check_priority(_with_priority(given.priority))
     request_id = new_request_id(request, state.plan.serving.http, given.request_id)
+    chunks = [(number, chunk) for number, each in enumerate(inputs) for chunk in in_chunks(each.token_ids, most)]
     requests = [
         TextRequest(
             request_id=request_id,
-            prompt_token_ids=each.token_ids,
+            prompt_token_ids=chunk,
             sampling=_SAMPLING,
             text=_TEXT,
             priority=priority,
-            second_segment=each.second_segment if pooling.has_token_types else None,
+            second_segment=inputs[number].second_segment if pooling.has_token_types else None,
         )
-        for each in inputs
+        for number, chunk in chunks
     ]
     outputs = await collect(state, request, requests)
-    raw = [outputs[index].vector or b"" for index in range(len(requests))]
+    parts: list[list[tuple[int, Floats]]] = [[] for _ in inputs]
+    for index, (number, chunk) in enumerate(chunks):
+        parts[number].append((len(chunk), read_vectors(outputs[index].vector or b"", pooling.width)))
     kind = pooling.activation if given.wants_activation else "none"
-    vectors = [activated(cut(read_vectors(data, pooling.width), dimensions), kind) for data in raw]
+    whole = zip(parts, inputs, strict=True)
+    raw = [of_steps(joined(part), each.token_ids, pooling) for part, each in whole]
+    vectors = [activated(cut(scaled(each, pooling), dimensions), kind) for each in raw]
     return Pooled(request_id, vectors, sum(len(each.token_ids) for each in inputs))
 
 

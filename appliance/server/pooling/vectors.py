@@ -1,6 +1,7 @@
 """What is made of the numbers that a model pools: lengths, classes, similarities, and their forms in answers."""
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,42 @@ _LEAST_LENGTH = 1e-12  # of a vector that is divided by its length
 def read_vectors(data: bytes, width: int) -> Floats:
     """Returns the vectors f32 [n, width] of one input."""
     return np.frombuffer(data, "<f4").reshape(-1, width).astype(np.float32, copy=False)
+
+
+def in_chunks(token_ids: list[int], most: int) -> list[list[int]]:
+    """Returns the tokens in chunks of at most `most`; one chunk of those that fit."""
+    return [token_ids[at : at + most] for at in range(0, len(token_ids), most)] or [token_ids]
+
+
+def joined(parts: Sequence[tuple[int, Floats]]) -> Floats:
+    """Returns the vectors of an input from those of its chunks, of so many tokens each: their weighted mean."""
+    if len(parts) == 1:
+        return parts[0][1]
+    weights = np.array([count for count, _ in parts], np.float64)
+    vectors = np.stack([vector.astype(np.float64) for _, vector in parts])
+    return np.asarray(np.tensordot(weights / weights.sum(), vectors, 1), np.float32)
+
+
+def of_steps(vectors: Floats, token_ids: list[int], pooling: PoolingPlan) -> Floats:
+    """Keeps the rows of the tokens that end a step, where the plan names such a token."""
+    if pooling.step_tag_id is None:
+        return vectors
+    kept: Floats = vectors[np.array(token_ids) == pooling.step_tag_id]
+    return kept
+
+
+def scaled(vectors: Floats, pooling: PoolingPlan) -> Floats:
+    """Calibrates the logits of classes; of labels' tokens it is their difference that is calibrated, later."""
+    if pooling.label_token_ids and len(pooling.label_token_ids) > 1:
+        return vectors
+    return calibrated(vectors, pooling)
+
+
+def calibrated(logits: Floats, pooling: PoolingPlan) -> Floats:
+    """Subtracts `logit_mean` and divides by `logit_sigma`."""
+    if (pooling.logit_mean, pooling.logit_sigma) == (0.0, 1.0):
+        return logits
+    return np.asarray((logits - pooling.logit_mean) / pooling.logit_sigma, np.float32)
 
 
 def cut(vectors: Floats, dimensions: int | None) -> Floats:

@@ -110,7 +110,6 @@ class ModelSection(Section):
         "auto",
         "Adapts a generation model to a pooling task.",
         auto="none",
-        built_values=("auto", "none", "embed", "classify"),
     )
     model_impl: Literal["auto", "appliance", "transformers"] = field(
         "auto",

@@ -220,3 +220,20 @@ def test_openais_client_is_told_what_the_model_cannot(embedder: Served) -> None:
 
     with pytest.raises(openai.BadRequestError, match="answers no prompts"):
         embedder.openai(ask)
+
+
+def test_a_long_input_is_the_mean_of_its_chunks_by_their_tokens(serve: Callable[..., Served]) -> None:
+    served = serve("bert-mean", "override_pooler_config: {enable_chunked_processing: true, max_embed_len: 150}")
+    most = served.plan.model.max_model_len
+    token_ids = [5 + at % 17 for at in range(2 * most + 10)]
+    chunks = [token_ids[:most], token_ids[most : 2 * most], token_ids[2 * most :]]
+    answer = served.ok("/v1/embeddings", input=token_ids)
+    assert answer["usage"]["total_tokens"] == len(token_ids)
+    parts = served.ok("/v1/embeddings", input=chunks, normalize=False)["data"]
+    mean = sum(len(chunk) * np.array(part["embedding"]) for chunk, part in zip(chunks, parts, strict=True))
+    expected = mean / np.linalg.norm(mean)
+    assert answer["data"][0]["embedding"] == pytest.approx(expected, abs=1e-5)
+    cut = served.ok("/v1/embeddings", input=token_ids, truncate_prompt_tokens=-1)
+    assert cut["usage"]["total_tokens"] == most
+    assert "150" in served.refusal("/v1/embeddings", input=[7] * 151)["message"]
+    assert served.ok("/v1/embeddings", input="blue " * 100)["usage"]["total_tokens"] == 102

@@ -143,3 +143,36 @@ def test_a_decoder_that_judges_needs_a_template_and_its_tokens(serve: Callable[.
 )
 def test_what_is_wrong_is_named(reranker: Served, path: str, body: dict[str, Any], param: str) -> None:
     assert reranker.refusal(path, **body)["param"] == param
+
+
+def test_a_reward_model_judges_each_token(serve: Callable[..., Served]) -> None:
+    served = serve("qwen3-tokens", "convert: reward")
+    [found] = served.ok("/pooling", input=DOCUMENTS[0])["data"]
+    expected = logits(served, ids_of(served, DOCUMENTS[0]))
+    assert np.array(found["data"]) == pytest.approx(expected, rel=1e-3, abs=1e-2)
+    assert "/pooling" in served.refusal("/classify", input=DOCUMENTS[0])["message"]
+
+
+def test_steps_are_judged_at_the_tokens_that_end_them(serve: Callable[..., Served]) -> None:
+    """As math-shepherd does: of the tokens "+" and "-", here yes and no, at each tag of a step, here blue."""
+    token_ids = ids_of(serve("qwen3-tokens", "convert: reward"), "the sky is blue on a blue mat")
+    [tag] = {each for each in token_ids if token_ids.count(each) == 2}
+    steps = f"pooling_type: STEP, step_tag_id: {tag}, returned_token_ids: [5, 6]"
+    served = serve("qwen3-last", f"task: classify, override_pooler_config: {{{steps}}}")
+    [found] = served.ok("/pooling", input=token_ids)["data"]
+    with torch.inference_mode():
+        every = served.oracle(torch.tensor([token_ids])).logits[0]
+    expected = every[[at for at, each in enumerate(token_ids) if each == tag]][:, [5, 6]].softmax(-1)
+    assert expected.shape == (2, 2)
+    assert np.array(found["data"]) == pytest.approx(expected.numpy(), abs=1e-3)
+    assert served.ok("/pooling", input=[7, 8])["data"][0]["data"] == []
+
+
+def test_logits_are_calibrated_before_their_activation(reranker: Served, serve: Callable[..., Served]) -> None:
+    served = serve("bert-score", "override_pooler_config: {logit_mean: 0.5, logit_sigma: 4}")
+    body = {"text_1": QUERY, "text_2": DOCUMENTS[0], "use_activation": False}
+    [raw] = reranker.ok("/score", **body)["data"]
+    [scaled] = served.ok("/score", **body)["data"]
+    assert scaled["score"] == pytest.approx((raw["score"] - 0.5) / 4, rel=1e-4, abs=1e-5)
+    [judged] = served.ok("/score", text_1=QUERY, text_2=DOCUMENTS[0])["data"]
+    assert judged["score"] == pytest.approx(1 / (1 + np.exp(-scaled["score"])), abs=1e-5)
