@@ -16,7 +16,8 @@ from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
 from appliance.checkpoint.float4 import micro_scaled, nv_scaled
 from appliance.checkpoint.float8 import block_of, scaled_e4m3
-from appliance.checkpoint.parts import CONFIG, SECTION, bytes_of, expect, own_shape
+from appliance.checkpoint.parts import CONFIG, SECTION, expect, integers_of, own_shape
+from appliance.checkpoint.sparse import FORMATS, join_sparse
 
 METHOD: Final = "compressed-tensors"
 GROUP_SIZES: Final = (32, 64, 128)
@@ -38,6 +39,7 @@ def join_quantized(root: Path, config: Mapping[str, Any], tensors: Sequence[Tens
     """
     _check_config(config)
     blocks = _blocks_of(config)
+    tensors = join_sparse(root, tensors) if _sparsity_of(config) in FORMATS else tensors
     tensors = [tensor for tensor in tensors if tensor.name.rpartition(".")[2] not in _UNREAD]
     stored = {tensor.name: tensor for tensor in tensors}
     joined: list[TensorFacts] = []
@@ -95,6 +97,7 @@ def _join(root: Path, module: str, scale: TensorFacts, stored: Mapping[str, Tens
         size_bytes=codes.size_bytes,
         scale=scale,
         zero_point=zero_point,
+        bitmask=codes.bitmask,
     )
 
 
@@ -118,9 +121,7 @@ def _stated_shape(root: Path, packed: TensorFacts, shape: TensorFacts | None) ->
     if shape is None or count not in (2, 3) or shape.shape != (count,) or shape.storage not in ("i32", "i64"):
         number = "three" if count == 3 else "two"
         raise CheckpointError(packed.file, f"tensor {packed.name!r} lacks a {_SHAPE} of {number} integers")
-    raw = bytes_of(root, shape)
-    size = len(raw) // count
-    return tuple(int.from_bytes(raw[at : at + size], "little", signed=True) for at in range(0, len(raw), size))
+    return integers_of(root, shape, count)
 
 
 def _packed_bits(packed: TensorFacts, shape: tuple[int, ...]) -> int:
@@ -181,15 +182,20 @@ def _check_config(config: Mapping[str, Any]) -> None:
     for unread in ("kv_cache_scheme", "transform_config"):
         if config.get(unread):
             raise CheckpointError(CONFIG, f"{where}.{unread} is not in this version", "read: null")
-    sparsity = config.get("sparsity_config")
-    if sparsity:
-        form = sparsity.get("format") if isinstance(sparsity, dict) else sparsity
-        expect(form, f"{where}.sparsity_config.format", ("dense",))
+    expect(_sparsity_of(config), f"{where}.sparsity_config.format", (None, "dense", *FORMATS))
     groups = config.get("config_groups")
+    if not groups and _sparsity_of(config) in FORMATS:
+        return  # sparse, and not quantized
     if not isinstance(groups, dict) or not groups:
         raise CheckpointError(CONFIG, f"{where}.config_groups must be an object of schemes")
     for name, group in groups.items():
         _check_scheme(group, f"{where}.config_groups.{name}")
+
+
+def _sparsity_of(config: Mapping[str, Any]) -> Any:
+    """Returns the format of sparse matrices, or what stands in its place; None if there are none."""
+    sparsity = config.get("sparsity_config")
+    return (sparsity.get("format") if isinstance(sparsity, dict) else sparsity) or None
 
 
 def _fitting_block(
@@ -214,7 +220,7 @@ def _blocks_of(config: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Returns the rows and columns that share a scale of e4m3 in some scheme, each once."""
     structures = {
         block_of(group["weights"]["block_structure"], f"{SECTION}.config_groups.{name}.weights.block_structure")
-        for name, group in config["config_groups"].items()
+        for name, group in (config.get("config_groups") or {}).items()
         if group["weights"].get("block_structure")
     }
     return sorted(size for size in structures if size is not None)

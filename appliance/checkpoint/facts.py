@@ -48,13 +48,14 @@ class TensorFacts(msgspec.Struct, frozen=True, kw_only=True):
     zero_point: "TensorFacts | None" = None
     order: "TensorFacts | None" = None  # the group of each column
     more: "tuple[TensorFacts, ...]" = ()  # what else the values need, in an order of the packing
+    bitmask: "TensorFacts | None" = None  # a bit for each element, whether it is stored; the others are zero
     block_rows: int | None = None  # rows that share a scale, if they do
     is_transposed: bool = False  # the shape is that of the module's parameter; the file has it transposed
 
     @property
     def parts(self) -> "tuple[TensorFacts, ...]":
         """This tensor, and those that its values need besides it."""
-        others = (self.scale, self.zero_point, self.order, *self.more)
+        others = (self.scale, self.zero_point, self.order, self.bitmask, *self.more)
         return (self, *(tensor for tensor in others if tensor is not None))
 
     @property

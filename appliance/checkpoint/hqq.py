@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import Storage, TensorFacts
-from appliance.checkpoint.parts import Parts, bytes_of, group_name, join_modules, part_of
+from appliance.checkpoint.parts import Parts, group_name, integers_of, join_modules, part_of
 
 METHOD: Final = "hqq"
 
@@ -39,11 +39,11 @@ def _join(root: Path, module: str, parts: Parts) -> TensorFacts:
     codes = part_of(module, parts, "W_q", ("u8",))
     scale = part_of(module, parts, "scale", ("f32", "bf16", "f16"))
     zero = part_of(module, parts, "zero", ("f32", "bf16", "f16"))
-    rows, columns = _numbers(root, part_of(module, parts, "shape", _NUMBERS), 2)
-    (bits,) = _numbers(root, part_of(module, parts, "nbits", _NUMBERS), 1)
+    rows, columns = integers_of(root, part_of(module, parts, "shape", _NUMBERS), 2)
+    (bits,) = integers_of(root, part_of(module, parts, "nbits", _NUMBERS), 1)
     for name, allowed in (("axis", 1), ("view_as_float", 0), ("quant_scale", 0), ("quant_zero", 0)):
         part = parts.get(name)
-        if part is not None and _numbers(root, part, 1) != (allowed,):
+        if part is not None and integers_of(root, part, 1) != (allowed,):
             raise CheckpointError(part.file, f"tensor {part.name!r} is not {allowed}, which alone is read")
     if bits not in _BITS or prod(codes.shape) * 8 != rows * columns * bits or rows % (8 // bits):
         problem = f"tensor {codes.name!r} of shape {codes.shape} does not hold {rows} x {columns} codes of {bits} bits"
@@ -62,12 +62,3 @@ def _join(root: Path, module: str, parts: Parts) -> TensorFacts:
         scale=scale,
         zero_point=zero,
     )
-
-
-def _numbers(root: Path, tensor: TensorFacts, count: int) -> tuple[int, ...]:
-    """Returns the integers of a setting. Raises CheckpointError if there are more or fewer."""
-    if prod(tensor.shape) != count:
-        raise CheckpointError(tensor.file, f"tensor {tensor.name!r} of shape {tensor.shape} has not {count} numbers")
-    raw = bytes_of(root, tensor)
-    size = len(raw) // count
-    return tuple(int.from_bytes(raw[at : at + size], "little", signed=True) for at in range(0, len(raw), size))

@@ -1,6 +1,7 @@
 """Joins the tensors of one quantized matrix, which methods store under a module's name with suffixes of their own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,15 @@ def bytes_of(root: Path, tensor: TensorFacts) -> bytes:
             return file.read(tensor.size_bytes)
     except OSError as error:
         raise CheckpointError(tensor.file, f"cannot be read: {error.strerror}") from error
+
+
+def integers_of(root: Path, tensor: TensorFacts, count: int) -> tuple[int, ...]:
+    """Returns the data of a tensor of so many integers. Raises CheckpointError if it has more or fewer."""
+    if prod(tensor.shape) != count:
+        raise CheckpointError(tensor.file, f"tensor {tensor.name!r} of shape {tensor.shape} has not {count} numbers")
+    raw = bytes_of(root, tensor)
+    size = len(raw) // count
+    return tuple(int.from_bytes(raw[at : at + size], "little", signed=True) for at in range(0, len(raw), size))
 
 
 def group_name(tensor: TensorFacts, num_columns: int, num_groups: int) -> str:

@@ -166,7 +166,7 @@ def _has_rows_of_file(item: InventoryItem) -> bool:
     source = item.source
     takes_turns = source.rows is not None and len(source.rows) > 2
     in_order = source.transform not in _REORDERING and source.num_parts == 1 and not takes_turns
-    return in_order and item.tensor.packing in _ROW_PACKINGS
+    return in_order and item.tensor.packing in _ROW_PACKINGS and item.tensor.bitmask is None
 
 
 def _part_bytes(item: InventoryItem) -> int:

@@ -80,7 +80,7 @@ def test_matrices_are_one_tensor_each(tmp_path: Path) -> None:
         ("format", "marlin-24", 'quantization_config.format is "marlin-24", which is not in this version'),
         ("kv_cache_scheme", {"num_bits": 8}, "quantization_config.kv_cache_scheme is not in this version"),
         ("transform_config", {"config_groups": {}}, "quantization_config.transform_config is not in this version"),
-        ("sparsity_config", {"format": "sparse-24-bitmask"}, "sparsity_config.format"),
+        ("sparsity_config", {"format": "sparse-24"}, "sparsity_config.format"),
         ("sparsity_config", ["x"], "sparsity_config.format"),
         ("config_groups", {}, "config_groups must be an object of schemes"),
         ("config_groups", ["Linear"], "config_groups must be an object of schemes"),

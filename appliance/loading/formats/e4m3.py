@@ -7,6 +7,7 @@ import numpy as np
 from appliance.checkpoint.facts import TensorFacts
 from appliance.loading.formats.coded import Coded, checked_e4m3
 from appliance.loading.formats.matrices import Read, Rows, finite_scales, stored_scales
+from appliance.loading.formats.sparse import SparseRows
 
 Order = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -18,7 +19,7 @@ class E4m3Matrix:
         scale = tensor.scale
         assert scale is not None, "codes of e4m3 have scales"
         self.num_rows, num_columns = tensor.shape
-        self._codes = read(tensor.name).reshape(tensor.shape)
+        self._codes = SparseRows(tensor, read) if tensor.bitmask else read(tensor.name).reshape(tensor.shape)
         self._scales = stored_scales(scale, read, (scale.shape[0] if scale.shape else 1, -1))
         self._scale_type = scale.storage
         self._group_size = num_columns if tensor.storage == "f8_channel" else int(tensor.storage.removeprefix("f8_g"))
@@ -57,5 +58,6 @@ class TransposedBlocks:
 def takes_whole_blocks(tensor: TensorFacts, order: Order) -> bool:
     """Returns whether parts of rows begin and end with square blocks. order: their stored rows, [parts, rows]."""
     size = tensor.block_rows
-    is_square = bool((np.diff(order) == 1).all()) and tensor.packing == "e4m3" and tensor.storage == f"f8_g{size}"
+    is_dense = tensor.packing == "e4m3" and tensor.bitmask is None
+    is_square = bool((np.diff(order) == 1).all()) and is_dense and tensor.storage == f"f8_g{size}"
     return is_square and size is not None and order.shape[1] % size == 0 and not (order[:, 0] % size).any()

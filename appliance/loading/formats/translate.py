@@ -23,6 +23,7 @@ from appliance.loading.formats.groups import FormatError
 from appliance.loading.formats.hqq import HqqMatrix
 from appliance.loading.formats.matrices import MatrixReader, Quantized, Read, Rows
 from appliance.loading.formats.rounding import quantize
+from appliance.loading.formats.sparse import SparseRows
 from appliance.loading.formats.stacks import matrix_of_stack
 from appliance.loading.formats.transposed import TransposedParts
 
@@ -88,7 +89,7 @@ class StoredRows:
         self._matrix = _matrix_reader(tensor, source, read)
         self._transposed = _transposed_parts(tensor, source, read) if self._matrix is None else None
         has_rows = self._matrix is None and self._transposed is None
-        self._rows = _transformed_rows(tensor, source, read(tensor.name)) if has_rows else _NO_ROWS
+        self._rows = _transformed_rows(tensor, source, read) if has_rows else _NO_ROWS
         self._scale = np.float32(source.scale)
         num_rows = len(self._rows) if self._matrix is None else self._matrix.num_rows
         if source.transform == "transpose_parts":
@@ -125,6 +126,8 @@ class StoredRows:
     def is_plain(self, layout: str) -> bool:
         """Returns whether the mapped bytes already have the dense layout."""
         rows = self._rows
+        if isinstance(rows, SparseRows):
+            return False
         unchanged = self._order is None and self._change is None and self._scale == 1 and self._range.step == 1
         is_dense = self.storage == layout and not _is_quantized(self._tensor)  # iq4_nl is a storage and a layout
         is_as_stored = is_dense and unchanged and self._transposed is None
@@ -203,7 +206,12 @@ def _is_quantized(tensor: TensorFacts) -> bool:
     return tensor.storage in BLOCK_READERS or tensor.scale is not None or tensor.packing != "rows"
 
 
-def _transformed_rows(tensor: TensorFacts, source: WeightSource, raw: Array) -> Array:
+def _transformed_rows(tensor: TensorFacts, source: WeightSource, read: Read) -> Array | SparseRows:
+    if tensor.bitmask is not None:
+        if source.transform == "transpose":
+            raise FormatError("sparse matrices cannot be transposed")
+        return SparseRows(tensor, read)
+    raw = read(tensor.name)
     shape, is_quantized = tensor.shape, _is_quantized(tensor)
     if is_quantized:
         rows = raw.reshape(prod(shape[:-1]), -1)
