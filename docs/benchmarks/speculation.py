@@ -90,14 +90,17 @@ def _overrides(method: str, *, has_history: bool) -> tuple[str, ...]:
 
 
 def compare(engines: dict[str, InprocEngine], requests: list[GenerateRequest], figures: dict[str, Figures]) -> None:
-    """Gives each engine the requests in turn. Raises AssertionError if an answer differs from the one without."""
-    expected: dict[str, list[int]] = {}
-    for method, engine in engines.items():
-        said, rate, tokens_a_step = run(engine, requests)
-        expected = expected or said
-        assert said == expected, f"{method} changed an answer"
+    """Gives each engine the requests in turn; another one begins each time. Raises AssertionError if an answer differs
+    from the one without."""
+    order = list(engines)
+    first = len(figures[OFF].rates) % len(order)
+    answers: dict[str, dict[str, list[int]]] = {}
+    for method in order[first:] + order[:first]:
+        answers[method], rate, tokens_a_step = run(engines[method], requests)
         figures[method].rates.append(rate)
         figures[method].tokens_a_step.append(tokens_a_step)
+    for method, said in answers.items():
+        assert said == answers[OFF], f"{method} changed an answer"
 
 
 def main() -> None:

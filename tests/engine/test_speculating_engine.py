@@ -80,6 +80,17 @@ def test_an_engine_says_the_same_in_fewer_steps_and_tells_how(tmp_path: Path) ->
         assert stats(engine).num_steps - num_steps < num_steps, "it was said before"
 
 
+def test_an_engine_that_chooses_says_the_same(tmp_path: Path) -> None:
+    """Each answer by measured times: whatever they are, its tokens are those of the song."""
+    choosing = msgspec.structs.replace(SPECULATION, adaptive=True)
+    with InprocEngine.from_plan(plan(tmp_path, choosing)) as engine:
+        for number in range(4):
+            assert tokens(sing(engine, f"r{number}")) == SONG[:60]
+        told = stats(engine).speculation
+        assert told is not None
+        assert sum(told.steps.values()) > 4
+
+
 def test_it_is_turned_off_live(tmp_path: Path) -> None:
     on = plan(tmp_path, SPECULATION)
     off = plan(tmp_path, msgspec.structs.replace(SPECULATION, enabled=False))
