@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
+from tests.models.tiny_pooled import WORDS
 from tests.server.pooling.conftest import Served
 from tests.server.pooling.test_embeddings import ids_of
 
@@ -176,3 +178,35 @@ def test_logits_are_calibrated_before_their_activation(reranker: Served, serve: 
     assert scaled["score"] == pytest.approx((raw["score"] - 0.5) / 4, rel=1e-4, abs=1e-5)
     [judged] = served.ok("/score", text_1=QUERY, text_2=DOCUMENTS[0])["data"]
     assert judged["score"] == pytest.approx(1 / (1 + np.exp(-scaled["score"])), abs=1e-5)
+
+
+NUM_QUERIES, NUM_DOCUMENTS = 10, 100
+NEAR = 1e-4  # of logits: what sums in another order may make of two documents that are as good
+
+
+def test_a_thousand_pairs_are_ranked_as_by_the_cross_encoder(reranker: Served) -> None:
+    random = np.random.default_rng(11)
+    queries = [" ".join(random.choice(WORDS, random.integers(2, 6))) for _ in range(NUM_QUERIES)]
+    documents = [" ".join(random.choice(WORDS, random.integers(1, 16))) for _ in range(NUM_DOCUMENTS)]
+    for query in queries:
+        answer = reranker.ok("/rerank", query=query, documents=documents, use_activation=False)
+        expected = expected_scores(reranker, query, documents)
+        order = [each["index"] for each in answer["results"]]
+        assert sorted(order) == list(range(NUM_DOCUMENTS))
+        falls = -np.diff(expected[order])
+        assert falls.min() > -NEAR, query
+        assert (falls > NEAR).mean() > 0.9, "so many near ties tell nothing of the order"
+        scores = np.array([each["relevance_score"] for each in answer["results"]])
+        np.testing.assert_allclose(scores, expected[order], rtol=1e-4, atol=NEAR)
+
+
+def expected_scores(served: Served, query: str, documents: list[str]) -> np.ndarray:
+    """The logits of transformers for a query with each document, in one padded batch."""
+    tokenizer = Tokenizer.from_file(str(served.folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.enable_padding()
+    pairs = tokenizer.encode_batch([(query, document) for document in documents])
+    arrays = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
+    inputs = {name: torch.tensor([getattr(pair, kind) for pair in pairs]) for name, kind in arrays.items()}
+    with torch.inference_mode():
+        return served.oracle(**inputs).logits[:, 0].numpy()
