@@ -45,7 +45,7 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
     check_names(settings, ledger)
     sentence, config = inputs.model.sentence, inputs.model.config
     labels = _labels(config)
-    label_token_ids = _label_token_ids(settings, inputs.model, ledger)
+    label_token_ids = _label_token_ids(settings, inputs.model, task, ledger)
     is_reward = inputs.spec.model.convert == "reward"
     kind = _kind(inputs.model, task, settings, ledger, is_reward=is_reward)
     num_labels = len(label_token_ids) or len(labels)
@@ -203,10 +203,13 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2))
 
 
-def _label_token_ids(settings: Mapping[str, Any], model: ModelFacts, ledger: Ledger) -> tuple[int, ...]:
-    """Returns the tokens whose logits are the scores, of which the last one stands for "yes"."""
+def _label_token_ids(
+    settings: Mapping[str, Any], model: ModelFacts, task: PoolingTask, ledger: Ledger
+) -> tuple[int, ...]:
+    """Returns the tokens whose logits are the scores, of which the last one stands for "yes". Those that the checkpoint
+    names are not for a spec that asks to embed."""
     key = "returned_token_ids" if pooling_type(settings) == STEP else "label_token_ids"
-    ids = settings.get(key, model.label_token_ids)
+    ids = settings.get(key, () if task == "embed" else model.label_token_ids)
     vocab_size = model.geometry.vocab_size
     is_list = isinstance(ids, list | tuple) and all(type(each) is int and 0 <= each < vocab_size for each in ids)
     if not is_list or not (ids == () or _is_causal(model.architecture)):

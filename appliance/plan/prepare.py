@@ -78,7 +78,8 @@ def prepare(
     machine = find_machine(loaded.spec, hardware)
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
-    if loaded.spec.model.chat_template is None and model.config.get(ORIGINAL_QWEN3) is True:
+    may_score = loaded.spec.model.chat_template is None and loaded.spec.model.task in (AUTO, "score")
+    if may_score and model.config.get(ORIGINAL_QWEN3) is True:
         files = replace(files, chat_template=shipped_template(QWEN3_RERANKER))
     files = replace(files, modelling=find_code(loaded, base, model, allow_fetch, progress))
     plan = compile_plan(loaded, machine.facts, machine.profile, model, files)

@@ -147,6 +147,9 @@ def test_a_config_that_says_it_is_qwen3_reranker_has_its_template_and_tokens(
     plan = planned(folder)
     assert (pooling(plan).task, pooling(plan).label_token_ids) == ("score", (6, 5))  # no, yes of the tokenizer
     assert "Judge whether the Document meets the requirements" in (plan.model.chat_template or "")
+    assert planned(folder, "task: generate").model.chat_template is None
+    embedder = pooling(planned(folder, "task: embed"))
+    assert (embedder.label_token_ids, embedder.width) == ((), 48)
     assert planned(folder, "chat_template: chatml").model.chat_template != plan.model.chat_template
     other = judge(tmp_path, checkpoints["qwen3-last"], classifier_from_token=["yes"])
     assert pooling(planned(other)).label_token_ids == (5,)
