@@ -16,6 +16,7 @@ TensorRole = Literal["linear", "embedding", "other"]
 EXACT = "exact"
 SCALE_ERROR = "group scales are kept in f16: exact if they are stored so, else to 2^-11 of one, above 2^-14 in size"
 ORDER_ERROR = "act-order: each weight is the f16 that its library computes"
+SUMS_ERROR = "sums of codebooks, made dense: each weight is rounded as its library rounds it, but for ties of bf16"
 BF16_ERROR = "rounded to bf16: at most 2^-9 of a weight"
 F16_ERROR = "rounded to f16: at most 2^-12 of a weight, above 2^-14 in size and below 65,504"
 INT8_ERROR = "rounded to 8 bits a group: at most 1/254 of the group's largest weight"
@@ -160,6 +161,8 @@ STORAGES: dict[str, StoredFormat] = {
     "tq1_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     "tq2_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     **{f"int{bits}_order": StoredFormat(F16, ORDER_ERROR, is_quantized=True) for bits in _CODE_BITS},
+    "aqlm_f16": StoredFormat(F16, SUMS_ERROR, is_quantized=True),
+    "aqlm_bf16": StoredFormat(BF16, SUMS_ERROR, is_quantized=True),
     "f8_e4m3": StoredFormat(None),
     "f8_e5m2": StoredFormat(None),
     "i8": StoredFormat(None),
@@ -181,7 +184,7 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
 
 # The methods of quantization in which a checkpoint may be stored, as its config spells them.
 STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4",
-                  "bitsandbytes", "hqq", "torchao")  # fmt: skip
+                  "bitsandbytes", "hqq", "torchao", "aqlm")  # fmt: skip
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices; a
 # role that is not there stays dense. bitsandbytes is NF4 with one level of scales, and leaves embeddings and head.

@@ -23,7 +23,7 @@ Storage = Literal[
     "int3_channel_zp", "int3_g16_zp", "int3_g32_zp", "int3_g64_zp", "int3_g128_zp", "int3_g256_zp",
     "int2_channel", "int2_g16", "int2_g32", "int2_g64", "int2_g128", "int2_g256",
     "int2_channel_zp", "int2_g16_zp", "int2_g32_zp", "int2_g64_zp", "int2_g128_zp", "int2_g256_zp",
-    "int8_order", "int4_order", "int3_order", "int2_order",
+    "int8_order", "int4_order", "int3_order", "int2_order", "aqlm_f16", "aqlm_bf16",
     "f8_channel", "f8_g32", "f8_g64", "f8_g128",
     "mxfp4", "nvfp4", "nf4_g64", "nf4_g128", "nf4_g256", "fp4_g64", "fp4_g128", "fp4_g256",
 ]  # fmt: skip
@@ -31,7 +31,7 @@ Storage = Literal[
 # How the codes of a tensor lie in its file: in rows of the matrix, or as the named method packs them.
 Packing = Literal[
     "rows", "gptq", "gptq_v2", "awq", "e4m3", "mxfp4", "nvfp4", "nvfp4_inverse", "bitsandbytes_4", "bitsandbytes_8",
-    "hqq",
+    "hqq", "aqlm",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from appliance.base.texts import NotUtf8Error, utf8_text, without_mark
 from appliance.checkpoint import (
+    aqlm,
     awq,
     bitsandbytes,
     compressed_tensors,
@@ -38,6 +39,7 @@ _JOINS: Final[dict[str, _Join]] = {
     compressed_tensors.METHOD: compressed_tensors.join_quantized,
     gptq.METHOD: gptq.join_gptq,
     awq.METHOD: awq.join_awq,
+    aqlm.METHOD: aqlm.join_aqlm,
     float8.FP8: float8.join_fp8,
     float8.FBGEMM: float8.join_fp8,
     float4.MXFP4: float4.join_mxfp4,

@@ -21,8 +21,8 @@ def _unknown() -> ModelFacts:
     return msgspec.structs.replace(small_model(), architecture="NeverHeardOfForCausalLM")
 
 
-def _aqlm() -> ModelFacts:
-    return msgspec.structs.replace(small_model(), quantization="aqlm")
+def _spqr() -> ModelFacts:
+    return msgspec.structs.replace(small_model(), quantization="spqr")
 
 
 def _f8() -> ModelFacts:
@@ -62,7 +62,7 @@ MODELS: dict[str, Callable[[], ModelFacts]] = {
     "small": small_model,
     "qwen": qwen,
     "unknown": _unknown,
-    "aqlm": _aqlm,
+    "spqr": _spqr,
     "f8": _f8,
     "no-tokenizer": _no_tokenizer,
     "quick-gelu": _with(hidden_act="quick_gelu"),

@@ -11,6 +11,7 @@ from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import PAIRED_LAYOUTS, CanonicalWeight, Layout
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats import blocks32, books, k_quants, ternary
+from appliance.loading.formats.aqlm import AdditiveMatrix
 from appliance.loading.formats.awq import AwqMatrix
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.bitsandbytes import EightBitMatrix, FourBitMatrix
@@ -58,6 +59,7 @@ MATRIX_READERS: dict[str, Callable[[TensorFacts, Read], MatrixReader]] = {
     "bitsandbytes_4": FourBitMatrix,
     "bitsandbytes_8": EightBitMatrix,
     "hqq": HqqMatrix,
+    "aqlm": AdditiveMatrix,
 }
 # The transforms of values or rows, which apply to f32.
 _CHANGES: dict[str, Callable[[Array], Array]] = {
