@@ -14,6 +14,13 @@ from appliance.plan.types import RANDOM_WEIGHTS
 from appliance.spec import iter_set_fields
 
 RULE_NOT_BUILT = "plan/not-built"
+_UNREAD_TOKENIZERS = {
+    "none": ("the checkpoint has no tokenizer", "name one in model.tokenizer"),
+    "sentencepiece": (
+        "the checkpoint's tokenizer is a SentencePiece model without tokenizer.json, which is not read in this version",
+        "name a folder in model.tokenizer that transformers' AutoTokenizer(...).save_pretrained wrote",
+    ),
+}  # by kind: what is wrong, and what helps
 
 
 def refuse_unbuilt(inputs: PlanInputs, ledger: Ledger) -> None:
@@ -94,6 +101,8 @@ def _check_tokenizer(inputs: PlanInputs, ledger: Ledger) -> None:
         message = "model.tokenizer_revision has no use without model.tokenizer: the checkpoint brings its own"
         hint = "write model.revision for the checkpoint, or name the tokenizer's repository in model.tokenizer"
         ledger.refuse("model.tokenizer_revision", "plan/tokenizer", message, hint=hint)
-    if inputs.model.tokenizer.kind == "none" and not spec.skip_tokenizer_init and spec.tokenizer is None:
-        hint = "name one in model.tokenizer, or write skip_tokenizer_init: true to send and get token ids"
-        ledger.refuse("model.source", "plan/tokenizer", "the checkpoint has no tokenizer", hint=hint)
+    kind = inputs.model.tokenizer.kind
+    if kind in _UNREAD_TOKENIZERS and not spec.skip_tokenizer_init and spec.tokenizer is None:
+        message, way = _UNREAD_TOKENIZERS[kind]
+        hint = f"{way}, or write skip_tokenizer_init: true to send and get token ids"
+        ledger.refuse("model.source", "plan/tokenizer", message, hint=hint)

@@ -61,6 +61,7 @@ BROKEN = (
     Broken(MODEL, "plan/quantization", "model.quantization", 4, 1, "spqr"),
     Broken(MODEL, "plan/storage", "model.source", 5, 11, "f8"),
     Broken(MODEL, "plan/tokenizer", "model.source", 5, 11, "no-tokenizer"),
+    Broken(MODEL, "plan/tokenizer", "model.source", 5, 11, "sentencepiece"),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "incomplete"),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "unread"),
     Broken(MODEL, "plan/weights", "model.source", 5, 11, "misshapen"),

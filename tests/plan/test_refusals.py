@@ -31,9 +31,12 @@ def _f8() -> ModelFacts:
     return msgspec.structs.replace(model, tensors=(first, *model.tensors[1:]))
 
 
-def _no_tokenizer() -> ModelFacts:
-    model = small_model()
-    return msgspec.structs.replace(model, tokenizer=msgspec.structs.replace(model.tokenizer, kind="none"))
+def _tokenizer(kind: str) -> Callable[[], ModelFacts]:
+    def changed() -> ModelFacts:
+        model = small_model()
+        return msgspec.structs.replace(model, tokenizer=msgspec.structs.replace(model.tokenizer, kind=kind))
+
+    return changed
 
 
 def _with(**config: Any) -> Callable[[], ModelFacts]:
@@ -64,7 +67,8 @@ MODELS: dict[str, Callable[[], ModelFacts]] = {
     "unknown": _unknown,
     "spqr": _spqr,
     "f8": _f8,
-    "no-tokenizer": _no_tokenizer,
+    "no-tokenizer": _tokenizer("none"),
+    "sentencepiece": _tokenizer("sentencepiece"),
     "quick-gelu": _with(hidden_act="quick_gelu"),
     "mrope": _with(rope_scaling={"rope_type": "mrope"}),
     "odd-rotation": _with(partial_rotary_factor=0.2),
