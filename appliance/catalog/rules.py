@@ -141,6 +141,7 @@ PLANNING: dict[str, str] = {
     "plan/activations": "The kernel set can round activations.",
     "plan/kv-dtype": "The kernel set has a cache of this type.",
     "plan/gate": "A request of the gate fits the context.",
+    "plan/adapters": "The model and the kernel set can have adapters, and those that are listed fit their slots.",
     "plan/block-size": "The kernel set has blocks of this size.",
     "plan/no-cache": "Only a model that keeps keys and values has a cache to size.",
     "plan/state-snapshots": "Only a model with recurrent states keeps snapshots of them.",

@@ -19,9 +19,12 @@ _LIVE = (
     *(f"scheduler.{name}" for name in LIVE_SCHEDULER_FIELDS),
     *(f"speculation.{name}" for name in LIVE_SPECULATION_FIELDS),
 )
+_ADAPTERS = ("adapters.served",)  # which adapters there are, in the slots that there are
 # Live, but that a listener has TLS, or has not, is decided when it opens.
 _SWITCHED = "serving.listen.tls.certfile"
-_PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {"restart": _RESTART, "drain": _DRAIN, "live": _LIVE}
+_PREFIXES: Mapping[ApplyClass, tuple[str, ...]] = {
+    "restart": _RESTART, "drain": _DRAIN, "adapters": _ADAPTERS, "live": _LIVE,
+}  # fmt: skip
 
 
 def class_of(path: str) -> ApplyClass:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.base.environ import cache_dir
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.facts import ModelFacts
+from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.scripted import Script, ScriptedExecutable, scripted_model
 from appliance.kernels.binding import load_kernel_set, load_model_set
@@ -34,6 +35,7 @@ class Backend:
     executable: Executable
     vocab_size: int
     weights: WeightsReport | None = None  # None for a scripted backend, which has no weights
+    adapters: AdapterStore | None = None  # those that the plan serves; None: it has no places for any
 
 
 def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) -> Backend:
@@ -51,7 +53,18 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
         )
     facts = with_config_overrides(facts, plan.model.config_overrides)
     loaded = _load(plan, facts, execution_of(plan, config), progress)
-    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights)
+    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, _adapters(plan, loaded, progress))
+
+
+def _adapters(plan: EnginePlan, loaded: LoadedModel, progress: Progress) -> AdapterStore | None:
+    """Loads the adapters that the plan serves. Raises like AdapterStore.load."""
+    if plan.adapters is None or loaded.adapters is None:
+        return None
+    store = AdapterStore(loaded.adapters, plan.adapters.dtype)
+    for number, adapter in enumerate(plan.adapters.served):
+        progress("adapters", number, len(plan.adapters.served))
+        store.load(adapter)
+    return store
 
 
 def _load(plan: EnginePlan, facts: ModelFacts, execution: Execution, progress: Progress) -> LoadedModel:
@@ -75,8 +88,11 @@ def execution_of(plan: EnginePlan, config: SchedulerConfig) -> Execution:
         block_size=config.block_size,
         num_blocks=config.num_blocks,
         num_states=config.num_states,
+        max_loras=config.max_loras,
     )
     numerics = Numerics(plan.precision.kv_dtype, plan.precision.quantize_activations)
+    if plan.adapters is not None:
+        numerics = replace(numerics, lora_dtype=plan.adapters.dtype)
     placement = Placement(plan.kernels.num_threads, plan.device, plan.kernels.screen_logits)
     return Execution(limits, numerics, placement)
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from appliance.engine.backend import load_backend
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
@@ -41,8 +42,11 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
     backend = load_backend(plan, config, phases.progress)
     phases.progress("runner", 0, 0)
     drafters = make_drafters(plan.speculation)
-    runner = Runner(backend.executable, config, backend.vocab_size, plan.model.logprobs_mode, drafters)
+    runner = Runner(
+        backend.executable, config, backend.vocab_size, plan.model.logprobs_mode, drafters, backend.adapters
+    )
     scheduler = Scheduler(config, time.monotonic, row_fault)
+    scheduler.adapters.served = served_adapters(plan)
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
@@ -61,6 +65,12 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         grammars=grammars,
         prefault_blocks=plan.cache.prefault_blocks,
     )
+
+
+def served_adapters(plan: EnginePlan) -> dict[str, ServedAdapter]:
+    """Returns the adapters that the plan serves, by name."""
+    adapters = () if plan.adapters is None else plan.adapters.served
+    return {each.name: ServedAdapter(each.sha256, each.scale) for each in adapters}
 
 
 class Phases:

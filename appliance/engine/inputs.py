@@ -12,7 +12,7 @@ from appliance.engine.moving import SPARE_BLOCKS, MovingInputs, is_decoding
 from appliance.engine.rows import Int32, Rows
 from appliance.engine.states import into_spare, state_pieces
 from appliance.engine.step import Chunk, StepPlan
-from appliance.kernels.interface import FewLogits, PastTokens, StepInputs
+from appliance.kernels.interface import FewLogits, PastTokens, StepAdapters, StepInputs
 from appliance.kernels.sampling import NO_LOGPROBS, NO_MASK, NO_TOKEN, LogprobsMode, SamplingBatch
 
 _NO_IDS = np.zeros(0, np.int32)
@@ -135,9 +135,15 @@ class InputBuilder:
             past=None if num_largest is None else self._past(wanted),
             states=state_pieces(chunks, row_ids, starts, query_start) if self._has_states else None,
             token_types=None if types is None else types.astype(np.int32),
+            adapters=self._adapters(row_ids),
         )
         wanted.revision = inputs.revision
         return inputs, wanted
+
+    def _adapters(self, row_ids: Int32) -> StepAdapters | None:
+        """Returns the slots of the rows' adapters; None if no row has one, so that the program without places runs."""
+        slots = self._rows.adapter_slots[row_ids]
+        return StepAdapters(slots, self._rows.adapter_scales[row_ids]) if (slots >= 0).any() else None
 
     def _num_largest(self, rows: Int32) -> Int32 | None:
         """Returns how many of the largest logits each row [R] needs (0: all); None if too many rows need all."""

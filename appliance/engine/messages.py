@@ -153,6 +153,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True, tag="generate",
     arrival_time: float = 0.0  # seconds of the client's wall clock
     second_segment: int | None = None
     is_streamed: bool = True  # the client reads tokens as they come, so that steps are kept short
+    adapter: str | None = None  # the name of a served adapter; None: the model alone
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", omit_defaults=True):

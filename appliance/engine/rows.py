@@ -78,6 +78,8 @@ class Rows:
         self.prompt_logprobs: dict[int, int] = {}
         self.second_segment = np.full(num_rows, max_len, np.int32)  # where tokens of type 1 begin
         self.num_with_types = 0  # rows that have such tokens
+        self.adapter_slots = np.full(num_rows, -1, np.int32)
+        self.adapter_scales = np.ones(num_rows, np.float32)
 
     def put(self, new: NewRow) -> None:
         row, sampling, count = new.row, new.sampling, len(new.token_ids)
@@ -101,12 +103,14 @@ class Rows:
         if new.second_segment is not None:
             self.second_segment[row] = new.second_segment
             self.num_with_types += 1
+        self.adapter_slots[row], self.adapter_scales[row] = new.adapter_slot, new.adapter_scale
         self._put_mask(row, sampling)
 
     def drop(self, row: int) -> None:
         if self.second_segment[row] < self.token_ids.shape[1]:
             self.second_segment[row] = self.token_ids.shape[1]
             self.num_with_types -= 1
+        self.adapter_slots[row] = -1
         self.biases.pop(row, None)
         self.forbidden.pop(row, None)
         self.prompt_logprobs.pop(row, None)

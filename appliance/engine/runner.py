@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.base.log import logger
+from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.drafting.interface import Drafter
 from appliance.engine.drafting.rows import RowDrafts
@@ -22,7 +23,7 @@ from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
 from appliance.engine.step import Chunk, DraftTokens, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
-from appliance.kernels.interface import Eager, Executable, Lazy, Screened, StepInputs
+from appliance.kernels.interface import Adapters, Eager, Executable, Lazy, Screened, StepInputs
 from appliance.kernels.logits import Logits
 from appliance.kernels.sampling import LogprobsMode, SampledBatch, SamplingBatch
 
@@ -63,7 +64,9 @@ class Runner:
         vocab_size: int,
         logprobs_mode: LogprobsMode = "raw_logprobs",
         drafters: Sequence[Drafter] = (),
+        adapters: AdapterStore | None = None,
     ) -> None:
+        self._adapters = adapters
         self.vocab_size = vocab_size
         self.laps = Laps()
         self._executable = executable
@@ -153,8 +156,11 @@ class Runner:
             self._grammars.drop(row)
             if self._drafts is not None:
                 self._drafts.drop(row)
+        bad_slots = self._put_adapters(plan)
         for new in plan.new_rows:
             try:
+                if new.adapter_slot in bad_slots:
+                    raise bad_slots[new.adapter_slot]
                 self._put(new)
             except BaseException as error:  # noqa: BLE001 - a panic of a library derives from it; the row alone fails
                 failed[new.row] = row_fault("it was put in its row", error)
@@ -169,6 +175,20 @@ class Runner:
         if plan.block_copies:
             self._executable.copy_blocks(plan.block_copies)
         return failed
+
+    def _put_adapters(self, plan: StepPlan) -> dict[int, Exception]:
+        """Writes adapters into their slots. Returns why not, by slot, where it could not be done."""
+        bad: dict[int, Exception] = {}
+        if plan.adapter_puts:
+            self.rest()  # a step that began early may read a slot that is written now
+        for slot, digest in plan.adapter_puts:
+            try:
+                assert self._adapters is not None, "there are slots"
+                assert isinstance(self._executable, Adapters), "it was bound with places"
+                self._executable.put_adapter(slot, self._adapters.maps(digest))
+            except Exception as error:  # noqa: BLE001 - it concerns the rows that take this slot
+                bad[slot] = error
+        return bad
 
     def _put(self, new: NewRow) -> None:
         self._rows.put(new)

@@ -20,6 +20,8 @@ class NewRow(msgspec.Struct, frozen=True):
     grammar: Grammar | None = None
     second_segment: int | None = None  # the first token whose type is 1
     cache_salt: str | None = None  # drafts come from no answer of another salt
+    adapter_slot: int = -1  # of the sequence's adapter; negative: none
+    adapter_scale: float = 1.0
 
 
 class DraftTokens(msgspec.Struct, frozen=True):
@@ -73,7 +75,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step. Order of work: freed_rows, new_rows, block_copies, chunks.
+    """One step. Order of work: freed_rows, adapter_puts, new_rows, block_copies, chunks.
 
     goes_on: unless a token ends a sequence or a message comes in, the next step decodes one more token of each row, and
     has blocks for it. So it may begin before it is planned.
@@ -88,6 +90,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     num_tokens: int
     goes_on: bool = False
     most_drafts: int = 0
+    adapter_puts: tuple[tuple[int, str], ...] = ()  # (slot, digest of the adapter), into slots that no row has
 
 
 class RowError(msgspec.Struct, frozen=True):

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from appliance.base.errors import ApplianceError
 from appliance.checkpoint.adapter import AdapterFacts, AdapterModule
-from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFacts
+from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.reader import TensorReader
 from appliance.kernels.interface import LowRankMap
 from appliance.layers.spec import WeightSource
 from appliance.loading.formats.bits import Array
 from appliance.loading.formats.dense import narrow
 from appliance.loading.formats.translate import StoredRows
-from appliance.models.describe import build_decoder
+from appliance.models.adapters import trained_weights
 
 
 class AdapterError(ApplianceError):
@@ -35,8 +35,7 @@ class AdapterPlaces(msgspec.Struct, frozen=True):
     def of(
         cls, facts: ModelFacts, max_model_len: int, shapes: Mapping[str, tuple[int, int]], max_rank: int
     ) -> "AdapterPlaces":
-        trained = replace(facts, stored=StoredConventions())
-        sources = build_decoder(trained, max_model_len).weights
+        sources = trained_weights(facts, max_model_len)
         return cls(shapes, {name: sources[name] for name in shapes}, max_rank)
 
     def by_module(self) -> dict[str, list[str]]:

@@ -14,16 +14,22 @@ from appliance.kernels.execution import Execution
 from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
+from appliance.layers.adapters import adapted_weights, with_adapters
+from appliance.layers.program import CompiledDecoder
+from appliance.loading.adapters import AdapterPlaces
 from appliance.loading.inventory import take_inventory
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.weights import DecoderWeights, Progress
+from appliance.models.adapters import place_filter, trained_weights
 from appliance.models.describe import Described, describe
 from appliance.plan.types import EnginePlan
+from appliance.program.operators import StepProgram
 
 
 class LoadedModel(NamedTuple):
     executable: Executable
     weights: WeightsReport
+    adapters: AdapterPlaces | None = None  # None: the plan has no places for adapters
 
 
 def load_model(
@@ -48,12 +54,25 @@ def load_model(
         weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
         packed = packed_cache(plan, facts, weights, cache)
         started = time.monotonic()
-        executable = kernel_set.bind(compiled.program, weights, execution, packed)
+        adapted, places = _adapted(plan, facts, compiled)
+        executable = kernel_set.bind(compiled.program, weights, execution, packed, adapted)
     if packed is not None and packed.report is not None:
-        return LoadedModel(executable, packed.report)
+        return LoadedModel(executable, packed.report, places)
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
-    return LoadedModel(executable, report)
+    return LoadedModel(executable, report, places)
+
+
+def _adapted(
+    plan: EnginePlan, facts: ModelFacts, compiled: CompiledDecoder
+) -> tuple[StepProgram | None, AdapterPlaces | None]:
+    """Returns the program with places for adapters, and the places; None if the plan has none."""
+    if plan.adapters is None:
+        return None, None
+    length, max_rank = plan.model.max_model_len, plan.adapters.max_rank
+    sources = trained_weights(facts, length)
+    program = with_adapters(compiled, max_rank, place_filter(sources, plan.adapters.target_modules))
+    return program, AdapterPlaces.of(facts, length, adapted_weights(program), max_rank)
 
 
 def _source(facts: ModelFacts, described: Described, seed: int) -> AbstractContextManager[TensorSource]:

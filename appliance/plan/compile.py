@@ -13,6 +13,7 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.models.describe import Described
+from appliance.plan.adapters import plan_adapters
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import ContextRequest, config_overrides, request_context
@@ -35,7 +36,7 @@ from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.speculation import plan_speculation, with_drafts, with_states
-from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import EnginePlan, ModelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
 
@@ -79,6 +80,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
+    adapters = plan_adapters(inputs, program, pooling, context.limit, ledger)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -89,15 +91,13 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
         speculation=speculation,
+        adapters=adapters,
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
-    length, experts = planned.max_model_len, plan_experts(program, ledger)
-    model = msgspec.structs.replace(
-        plan_model(inputs, context, modelled, ledger),
-        task="generate" if pooling is None else pooling.task,
-        pooling=pooling, max_model_len=length, experts=experts,
-    )  # fmt: skip
+    experts = plan_experts(program, ledger)
+    model = plan_model(inputs, context, modelled, ledger)
+    model = msgspec.structs.replace(_pooling(model, pooling), max_model_len=planned.max_model_len, experts=experts)
     plan = EnginePlan(
         appliance_version=__version__,
         name=inputs.spec.name,
@@ -113,6 +113,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
         speculation=with_states(speculation, planned.num_draft_states),
+        adapters=None if adapters is None else adapters.plan,
         parallel=parallel,
         restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),
@@ -144,6 +145,10 @@ def _describe(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> tuple[M
     pooling = plan_pooling(inputs, modelled, ledger)
     described = describe_model(inputs, max_model_len, modelled, pooling, ledger)
     return modelled, described, described_pooling(pooling, described)
+
+
+def _pooling(model: ModelPlan, pooling: PoolingPlan | None) -> ModelPlan:
+    return model if pooling is None else msgspec.structs.replace(model, task=pooling.task, pooling=pooling)
 
 
 def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:

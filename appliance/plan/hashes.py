@@ -27,7 +27,7 @@ LIVE_SCHEDULER_FIELDS = (
 LIVE_SPECULATION_FIELDS = ("enabled", "num_tokens", "adaptive", "disable_by_batch_size")
 ENGINE_SECTIONS = (
     *("version", "appliance_version", "device", "loading", "precision"),
-    *("kernels", "cache", "scheduler", "parallel"),
+    *("kernels", "cache", "scheduler", "adapters", "parallel"),
 )
 LIVE_SECTIONS = ("name", "restart", "serving", "slo", "batch", "bench", "degraded")
 

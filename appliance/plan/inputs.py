@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from appliance.checkpoint.adapter import AdapterFacts
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.modelling import Modelling
 from appliance.hardware.facts import HardwareFacts
@@ -23,6 +24,7 @@ class ResolvedFiles:
     generation_config: Mapping[str, Any] | None = None
     packed_dir: str | None = None
     modelling: Modelling | None = None  # code that could run the model, where our own decoder does not
+    adapters: tuple[AdapterFacts, ...] = ()  # in the order of `lora.adapters`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import msgspec
 
 from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
+from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
@@ -50,6 +51,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int
     screen: ScreenRequest | None
     speculation: SpeculationPlan | None = None
+    adapters: PlannedAdapters | None = None
 
 
 class PlannedMemory(msgspec.Struct, frozen=True):
@@ -126,6 +128,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
             *_screen(needs.screen),
             *_step_items(needs),
             *drafts_item(needs.speculation),
+            *(() if needs.adapters is None else needs.adapters.items()),
             _margin(inputs, kernels),
         ),
         groups=tuple(_share(group, ranks) for group in sizes.groups),
@@ -195,16 +198,17 @@ def _step_items(needs: MemoryNeeds) -> tuple[MemoryItem, MemoryItem]:
     sampled = scheduler.max_num_sampled or scheduler.max_num_seqs
     step = StepSize(scheduler.max_num_batched_tokens, sampled, needs.num_threads, needs.context.limit)
     element = ELEMENT_BYTES[precision.activations]
+    runs = [program] if needs.adapters is None else [program, needs.adapters.program]
+    liveness = runs[-1].liveness  # slots live longer beside places for adapters, and one arena serves both programs
+    quantize, kv_dtype = precision.quantize_activations, precision.kv_dtype
     activations = MemoryItem(
         name="activations",
-        size_bytes=activation_bytes(program.liveness, step, element),
-        formula=_about(program.kernels) + activation_formula(program.liveness, program.program.logits, step, element),
+        size_bytes=activation_bytes(liveness, step, element),
+        formula=_about(program.kernels) + activation_formula(liveness, program.program.logits, step, element),
     )
     workspace = MemoryItem(
         name="workspace",
-        size_bytes=workspace_bytes(
-            program, step, quantize_activations=precision.quantize_activations, kv_dtype=precision.kv_dtype
-        ),
+        size_bytes=max(workspace_bytes(each, step, quantize_activations=quantize, kv_dtype=kv_dtype) for each in runs),
         formula=workspace_formula(program, step),
     )
     return activations, workspace

@@ -14,6 +14,7 @@ from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.kernel_sets import KERNEL_SETS
 from appliance.catalog.templates import QWEN3_RERANKER, SHIPPED, shipped_template
 from appliance.checkpoint import mistral
+from appliance.checkpoint.adapter import AdapterFacts, read_adapter
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.label_tokens import ORIGINAL_QWEN3
@@ -29,6 +30,7 @@ from appliance.plan.inputs import PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
+from appliance.spec.sections.lora import AdapterSection
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -212,7 +214,30 @@ def resolve_files(
         chat_template=_chat_template(spec.model.chat_template, base),
         packed_dir=None if packed is None else str(base / Path(packed).expanduser()),
         generation_config=None if generation in (AUTO, "none") else _generation_config(base / generation),
+        adapters=_adapters(loaded, base, allow_fetch, progress),
     )
+
+
+def _adapters(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None) -> tuple[AdapterFacts, ...]:
+    """The facts of the adapters that the spec lists, in its order. Raises CheckpointError."""
+    listed = () if loaded.spec.lora is None else loaded.spec.lora.adapters
+    return tuple(_adapter(each, loaded, base, allow_fetch, progress) for each in listed)
+
+
+def _adapter(
+    wanted: AdapterSection, loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None
+) -> AdapterFacts:
+    def obtain(offline: bool) -> Path:
+        options = fetch_options(loaded.spec, base, wanted.revision, offline)
+        return resolve_source(wanted.source, (), None, options, progress)
+
+    try:
+        facts = read_adapter(_offline_first(obtain, allow_fetch and not is_offline(loaded.spec)))
+    except CheckpointError as error:
+        raise CheckpointError(f"adapter {wanted.name}", str(error), error.hint) from error
+    if wanted.sha256 not in (None, facts.sha256):
+        raise CheckpointError(f"adapter {wanted.name}", f"its sha256 is {facts.sha256}, not {wanted.sha256}")
+    return facts
 
 
 def _tokenizer_path(loaded: LoadedSpec, base: Path, allow_fetch: bool, progress: Progress | None) -> str | None:

@@ -11,6 +11,7 @@ from appliance.plan.boot import Comparison
 from appliance.plan.serving_types import AuthPlan, ServingPlan
 from appliance.plan.types import (
     RANDOM_WEIGHTS,
+    AdaptersPlan,
     EnginePlan,
     KernelChoice,
     KvGroupPlan,
@@ -58,6 +59,7 @@ def _heading(plan: EnginePlan) -> Iterator[str]:
     if (pooling := model.pooling) is not None:
         made = f"{pooling.width:,} numbers, {_MADE[pooling.activation]}"
         yield _row("pools", f"{_ROWS[pooling.kind]} to {pooling.task}: {made}")
+    yield from _adapters(plan.adapters)
     yield _row("context", f"{model.max_model_len:,} tokens")
     yield _row(
         "step",
@@ -83,6 +85,15 @@ _MADE: Final[Mapping[VectorActivation, str]] = {
     "sigmoid": "through a sigmoid",
     "softmax": "through a softmax",
 }
+
+
+def _adapters(adapters: AdaptersPlan | None) -> Iterator[str]:
+    if adapters is None:
+        return
+    slots = f"{adapters.max_loras} slots of rank {adapters.max_rank} in {adapters.dtype}"
+    yield _row("adapters", f"{slots}, with places at {adapters.num_modules} weights")
+    for each in adapters.served:
+        yield _row("", f"{each.name}: rank {each.rank}, {each.num_modules} modules, sha256 {each.sha256}")
 
 
 def _code(code: ModellingPlan) -> str:

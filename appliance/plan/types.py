@@ -165,7 +165,7 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # weights, logit_screen, kv_cache, states, activations, workspace, graphs, lora, drafts, margin
+    name: str  # weights, logit_screen, kv_cache, states, activations, workspace, graphs, adapters, drafts, margin
     size_bytes: int
     formula: str
 
@@ -241,6 +241,36 @@ class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):
     num_draft_states: int | None = None  # slots of recurrent states after drafts; None for a model that has none
 
 
+class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapter that is served. sha256: over its config and all bytes of its weights."""
+
+    name: str
+    path: str  # local folder
+    sha256: str
+    parent: str | None = None  # what clients are told; None: the first served name
+    rank: int  # the highest of its modules
+    num_modules: int
+    scale: float = 1.0  # of what it adds, beside its own alpha
+
+
+class AdaptersPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The slots of adapters, and the adapters that are served.
+
+    target_modules: the ends of the names of modules that may be changed; None: all linear maps of layers.
+    """
+
+    max_loras: int
+    max_rank: int
+    dtype: Literal["f32", "bf16"]
+    target_modules: tuple[str, ...] | None = None
+    num_modules: int  # logical weights that have a place
+    served: tuple[AdapterPlan, ...] = ()
+
+    def named(self, name: str) -> AdapterPlan | None:
+        """Returns the served adapter of this name."""
+        return next((each for each in self.served if each.name == name), None)
+
+
 class ParallelPlan(msgspec.Struct, frozen=True, kw_only=True):
     tensor: int
     pipeline: int
@@ -272,6 +302,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     cache: CachePlan
     scheduler: SchedulerPlan
     speculation: SpeculationPlan | None = None
+    adapters: AdaptersPlan | None = None  # None: no place for any
     parallel: ParallelPlan
     restart: RestartPlan
     serving: ServingPlan

@@ -7,6 +7,7 @@ from appliance.catalog.formats import WeightForm
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.plan.program import PlannedProgram
 from appliance.plan.sizes import ELEMENT_BYTES, StepSize, padded
+from appliance.program.adapters import AdapterLinear
 from appliance.program.attention import HeadLinear
 from appliance.program.operators import PagedAttention, WholeAttention
 from appliance.program.routing import Experts
@@ -73,8 +74,16 @@ def workspace_bytes(program: PlannedProgram, step: StepSize, *, quantize_activat
     attending = step.num_threads * (scratch + partials) + carried if attention else 0
     whole = step.num_threads * _whole_attention_bytes(program, step)
     deltas = step.num_threads * _delta_bytes(program)
-    largest = max(attending, whole, step.num_threads * GATED_SUMS_BYTES, deltas, *experts, *heads)
+    sums = step.num_threads * GATED_SUMS_BYTES
+    largest = max(attending, whole, sums, deltas, _adapter_bytes(program, step), *experts, *heads)
     return inputs + _kept_bytes(program) + largest
+
+
+def _adapter_bytes(program: PlannedProgram, step: StepSize) -> int:
+    """Returns what the first product of an adapter hands to the second (kernels/cpu/adapters.cpp)."""
+    rows = {Extent.TOKENS: step.num_tokens, Extent.SAMPLED: step.num_sampled}
+    places = (op for op in program.operators.get(AdapterLinear, ()) if isinstance(op, AdapterLinear))
+    return max((4 * rows[op.x.slot.extent] * len(op.parts) * op.max_rank for op in places), default=0)
 
 
 def _kept_bytes(program: PlannedProgram) -> int:

@@ -69,10 +69,20 @@ class ServerState:
     def model_name(self) -> str:
         return self.plan.model.served_names[0]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which clients may ask: those of the model, then the adapters'."""
+        adapters = () if self.plan.adapters is None else self.plan.adapters.served
+        return *self.plan.model.served_names, *(each.name for each in adapters)
+
+    def adapter_of(self, name: str | None) -> str | None:
+        """Returns the adapter that a request's `model` names; None for the model alone."""
+        return None if name is None or name in self.plan.model.served_names else name
+
     def check_model(self, name: str | None) -> None:
         """Raises ApiError 404 for a model that is not served here, 403 for one that the caller may not use."""
-        if name is not None and name not in self.plan.model.served_names:
-            served = ", ".join(self.plan.model.served_names)
+        if name is not None and name not in self.names:
+            served = ", ".join(self.names)
             message = f"the model {name[:_SHOWN_NAME]!r} does not exist; served here: {served}"
             raise ApiError(404, message, param="model", code="model_not_found")
         if (caller := CALLER.get()) is not None:

@@ -205,6 +205,7 @@ class EngineClient:
                 arrival_time=time.time(),
                 second_segment=request.second_segment,
                 is_streamed=is_streamed,
+                adapter=request.adapter,
             )
         )
 

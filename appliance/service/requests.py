@@ -31,6 +31,7 @@ class TextRequest:
     text: TextOptions = field(default_factory=TextOptions)
     priority: int = 0
     cache_salt: str | None = None
+    adapter: str | None = None  # the name of a served adapter; None: the model alone
     second_segment: int | None = None  # where tokens of type 1 begin, in a model whose tokens have types
 
 

@@ -67,7 +67,7 @@ class DeploymentSpec(SpecHead):
     cache: CacheSection = field(CacheSection, "The KV cache.")
     scheduler: SchedulerSection = field(SchedulerSection, "What a step runs.")
     compilation: CompilationSection = field(CompilationSection, "Graphs and compilation.")
-    lora: LoraSection | None = field(None, "Adapters.", built=False)
+    lora: LoraSection | None = field(None, "Adapters.")
     speculative: SpeculativeSection | None = field(None, "Tokens proposed ahead.")
     decoding: DecodingSection = field(DecodingSection, "Constraints, parsers and sampling defaults.")
     multimodal: MultimodalSection | None = field(None, "Media in prompts.", built=False)

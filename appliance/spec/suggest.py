@@ -19,6 +19,8 @@ GONE = {
     "tokenizer_pool_size": "tokenization has its own threads; remove it",
     "long_lora_scaling_factors": "adapters carry their own scaling; remove it",
     "enable_reasoning": "write decoding.reasoning_parser alone",
+    "extra_vocab_size": "adapters add no tokens; remove it",
+    "lora_extra_vocab_size": "adapters add no tokens; remove it",
     "enable_lora": "a lora section is enough",
     "acceptance_method": "proposals are accepted exactly where the model samples the same; remove it",
     "spec_decoding_acceptance_method": "proposals are accepted exactly where the model samples the same; remove it",

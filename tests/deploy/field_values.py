@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from appliance.base.hashing import sha256_json
+from appliance.checkpoint.adapter import AdapterFacts, AdapterModule
+from appliance.checkpoint.facts import TensorFacts
 from appliance.checkpoint.modelling import Modelling, ModellingCode
+from appliance.spec import LoadedSpec
 
 OPERATOR, OTHER = "operator-secret", "other-secret"
 
@@ -21,6 +25,7 @@ OTHER_CODE = Modelling(
     of_checkpoint=ModellingCode(origin="checkpoint", model_class="modeling_x.X", folder="/", files=()),
 )
 SPECULATING = ("speculative={method: suffix}",)
+ADAPTED = ("lora={adapters: [{name: one, source: ./one}]}",)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 VALUES: dict[str, Other] = {
     "model.chat_template": Other("'{% for m in messages %}<{{ m.content }}>{% endfor %}'"),
@@ -62,6 +67,12 @@ VALUES: dict[str, Other] = {
         ),
     ),
     "speculative.num_draft_states": Other("auto", SPECULATING),
+    **{f"lora.{name}": Other(value, ADAPTED) for name, value in (
+        ("max_loras", "3"), ("max_rank", "8"), ("dtype", "float32"), ("target_modules", "[q_proj]"),
+        ("adapters[].name", "two"), ("adapters[].source", "./two"), ("adapters[].base_model_name", "parent"),
+        ("adapters[].scale", "2.0"), ("adapters[].sha256", "0" * 64), ("adapters[].revision", "main"),
+        ("adapters[].rank", "9"), ("max_cpu_loras", "5"),
+    )},
     "scheduler.max_num_batched_tokens": Other("512"),
     "scheduler.max_long_partial_prefills": Other("2", ("scheduler.max_num_partial_prefills=2",)),
     "slo.shed_factor": Other("2", ("slo.ttft_p95=2s",)),
@@ -69,6 +80,22 @@ VALUES: dict[str, Other] = {
         "num_prompts", "max_concurrency", "input_len", "output_len",
     )},
 }  # fmt: skip
+
+
+def adapters_of(loaded: LoadedSpec) -> tuple[AdapterFacts, ...]:
+    """Facts of the adapters that a spec lists: each source has an adapter of its own."""
+    listed = () if loaded.spec.lora is None else loaded.spec.lora.adapters
+    return tuple(adapter_facts(each.source) for each in listed)
+
+
+def adapter_facts(source: str) -> AdapterFacts:
+    """Facts of an adapter of rank 4 that changes one module."""
+    down, up = (
+        TensorFacts(name=name, stored_name=name, storage="f32", shape=shape, file="a", offset_bytes=0, size_bytes=1024)
+        for name, shape in (("a", (4, 64)), ("b", (64, 4)))
+    )
+    return AdapterFacts(source, None, (AdapterModule("q_proj", down, up, 1.0),), sha256_json(source))
+
 
 FETCHED = "how files are obtained; what they hold is in the plan"
 CHECKED = "a rule of the spec: it allows another field, which is planned"
@@ -81,6 +108,10 @@ UNCHANGED: dict[str, str] = {
     "model.sha256": FETCHED,
     "model.revision": FETCHED,
     "model.tokenizer_revision": FETCHED,
+    "lora.adapters[].sha256": FETCHED,
+    "lora.adapters[].revision": FETCHED,
+    "lora.adapters[].rank": CHECKED,
+    "lora.max_cpu_loras": CHECKED,
     "loading.download_dir": FETCHED,
     "loading.offline": FETCHED,
     "loading.timeout": FETCHED,

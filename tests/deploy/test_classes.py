@@ -16,7 +16,7 @@ from appliance.plan.types import EnginePlan
 from appliance.spec import LoadedSpec
 from appliance.spec.fields import ApplyClass
 from appliance.spec.tree import Field, walk
-from tests.deploy.field_values import OTHER_CODE, UNCHANGED, VALUES
+from tests.deploy.field_values import OTHER_CODE, UNCHANGED, VALUES, adapters_of
 from tests.plan.machines import MODEL, load, machine, small_model
 
 HASH = "sha256:" + "0" * 64
@@ -66,7 +66,7 @@ def planned(loaded: LoadedSpec) -> EnginePlan | None:
     """Returns the plan; None if the planner refuses."""
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
-    files = ResolvedFiles(modelling=OTHER_CODE)
+    files = ResolvedFiles(modelling=OTHER_CODE, adapters=adapters_of(loaded))
     outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model(), files=files))
     return None if outcome.ledger.refusals or outcome.ledger.misfits else outcome.plan
 
@@ -140,6 +140,8 @@ def test_the_class_of_every_field_is_what_its_change_costs() -> None:
         ("model.served_names", "live"),
         ("model.tokenizer_path", "restart"),
         ("cache.num_blocks", "restart"),
+        ("adapters.served", "adapters"),
+        ("adapters.max_loras", "restart"),
         ("what.comes.later", "restart"),
     ],
 )

@@ -70,6 +70,12 @@ def test_a_model_that_pools_takes_the_planned_bytes(name: str, tmp_path: Path) -
     check(folder, tmp_path, overrides=("model.task=embed", pooler, *cache_of(name)))
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
+def test_slots_of_adapters_take_the_planned_bytes(name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path) -> None:
+    slots = "lora={max_loras: 300, max_rank: 64}"  # so many that they are judged by themselves
+    check(tiny(name).folder, tmp_path, overrides=(slots, CACHE))
+
+
 def check(source: Path, folder: Path, quantization: str = "auto", overrides: Sequence[str] = (CACHE,)) -> None:
     """Weights are exact; what `plan --verify` allows is 10 %."""
     spec = folder / "deployment.yaml"

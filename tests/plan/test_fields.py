@@ -14,6 +14,7 @@ from appliance.plan.prepare import fetch_options, find_machine, resolve_files
 from appliance.spec import LoadedSpec
 from appliance.spec.fields import Section
 from appliance.spec.tree import Field, walk
+from tests.deploy.field_values import adapter_facts
 
 from .machines import MODEL, load, machine, small_model
 
@@ -38,6 +39,7 @@ FULL = f"""\
 hardware: {{memory: {{utilization: 0.5}}}}
 decoding: {{tool_parser: hermes}}
 speculative: {{method: ngram}}
+lora: {{adapters: [{{name: one, source: ./one, rank: 4}}]}}
 slo: {{ttft_p95: 1s, gate: {{num_prompts: 2}}}}
 endpoints: {{auth: {{keys: [{{name: a, hash: "sha256:{"0" * 64}"}}]}}, tls: {{certfile: /c, keyfile: /k}}}}
 observability: {{traces: {{otlp_traces_endpoint: "http://a"}}}}
@@ -85,6 +87,7 @@ def read_fields(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[tuple[ty
     monkeypatch.setattr("appliance.plan.compile.refuse_unbuilt", lambda inputs, ledger: None)
     monkeypatch.setattr(prepare_module, "probe_machine", machine)
     monkeypatch.setattr(prepare_module, "resolve_source", lambda *_: tmp_path)
+    monkeypatch.setattr(prepare_module, "read_adapter", lambda path: adapter_facts(str(path)))
     loaded = load(FULL)
     with recorded() as seen:
         found = find_machine(loaded.spec, None)

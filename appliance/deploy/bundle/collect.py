@@ -139,6 +139,7 @@ def _record(files: ResolvedFiles, loaded: LoadedSpec) -> FilesRecord:
         generation_config=None if generation is None else dict(generation),
         packed_dir=None if "loading.packed_dir" in loaded.secrets else files.packed_dir,
         modelling=files.modelling,
+        adapters=files.adapters,
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
+from appliance.checkpoint.adapter import AdapterFacts
 from appliance.checkpoint.modelling import Modelling
 
 BUNDLE_VERSION: Final = 1
@@ -27,6 +28,7 @@ class FilesRecord(msgspec.Struct, frozen=True, kw_only=True):
     generation_config: dict[str, Any] | None = None
     packed_dir: str | None = None
     modelling: Modelling | None = None
+    adapters: tuple[AdapterFacts, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from appliance.engine.core.prefill import PrefillRules
 from appliance.engine.core.sequence import Sequence, Status
 
 MOST_HELD = 64  # waiting sequences that a step skips, because a running prompt is computing their next block
+MOST_PASSED = 32  # sequences with adapters that may start before one that waits for a slot
 
 
 class Admission:
@@ -14,6 +15,8 @@ class Admission:
 
     Blocks that running sequences still need for an answer of the usual length stay free.
     A sequence waits while a running prompt is computing its next prefix block; others may start before it.
+    A sequence whose adapter has no slot, while running ones use all, waits as well. Others may start before it, but
+    those with adapters only for a while, so that a slot falls free.
     A sequence starts from its longest cached prefix. The later ones of a request with n > 1 fork: they share the full
     prompt blocks of the first, copy the last, partial one, and run the last prompt token alone.
     """
@@ -33,8 +36,13 @@ class Admission:
         reserved = self._still_needed(prefills)
         growth = self._growth()
         held: list[Sequence] = []
+        first_without_slot: Sequence | None = None
         while books.free_rows and step.budget > 0 and step.logits > 0 and (head := books.head()) is not None:
             if _leader_is_busy(head) or self._rules.must_let_pass(head, step):
+                held.append(books.pop_head())
+                continue
+            if self._must_wait_for_slot(head, first_without_slot):
+                first_without_slot = first_without_slot or head
                 held.append(books.pop_head())
                 continue
             if self._can_fork(head):
@@ -47,6 +55,8 @@ class Admission:
                 admitted = self._start(head, hits, step, reserved + growth)
             if not admitted:
                 break
+            if first_without_slot is not None and head.request.adapter is not None:
+                first_without_slot.num_passed += 1
             if head.num_computed < len(head.tokens):
                 prefills.append(head)
             reserved += self._still_needed([head])
@@ -66,6 +76,15 @@ class Admission:
             if self._books.free_rows and self._fits(head, hits, self._still_needed(prefills) + growth):
                 return
             self._books.preempt(running[-1])
+
+    def _must_wait_for_slot(self, sequence: Sequence, first_without: Sequence | None) -> bool:
+        """Returns whether there is no slot for the sequence's adapter; or `first_without`, which waits for one before
+        it, has been passed often."""
+        adapter = sequence.request.adapter
+        if adapter is None:
+            return False
+        is_due = first_without is not None and first_without.num_passed >= MOST_PASSED
+        return is_due or not self._books.adapters.can_take(adapter)
 
     def cached_prefix(self, sequence: Sequence) -> CachedPrefix:
         """Returns the cached prefix; none for a request with prompt_logprobs, whose logits must be computed."""

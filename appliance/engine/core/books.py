@@ -2,7 +2,9 @@
 
 import heapq
 from bisect import insort
+from collections import Counter
 
+from appliance.engine.core.adapter_slots import AdapterSlots
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.draft_states import DraftStates
 from appliance.engine.core.kv_manager import KvManager
@@ -30,6 +32,7 @@ class Books:
             has_states=config.num_snapshots is not None,
             draft_states=_draft_states(config),
         )
+        self.adapters = AdapterSlots(config.max_loras)
         self.requests: dict[RequestKey, Request] = {}
         self.running: list[Sequence] = []
         self.by_row: list[Sequence | None] = [None] * config.max_num_seqs
@@ -64,8 +67,9 @@ class Books:
         heapq.heappush(self._waiting, (sequence.key, sequence.order, sequence))
 
     def take_row(self, sequence: Sequence) -> None:
-        """Gives a free row to a sequence that left the queue, and makes it run."""
+        """Gives a free row, and the slot of its adapter, to a sequence that left the queue, and makes it run."""
         sequence.row = self.free_rows.pop()
+        sequence.adapter_slot = self.adapters.take(sequence.request.adapter)
         sequence.status = Status.RUNNING
         self.by_row[sequence.row] = sequence
         insort(self.running, sequence, key=lambda other: other.key)
@@ -113,6 +117,8 @@ class Books:
         assert not any(s.tables for s in every if s.status is not Status.RUNNING), "blocks without a row"
         assert all(len(table) == s.num_blocks for s in running for table in s.tables), "tables differ in length"
         assert all(self.kv.missing(s, s.num_computed) == 0 for s in running), "a table is short"
+        adapters = (sequence.request.adapter for sequence in running)
+        self.adapters.check_invariants(Counter(each.sha256 for each in adapters if each is not None))
         self.kv.pool.check_invariants(held for sequence in running for held in self.kv.held(sequence))
         if self.kv.snapshots is not None:
             self.kv.snapshots.check_invariants()
@@ -129,6 +135,8 @@ class Books:
         self._freed_rows.append(sequence.row)
         self.running.remove(sequence)
         sequence.row = -1
+        self.adapters.release(sequence.request.adapter)
+        sequence.adapter_slot, sequence.num_passed = -1, 0
         sequence.has_run_prompt = False
         sequence.proposals, sequence.draft = [], None
 

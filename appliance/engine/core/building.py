@@ -69,10 +69,20 @@ class StepBuilder:
                 grammar=sequence.request.grammar,
                 second_segment=message.second_segment,
                 cache_salt=message.cache_salt,
+                adapter_slot=sequence.adapter_slot,
+                adapter_scale=1.0 if sequence.request.adapter is None else sequence.request.adapter.scale,
             )
         )
 
-    def plan(self, step: int, freed_rows: tuple[int, ...], *, goes_on: bool, most_drafts: int = 0) -> StepPlan:
+    def plan(
+        self,
+        step: int,
+        freed_rows: tuple[int, ...],
+        *,
+        goes_on: bool,
+        most_drafts: int = 0,
+        adapter_puts: tuple[tuple[int, str], ...] = (),
+    ) -> StepPlan:
         return StepPlan(
             step=step,
             freed_rows=freed_rows,
@@ -82,4 +92,5 @@ class StepBuilder:
             num_tokens=self.num_tokens,
             goes_on=goes_on,
             most_drafts=most_drafts,
+            adapter_puts=adapter_puts,
         )

@@ -40,6 +40,7 @@ class SchedulerConfig:
     expected_output: int = 128  # tokens of an answer, before the first answer has finished
     speculation: SpeculationCaps | None = None  # max_num_sampled beyond max_num_seqs is then for drafts
     expert_reads: ExpertReads | None = None  # of a model with experts, to presume what drafts cost
+    max_loras: int = 0  # slots of adapters
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -97,6 +98,7 @@ class SchedulerConfig:
             late_share=scheduler.late_share,
             speculation=SpeculationCaps.of(plan.speculation),
             expert_reads=_expert_reads(plan),
+            max_loras=0 if plan.adapters is None else plan.adapters.max_loras,
             seed=plan.model.seed,
             pooling=None if plan.model.pooling is None else plan.model.pooling.kind,
         )

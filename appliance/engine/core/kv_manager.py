@@ -372,12 +372,18 @@ class KvManager:
     def _lookup(self, sequence: Sequence, group: int, index: int) -> int | None:
         return self.pool.lookup(_name(group, self._hash(sequence, index)))
 
+    def _root(self, sequence: Sequence) -> BlockHash:
+        assert self._hasher is not None
+        request = sequence.request
+        adapter = None if request.adapter is None else request.adapter.namespace
+        return self._hasher.root(adapter, request.message.cache_salt)
+
     def _hash(self, sequence: Sequence, index: int) -> BlockHash:
         hashes = sequence.block_hashes
         assert self._hasher is not None
         while len(hashes) <= index:
             at = len(hashes) * self.block_size
-            parent = hashes[-1] if hashes else self._hasher.root(None, sequence.request.message.cache_salt)
+            parent = hashes[-1] if hashes else self._root(sequence)
             hashes.append(self._hasher.extend(parent, sequence.tokens[at : at + self.block_size]))
         return hashes[index]
 

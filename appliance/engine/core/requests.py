@@ -2,6 +2,7 @@
 
 from random import Random
 
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.policy import Policy
 from appliance.engine.core.sequence import Request, Sequence
@@ -31,10 +32,16 @@ class RequestFactory:
         self._random = Random(config.seed)
         self._next_order = 0
 
-    def create(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> Request:
+    def create(
+        self,
+        client: bytes,
+        message: GenerateRequest,
+        grammar: Grammar | None = None,
+        adapter: ServedAdapter | None = None,
+    ) -> Request:
         """Makes the request with its `n` sequences. Raises Refusal if it cannot be served."""
         self._check(message)
-        request = Request(client, message, grammar)
+        request = Request(client, message, grammar, adapter)
         sampling = message.sampling
         seed = self._random.getrandbits(64) if sampling.seed is None else sampling.seed
         first = self._next_order

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import msgspec
 
+from appliance.engine.core.adapter_slots import AdapterSlots
 from appliance.engine.core.books import Books
 from appliance.engine.core.building import StepBuilder
 from appliance.engine.core.config import SchedulerConfig
@@ -49,6 +50,10 @@ class Scheduler:
         self._planner.use(self.config)
 
     @property
+    def adapters(self) -> AdapterSlots:
+        return self._books.adapters
+
+    @property
     def has_work(self) -> bool:
         return bool(self._books.requests)
 
@@ -60,7 +65,7 @@ class Scheduler:
         waiting = books.num_waiting - len(books.free_rows)  # the next step may start one for each free row
         if limit is not None and waiting >= limit:
             raise Refusal(ErrorKind.OVERLOADED, None, f"{waiting} sequences wait; the limit is {limit}")
-        request = self._factory.create(client, message, grammar)
+        request = self._factory.create(client, message, grammar, books.adapters.find(message.adapter))
         request.queued_at = self._clock()
         books.open(request)
         self._counters.prompt_tokens += len(message.prompt_token_ids)
@@ -97,7 +102,8 @@ class Scheduler:
         self._note_starts(step)
         most_drafts = 0 if self._speculation is None else self._speculation.most_drafts(len(self._books.running))
         freed = self._books.take_freed_rows()
-        return step.plan(self._counters.num_steps, freed, goes_on=self._goes_on(step), most_drafts=most_drafts)
+        goes_on, puts = self._goes_on(step), self._books.adapters.take_puts()
+        return step.plan(self._counters.num_steps, freed, goes_on=goes_on, most_drafts=most_drafts, adapter_puts=puts)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Records how long a step took, to size the next ones. `plan` must be the last one scheduled."""

@@ -3,6 +3,7 @@
 import enum
 
 from appliance.engine.core.acceptance import OwnRates
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.block_pool import BlockHash
 from appliance.engine.core.policy import PolicyKey
 from appliance.engine.grammar.interface import Grammar
@@ -22,9 +23,16 @@ class Status(enum.Enum):
 class Request:
     """A request and its `n` sequences. The first is the leader, whose prompt blocks the others share."""
 
-    __slots__ = ("client", "first_token_at", "grammar", "message", "queued_at", "sequences", "started_at")
+    __slots__ = ("adapter", "client", "first_token_at", "grammar", "message", "queued_at", "sequences", "started_at")
 
-    def __init__(self, client: bytes, message: GenerateRequest, grammar: Grammar | None = None) -> None:
+    def __init__(
+        self,
+        client: bytes,
+        message: GenerateRequest,
+        grammar: Grammar | None = None,
+        adapter: ServedAdapter | None = None,
+    ) -> None:
+        self.adapter = adapter
         self.client = client
         self.message = message
         self.grammar = grammar
@@ -53,6 +61,7 @@ class Sequence:
 
     __slots__ = (
         "acceptance",
+        "adapter_slot",
         "block_hashes",
         "boundaries",
         "draft",
@@ -66,6 +75,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed",
         "num_dropped",
+        "num_passed",
         "num_prompt",
         "num_registered",
         "order",
@@ -97,6 +107,8 @@ class Sequence:
         self.min_tokens = self.num_prompt + sampling.min_tokens
         self.status = Status.WAITING
         self.row = -1
+        self.adapter_slot = -1  # while it runs
+        self.num_passed = 0  # sequences with adapters that started before it while it waited for a slot
         self.num_computed = 0
         self.has_run_prompt = False  # True once the steps that compute the prompt have run
         self.proposals: list[DraftTokens] = []  # for its next chunk

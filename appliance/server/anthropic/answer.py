@@ -32,7 +32,7 @@ class MessageAnswer:
         self._diagnostics = _diagnostics(fields)
         self.tally = Tally(len(turn.request.prompt_token_ids), state.plan.serving.answers.prompt_tokens_details)
         self._id = f"msg_{turn.request.request_id}"
-        self._model = state.model_name
+        self._model = turn.request.adapter or state.model_name
         self._reader = turn.readers()[0]
         self._asked_tokens = fields.max_tokens
         self._blocks: list[dict[str, Any]] = []

@@ -40,7 +40,7 @@ class ChatAnswer:
         serving, fields, request = state.plan.serving, turn.fields, turn.request
         told = serving.answers
         self.tally = Tally(len(request.prompt_token_ids), told.prompt_tokens_details, told.draft_metrics)
-        self._head = Head.new("chatcmpl", request.request_id, state.model_name)
+        self._head = Head.new("chatcmpl", request.request_id, request.adapter or state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
             state.tokenizer, as_ids=serving.answers.return_tokens_as_token_ids if as_ids is None else as_ids

@@ -68,6 +68,7 @@ def _text_request(
         text=text_options(fields),
         priority=rules.check_priority(fields),
         cache_salt=fields.cache_salt,
+        adapter=state.adapter_of(fields.model),
     )
 
 
@@ -100,7 +101,7 @@ class CompletionAnswer:
         told = serving.answers
         num_tokens = sum(len(token_ids) for _, token_ids in prompts)
         self.tally = Tally(num_tokens, told.prompt_tokens_details, told.draft_metrics)
-        self._head = Head.new("cmpl", requests[0].request_id, state.model_name)
+        self._head = Head.new("cmpl", requests[0].request_id, requests[0].adapter or state.model_name)
         as_ids = fields.return_tokens_as_token_ids
         self._formatter = LogprobFormatter(
             state.tokenizer, as_ids=serving.answers.return_tokens_as_token_ids if as_ids is None else as_ids

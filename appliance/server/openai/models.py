@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from appliance.plan.types import ModelPlan, PoolingPlan
+from appliance.plan.types import EnginePlan, PoolingPlan
 from appliance.server.http.callers import CALLER
 from appliance.server.state import ServerState
 
@@ -19,8 +19,8 @@ _ANTHROPIC = "anthropic-version"  # a header that their clients always send
 async def list_models(state: ServerState, request: Request) -> Response:
     """Lists the models that the caller may use."""
     caller = CALLER.get()
-    names = [name for name in state.plan.model.served_names if caller is None or caller.may_use(name)]
-    cards = [_card(state.plan.model, state.created, name, request.headers) for name in names]
+    names = [name for name in state.names if caller is None or caller.may_use(name)]
+    cards = [_card(state.plan, state.created, name, request.headers) for name in names]
     if _ANTHROPIC in request.headers:
         first, last = (names[0], names[-1]) if names else (None, None)
         return _json({"data": cards, "has_more": False, "first_id": first, "last_id": last})
@@ -30,11 +30,13 @@ async def list_models(state: ServerState, request: Request) -> Response:
 async def get_model(state: ServerState, request: Request) -> Response:
     name = unquote(request.path_params["model"])
     state.check_model(name)
-    return _json(_card(state.plan.model, state.created, name, request.headers))
+    return _json(_card(state.plan, state.created, name, request.headers))
 
 
-def _card(model: ModelPlan, created_s: int, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def _card(plan: EnginePlan, created_s: int, name: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    model = plan.model
     length = model.max_model_len
+    adapter = None if plan.adapters is None else plan.adapters.named(name)
     if _ANTHROPIC in headers:
         created = datetime.fromtimestamp(created_s, UTC).isoformat().replace("+00:00", "Z")
         card = {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active"}
@@ -44,8 +46,8 @@ def _card(model: ModelPlan, created_s: int, name: str, headers: Mapping[str, str
         "object": "model",
         "created": created_s,
         "owned_by": "appliance",
-        "root": model.served_names[0],
-        "parent": None,
+        "root": model.served_names[0] if adapter is None else adapter.path,
+        "parent": None if adapter is None else adapter.parent or model.served_names[0],
         "max_model_len": length,
         "task": model.task,
         **({"weights": "random"} if model.format == "dummy" else {}),

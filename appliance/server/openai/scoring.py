@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import msgspec
 import orjson
@@ -50,8 +51,9 @@ async def score_items(state: ServerState, request: Request) -> Response:
     _check(state.plan.model, fields)
     prompts = [await _prompt(state, fields, item) for item in fields.items]
     request_id = new_request_id(request, state.plan.serving.http, fields.request_id)
+    adapter = state.adapter_of(fields.model)
     requests = [
-        _label_request(state.sampling, fields, request_id, prompt, label)
+        replace(_label_request(state.sampling, fields, request_id, prompt, label), adapter=adapter)
         for prompt in prompts
         for label in fields.label_token_ids
     ]
@@ -69,7 +71,7 @@ async def score_items(state: ServerState, request: Request) -> Response:
         "id": f"generative-scoring-{request_id}",
         "object": "list",
         "created": int(time.time()),
-        "model": state.model_name,
+        "model": adapter or state.model_name,
         "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
         "usage": usage,
     }

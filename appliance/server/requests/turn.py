@@ -53,6 +53,7 @@ async def prepare_turn(state: ServerState, fields: ChatFields, request_id: str) 
         text=replace(text_options(fields), kept_special_tokens=reading.special_tokens),
         priority=state.sampling.check_priority(fields),
         cache_salt=fields.cache_salt,
+        adapter=state.adapter_of(fields.model),
     )
     return ChatTurn(fields, request, reading)
 

@@ -34,7 +34,7 @@ async def create_response(state: ServerState, request: Request) -> Response:
     response_id = f"resp_{uuid.uuid4().hex}"
     earlier, items = _earlier(state.store.responses, fields), _with_ids(input_items(fields), response_id)
     turn = await _prepared(state, fields, earlier, items, response_id)
-    told = echoed(fields, response_id, state.model_name)
+    told = echoed(fields, response_id, turn.request.adapter or state.model_name)
     keep = _keeper(state.store.responses, owner(), [*earlier, *items]) if fields.store is not False else _forget
     answer = ResponseAnswer(state, turn, told, keep)
     if fields.background:

@@ -54,6 +54,7 @@ async def _text_request(
         text=text if text.stop else replace(text, detokenize=False),
         priority=state.sampling.check_priority(completion),
         cache_salt=fields.cache_salt,
+        adapter=state.adapter_of(fields.model),
     )
 
 

@@ -62,7 +62,9 @@ def keys_differ(spec: DeploymentSpec) -> Findings:
 
 
 def key_rules_can_hold(spec: DeploymentSpec) -> Findings:
-    auth, served = spec.endpoints.auth, spec.model.served_names
+    auth, served = spec.endpoints.auth, [*spec.model.served_names]
+    if spec.lora is not None and served:
+        served += [adapter.name for adapter in spec.lora.adapters]
     for index, key in enumerate(auth.keys):
         path = f"endpoints.auth.keys[{index}]"
         for name in key.models or ():
@@ -72,7 +74,7 @@ def key_rules_can_hold(spec: DeploymentSpec) -> Findings:
                     value=name,
                     message=f"the key {key.name!r} may use {name!r}, which is not served",
                     allowed=", ".join(served),
-                    hint="name it in model.served_names, or remove it here",
+                    hint="name it in model.served_names or lora.adapters, or remove it here",
                 )
         if key.priority and spec.scheduler.policy != "priority":
             yield Finding(

@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from appliance.spec.fields import REQUIRED, Section, field
-from appliance.spec.scalars import ModelName, NonNegativeInt, PositiveInt, Sha256, Text
+from appliance.spec.scalars import ModelName, PositiveFloat, PositiveInt, Sha256, Text
 
 
 class AdapterSection(Section):
@@ -12,13 +12,21 @@ class AdapterSection(Section):
     doc: ClassVar[str] = "One adapter; its name is a model id for clients."
 
     name: ModelName = field(REQUIRED, "What clients send as `model`.", apply="adapters")
-    source: Text = field(REQUIRED, "A folder, or hf://owner/name.", apply="adapters", vllm="path")
-    sha256: Sha256 | None = field(None, "Digest of the adapter's weights.", apply="adapters")
+    source: Text = field(
+        REQUIRED, "A folder that peft saved, or the hub's hf://owner/name.", apply="adapters", vllm="path"
+    )
+    sha256: Sha256 | None = field(
+        None, "Digest of the adapter, as `appliance plan` shows it: other files are refused.", apply="adapters"
+    )
     revision: Text | None = field(None, "Branch, tag or commit.", apply="adapters")
-    base_model_name: ModelName | None = field(None, "Reported as the adapter's parent.", apply="adapters")
+    base_model_name: ModelName | None = field(
+        None, "Reported as the adapter's parent. Default: the first served name.", apply="adapters"
+    )
     rank: PositiveInt | None = field(
         None, "Rank, when it is to be checked before the files are there.", apply="adapters"
     )
+    scale: PositiveFloat = field(1.0, "Factor of what the adapter adds, beside its own alpha.", apply="adapters")
+    pinned: bool = field(False, "Keep it in a slot.", apply="adapters", built=False)
 
 
 class LoraSection(Section):
@@ -26,21 +34,28 @@ class LoraSection(Section):
 
     doc: ClassVar[str] = "Low-rank adapters, served beside the base model."
 
-    max_loras: PositiveInt = field(1, "Adapters of one batch; each has a preallocated slot.")
-    max_rank: PositiveInt = field(16, "Rank of the slots.", vllm="max_lora_rank")
+    max_loras: PositiveInt = field(1, "Adapters of one step; each has a slot, whose memory is planned.")
+    max_rank: PositiveInt = field(16, "Highest rank of an adapter.", vllm="max_lora_rank")
     max_cpu_loras: PositiveInt | None = field(
-        None, "Adapters kept in host memory; at least max_loras. Default: max_loras."
+        None, "Adapters kept in host memory, beside the slots; at least max_loras. Default: all that are listed."
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = field(
-        "auto", "Type of adapter weights.", auto="the base model's", vllm="lora_dtype"
+        "auto", "Type of adapter weights in memory.", auto="float32 where all matrices are, else bfloat16",
+        built_values=("auto", "float32", "bfloat16"), vllm="lora_dtype",
+    )  # fmt: skip
+    target_modules: list[Text] | None = field(
+        None,
+        "Modules that adapters may change, by the end of their names: q_proj. Default: all linear maps of the layers.",
+        vllm="lora_target_modules",
     )
-    bias: bool = field(False, "Use the adapters' biases.", vllm="enable_lora_bias")
-    extra_vocab_size: NonNegativeInt = field(256, "Tokens an adapter may add.", vllm="lora_extra_vocab_size")
-    fully_sharded: bool = field(False, "Shard all of the adapter maths over ranks.", vllm="fully_sharded_loras")
+    bias: bool = field(False, "Use the adapters' biases.", built=False, vllm="enable_lora_bias")
+    fully_sharded: bool = field(
+        False, "Shard all of the adapter maths over ranks.", built=False, vllm="fully_sharded_loras"
+    )
     adapters: list[AdapterSection] = field([], "The adapters that are served.", apply="adapters", vllm="lora_modules")
     default_mm_loras: dict[str, Text] = field(
-        {}, "Adapter used whenever a modality is in the prompt.", apply="adapters"
+        {}, "Adapter used whenever a modality is in the prompt.", apply="adapters", built=False
     )
     allow_runtime_updating: bool = field(
-        False, "Endpoints that load and unload adapters.", apply="live", vllm="allow_runtime_lora_updating"
+        False, "Endpoints that load and unload adapters.", apply="live", built=False, vllm="allow_runtime_lora_updating"
     )

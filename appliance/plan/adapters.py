@@ -1,0 +1,126 @@
+"""Pass `adapters`: their slots, their memory, and which are served."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import msgspec
+
+from appliance.base.units import format_size
+from appliance.checkpoint.adapter import AdapterFacts
+from appliance.layers.adapters import adapted_weights, with_adapters
+from appliance.models.adapters import place_filter, trained_weights
+from appliance.plan.inputs import PlanInputs
+from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
+from appliance.plan.types import AdapterPlan, AdaptersPlan, MemoryItem, PoolingPlan
+from appliance.program.adapters import adapter_slot_bytes
+from appliance.spec.sections.lora import AdapterSection, LoraSection
+
+_RULE = "plan/adapters"
+_TYPES: dict[str, Literal["f32", "bf16"]] = {"float32": "f32", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class PlannedAdapters:
+    """The plan of adapters, and the program with places for them."""
+
+    plan: AdaptersPlan
+    program: PlannedProgram
+
+    @property
+    def slot_bytes(self) -> int:
+        return adapter_slot_bytes(self.program.program.operators, self.plan.dtype)
+
+    def items(self) -> tuple[MemoryItem, MemoryItem]:
+        """Returns the memory of the slots, and of the adapters that are kept to be put into them."""
+        count, kept, size = self.plan.max_loras, len(self.plan.served), self.slot_bytes
+        each = f"{format_size(size)} (rank {self.plan.max_rank} at {self.plan.num_modules} weights, {self.plan.dtype})"
+        return (
+            MemoryItem(name="adapters", size_bytes=count * size, formula=f"{count} slots x {each}"),
+            MemoryItem(name="kept_adapters", size_bytes=kept * size, formula=f"up to {kept} adapters x {each}"),
+        )
+
+
+def plan_adapters(
+    inputs: PlanInputs, program: PlannedProgram, pooling: PoolingPlan | None, max_model_len: int, ledger: Ledger
+) -> PlannedAdapters | None:
+    """Returns None if the spec has no section, or adapters cannot be had with this model here."""
+    spec = inputs.spec.lora
+    if spec is None or _obstacle(program, pooling, ledger) or not program.described.spec.weights:
+        return None
+    if len(spec.adapters) != len(inputs.files.adapters):
+        ledger.refuse("lora.adapters", _RULE, "the files of the adapters were not read", hint="plan from a spec file")
+        return None
+    targets = None if spec.target_modules is None else tuple(spec.target_modules)
+    sources = trained_weights(inputs.model, max_model_len)
+    adapted = with_adapters(program.described.compiled, spec.max_rank, place_filter(sources, targets))
+    shapes = adapted_weights(adapted)
+    if not shapes:
+        message = "no linear map of the model's layers may be changed by adapters"
+        ledger.refuse("lora", _RULE, message, hint="remove lora.target_modules, or lora")
+        return None
+    compiled = msgspec.structs.replace(program.described.compiled, program=adapted)
+    changed = replace(program, described=program.described._replace(compiled=compiled))
+    return PlannedAdapters(_plan(spec, inputs, program, len(shapes), ledger), changed)
+
+
+def _obstacle(program: PlannedProgram, pooling: PoolingPlan | None, ledger: Ledger) -> bool:
+    """Refuses what cannot have adapters. Returns whether it did."""
+    kernels, why = program.kernels, None
+    if kernels.runs == "models" or kernels.device != "cpu":
+        why = f"the kernel set {kernels.name} has no adapters in this version"
+    elif pooling is not None:
+        why = "a model that pools has no adapters in this version"
+    if why is not None:
+        ledger.refuse("lora", _RULE, why, hint="remove lora")
+    return why is not None
+
+
+def _plan(
+    spec: LoraSection, inputs: PlanInputs, program: PlannedProgram, num_modules: int, ledger: Ledger
+) -> AdaptersPlan:
+    _check_kept(spec, ledger)
+    pairs = zip(spec.adapters, inputs.files.adapters, strict=True)
+    return AdaptersPlan(
+        max_loras=ledger.take("adapters.max_loras", "lora.max_loras", spec.max_loras),
+        max_rank=ledger.take("adapters.max_rank", "lora.max_rank", spec.max_rank),
+        dtype=_dtype(spec, program, ledger),
+        target_modules=None if spec.target_modules is None else tuple(spec.target_modules),
+        num_modules=num_modules,
+        served=tuple(_served(at, wanted, facts, spec, ledger) for at, (wanted, facts) in enumerate(pairs)),
+    )
+
+
+def _check_kept(spec: LoraSection, ledger: Ledger) -> None:
+    most, listed = spec.max_cpu_loras, len(spec.adapters)
+    if most is not None and listed > most:
+        message = f"{listed} adapters are listed, and {most} may be in memory"
+        ledger.refuse("lora.max_cpu_loras", _RULE, message, allowed=f"at least {listed}", hint="remove it")
+
+
+def _dtype(spec: LoraSection, program: PlannedProgram, ledger: Ledger) -> Literal["f32", "bf16"]:
+    path = "adapters.dtype"
+    if spec.dtype in _TYPES:
+        return ledger.take(path, "lora.dtype", _TYPES[spec.dtype])
+    is_wide = spec.dtype == AUTO and all(form.layout == "f32" for form in program.forms.values())
+    reason = "the matrices are f32" if is_wide else "half the memory of f32; sums are f32"
+    return ledger.decide(path, "f32" if is_wide else "bf16", "computed", reason)
+
+
+def _served(at: int, wanted: AdapterSection, facts: AdapterFacts, spec: LoraSection, ledger: Ledger) -> AdapterPlan:
+    path, rank = f"lora.adapters[{at}]", facts.max_rank
+    if rank > spec.max_rank:
+        message = f"the adapter {wanted.name} has rank {rank}, and the slots are for ranks up to {spec.max_rank}"
+        ledger.refuse(path, _RULE, message, hint=f"write lora.max_rank: {rank}")
+    if wanted.rank is not None and rank > wanted.rank:
+        message = f"the adapter {wanted.name} has rank {rank}"
+        ledger.refuse(f"{path}.rank", _RULE, message, allowed=f"at least {rank}", hint="remove it")
+    return AdapterPlan(
+        name=wanted.name,
+        path=facts.root,
+        sha256=facts.sha256,
+        parent=wanted.base_model_name,
+        rank=rank,
+        num_modules=len(facts.modules),
+        scale=wanted.scale,
+    )
