@@ -113,7 +113,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("observability/traces", "endpoints", "traces_need_an_endpoint", "Traces have an endpoint, which takes HTTP."),
         ("observability/outputs", "endpoints", "outputs_need_requests", "Logged outputs need logged requests."),
         ("slo/order", "endpoints", "percentiles_rise", "Higher percentiles have higher bounds."),
-        ("slo/shed", "endpoints", "shedding_needs_a_bound", "Shedding has a ttft bound to go by."),
+        ("slo/shed", "endpoints", "shedding_needs_a_bound", "Shedding has a ttft or e2el bound to go by."),
         ("slo/gate", "endpoints", "gate_needs_a_bound", "A gate has bounds to judge by."),
         ("restart/heartbeat", "endpoints", "heartbeat_leaves_time", "The heartbeat leaves time for a step."),
         ("batch/files", "work", "batch_files_differ", "Batch files differ."),
@@ -129,7 +129,7 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
 PLANNING: dict[str, str] = {
     "plan/not-built": "The field's feature is in this version.",
     "plan/fit": "The machine's memory holds weights, a step and one full sequence.",
-    "plan/slo": "Targets of a model that pools are of whole requests.",
+    "plan/slo": "Targets of a model that pools are of whole requests; what is shed goes by ttft, or by those.",
     "plan/context": "The context is at most what the model was made for.",
     "plan/architecture": "The checkpoint's architecture is known.",
     "plan/modelling": "Modelling code that is not ours can run the checkpoint over our cache, and may.",

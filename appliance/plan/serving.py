@@ -51,7 +51,7 @@ def plan_serving(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> Servin
         traces=plan_traces(inputs),
         api_servers=spec.endpoints.http.api_server_count,
         shutdown_timeout_s=spec.shutdown.timeout,
-        shed_above_s=_shed_above_s(inputs),
+        shed_above_s=_shed_above_s(inputs, model, ledger),
         gate=_plan_gate(inputs, model.max_model_len, ledger),
     )
 
@@ -96,11 +96,20 @@ def _plan_gate(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> GatePl
     )
 
 
-def _shed_above_s(inputs: PlanInputs) -> float | None:
-    """Multiplies the loosest bound of the first token: by definition some requests miss that of a lower percentile."""
+def _shed_above_s(inputs: PlanInputs, model: ModelPlan, ledger: Ledger) -> float | None:
+    """Multiplies the loosest bound of the first token, or of whole requests where answers have no tokens: by definition
+    some requests miss that of a lower percentile."""
     slo = inputs.spec.slo
-    bounds = [bound for bound in (slo.ttft_p50, slo.ttft_p90, slo.ttft_p95, slo.ttft_p99) if bound is not None]
-    return round(slo.shed_factor * max(bounds), 4) if slo.shed_factor is not None and bounds else None
+    if slo.shed_factor is None:
+        return None
+    metric = "ttft" if model.pooling is None else _OF_WHOLE_REQUESTS
+    stated = (getattr(slo, f"{metric}_p{percent}") for percent in (50, 90, 95, 99))
+    bounds: list[float] = [bound for bound in stated if bound is not None]
+    if not bounds:
+        message = f"there is no {metric} bound to multiply"
+        ledger.refuse("slo.shed_factor", "plan/slo", message, hint=f"write slo.{metric}_p95 as well")
+        return None
+    return round(slo.shed_factor * max(bounds), 4)
 
 
 def plan_batch(inputs: PlanInputs, max_num_seqs: int) -> dict[str, Any]:

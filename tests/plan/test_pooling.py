@@ -167,6 +167,13 @@ def test_a_decoder_in_which_nothing_says_that_it_judges_is_refused(checkpoints: 
     assert "chat_template" in hint
 
 
+def test_requests_are_shed_by_the_bound_of_whole_ones(checkpoints: dict[str, Path]) -> None:
+    slo = "slo: {e2el_p50: 1s, e2el_p95: 2s, shed_factor: 1.5}\n"
+    assert planned(checkpoints["bert-mean"], rest=slo).serving.shed_above_s == 3.0
+    with pytest.raises(SpecError, match="no ttft bound"):
+        planned(checkpoints["qwen3-last"], rest=slo)
+
+
 def test_a_decoder_generates_unless_it_is_told_to_embed(checkpoints: dict[str, Path]) -> None:
     assert planned(checkpoints["qwen3-last"]).model.pooling is None
     plan = planned(checkpoints["qwen3-last"], "task: embed")

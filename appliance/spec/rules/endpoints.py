@@ -185,7 +185,8 @@ def percentiles_rise(spec: DeploymentSpec) -> Findings:
 
 def shedding_needs_a_bound(spec: DeploymentSpec) -> Findings:
     slo = spec.slo
-    if slo.shed_factor is not None and {slo.ttft_p50, slo.ttft_p90, slo.ttft_p95, slo.ttft_p99} == {None}:
+    bounds = (getattr(slo, f"{metric}_p{percent}") for metric in ("ttft", "e2el") for percent in _PERCENTILES)
+    if slo.shed_factor is not None and all(bound is None for bound in bounds):
         yield Finding(
             path="slo.shed_factor",
             value=slo.shed_factor,

@@ -101,8 +101,8 @@ class SloSection(Section):
 
     shed_factor: PositiveFloat | None = field(
         None,
-        "Refuse new requests with 429 while the queue is longer than so many times the loosest ttft bound."
-        " null refuses none.",
+        "Refuse new requests with 429 while the queue is longer than so many times the loosest ttft bound,"
+        " or the loosest e2el bound of a model that pools. null refuses none.",
         apply="live",
     )
 
