@@ -184,7 +184,7 @@ DENSE_ERRORS: dict[tuple[str, str], str] = {
 
 # The methods of quantization in which a checkpoint may be stored, as its config spells them.
 STORED_METHODS = ("gguf", "compressed-tensors", "gptq", "awq", "fp8", "fbgemm_fp8", "modelopt", "mxfp4",
-                  "bitsandbytes", "hqq", "torchao", "aqlm")  # fmt: skip
+                  "bitsandbytes", "hqq", "torchao", "aqlm", "quark")  # fmt: skip
 
 # The quantizations that can be applied to a dense checkpoint while loading, with the form of each role's matrices; a
 # role that is not there stays dense. bitsandbytes is NF4 with one level of scales, and leaves embeddings and head.

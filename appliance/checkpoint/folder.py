@@ -18,6 +18,7 @@ from appliance.checkpoint import (
     hqq,
     mistral,
     modelopt,
+    quark,
     torchao,
 )
 from appliance.checkpoint.config import derive_geometry, normalize_config, text_config
@@ -47,6 +48,7 @@ _JOINS: Final[dict[str, _Join]] = {
     bitsandbytes.METHOD: bitsandbytes.join_bitsandbytes,
     hqq.METHOD: hqq.join_hqq,
     torchao.METHOD: torchao.join_torchao,
+    quark.METHOD: quark.join_quark,
 }
 
 _READERS: Final[dict[CheckpointFormat, Callable[[Path], tuple[tuple[TensorFacts, ...], list[bytes]]]]] = {
