@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from appliance.base.errors import ApplianceError
+from appliance.base.log import fields, logger
 from appliance.checkpoint.adapter import read_adapter
 from appliance.kernels.interface import LowRankMap
 from appliance.loading.adapters import AdapterPlaces, load_adapter
 from appliance.plan.types import AdapterPlan
+
+_log = logger("engine")
 
 
 class AdapterChangedError(ApplianceError):
@@ -30,7 +33,10 @@ class AdapterStore:
         if facts.sha256 != adapter.sha256:
             message = f"adapter {adapter.name}: the files at {adapter.path} are not those that were planned"
             raise AdapterChangedError(message, hint="plan again: appliance plan")
-        self._maps[adapter.sha256] = load_adapter(facts, self._places, self._dtype)
+        maps = load_adapter(facts, self._places, self._dtype)
+        if not any(each.up.any() and each.down.any() for each in maps.values()):
+            _log.warning("an adapter adds nothing: its matrices are zero", extra=fields(adapter=adapter.name))
+        self._maps[adapter.sha256] = maps
 
     def maps(self, sha256: str) -> Mapping[str, LowRankMap]:
         """Returns what an adapter adds, by logical weight."""

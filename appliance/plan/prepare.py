@@ -229,7 +229,7 @@ def _adapter(
 ) -> AdapterFacts:
     def obtain(offline: bool) -> Path:
         options = fetch_options(loaded.spec, base, wanted.revision, offline)
-        return resolve_source(wanted.source, (), None, options, progress)
+        return resolve_source(wanted.source, (), None, replace(options, form=AUTO), progress)
 
     try:
         facts = read_adapter(_offline_first(obtain, allow_fetch and not is_offline(loaded.spec)))
