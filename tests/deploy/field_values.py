@@ -118,6 +118,7 @@ UNCHANGED: dict[str, str] = {
     "loading.hf_token": FETCHED,
     "loading.ignore_patterns": FETCHED,
     "loading.load_format": "a checkpoint has one format; another is refused",
+    "model.config_format": "a checkpoint has one format; another is refused",
     "model.allow_long_max_model_len": CHECKED,
     "endpoints.auth.allow_public_without_keys": CHECKED,
     "decoding.trust_plugins": CHECKED,

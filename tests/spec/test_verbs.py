@@ -53,7 +53,7 @@ def test_init_keeps_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("cache.block_size", "auto, 1, 8, 16, 32, 64 or 128"),
         ("max_num_seqs", "scheduler.max_num_seqs"),
         ("--gpu-memory-utilization", "hardware.memory.utilization"),
-        ("lora.adapters[0].source", "A folder, or hf://owner/name."),
+        ("lora.adapters[0].source", "A folder that peft saved"),
         ("endpoints.http", "root_path"),
         ("endpoints/public", "A public address needs keys."),
         ("parallelism.tensor", "This version runs 1."),
