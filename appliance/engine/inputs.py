@@ -29,9 +29,7 @@ class LogitRows:
     given: Int32  # [R]
     num_sampled: int  # the first num_sampled rows are sampled
     revision: int = 0  # the revision of the inputs
-    ahead: Int32 | None = (
-        None  # [R], the drafts that come after the row's known tokens and before it; None: nowhere any
-    )
+    ahead: Int32 | None = None  # [R], the drafts between the row's known tokens and it; None: nowhere any
     first: list[int] | None = None  # with `ahead`: of each chunk that samples, its first row of logits
 
     def lengths(self, num_tokens: Int32) -> Int32:

@@ -67,6 +67,7 @@ class Runner:
         adapters: AdapterStore | None = None,
     ) -> None:
         self._adapters = adapters
+        self._bad_slots: dict[int, Exception] = {}  # slots without the adapter that should be there, and why
         self.vocab_size = vocab_size
         self.laps = Laps()
         self._executable = executable
@@ -156,11 +157,11 @@ class Runner:
             self._grammars.drop(row)
             if self._drafts is not None:
                 self._drafts.drop(row)
-        bad_slots = self._put_adapters(plan)
+        self._put_adapters(plan)
         for new in plan.new_rows:
             try:
-                if new.adapter_slot in bad_slots:
-                    raise bad_slots[new.adapter_slot]
+                if new.adapter_slot in self._bad_slots:
+                    raise self._bad_slots[new.adapter_slot]
                 self._put(new)
             except BaseException as error:  # noqa: BLE001 - a panic of a library derives from it; the row alone fails
                 failed[new.row] = row_fault("it was put in its row", error)
@@ -176,19 +177,18 @@ class Runner:
             self._executable.copy_blocks(plan.block_copies)
         return failed
 
-    def _put_adapters(self, plan: StepPlan) -> dict[int, Exception]:
-        """Writes adapters into their slots. Returns why not, by slot, where it could not be done."""
-        bad: dict[int, Exception] = {}
+    def _put_adapters(self, plan: StepPlan) -> None:
+        """Writes adapters into their slots. Sequences that take a slot for which this failed do not start."""
         if plan.adapter_puts:
             self.rest()  # a step that began early may read a slot that is written now
         for slot, digest in plan.adapter_puts:
+            self._bad_slots.pop(slot, None)
             try:
                 assert self._adapters is not None, "there are slots"
                 assert isinstance(self._executable, Adapters), "it was bound with places"
                 self._executable.put_adapter(slot, self._adapters.maps(digest))
             except Exception as error:  # noqa: BLE001 - it concerns the rows that take this slot
-                bad[slot] = error
-        return bad
+                self._bad_slots[slot] = error
 
     def _put(self, new: NewRow) -> None:
         self._rows.put(new)

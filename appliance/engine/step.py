@@ -19,7 +19,7 @@ class NewRow(msgspec.Struct, frozen=True):
     prompt_logprobs: int | None  # requested and not delivered yet
     grammar: Grammar | None = None
     second_segment: int | None = None  # the first token whose type is 1
-    cache_salt: str | None = None  # drafts come from no answer of another salt
+    drafts_salt: str | None = None  # drafts come from no answer of another salt
     adapter_slot: int = -1  # of the sequence's adapter; negative: none
     adapter_scale: float = 1.0
 

@@ -1,9 +1,11 @@
 """Speculation is exact: with drafts that are right, wrong or half right, each answer is what it is without any."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
+from appliance.engine.adapters import AdapterStore
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.custom import CustomDrafter
@@ -29,6 +31,7 @@ def suffix_drafter() -> SuffixDrafter:
 
 Answers = dict[tuple[str, int], list[SequenceOutput]]
 KINDS = ("right", "wrong", "half")
+NO_ADAPTERS: Mapping[str, ServedAdapter] = {}
 SHIFT = "tests.engine.processors.Shift"
 
 
@@ -42,10 +45,14 @@ def answers(
     drafters: Sequence[Drafter] = (),
     executable: Executable | None = None,
     vocab: int = VOCAB,
+    adapters: AdapterStore | None = None,
+    served: Mapping[str, ServedAdapter] = NO_ADAPTERS,
 ) -> tuple[Answers, Scheduler]:
     """Runs the requests together; a step takes no time that anybody measures."""
     scheduler = Scheduler(config)
-    runner = Runner(executable or tiny_executable(config, kernel_set="cpu-generic"), config, vocab, drafters=drafters)
+    scheduler.adapters.served = served
+    executable = executable or tiny_executable(config, kernel_set="cpu-generic")
+    runner = Runner(executable, config, vocab, drafters=drafters, adapters=adapters)
     found: Answers = {}
     for request in requests:
         scheduler.add(b"", request)

@@ -1,20 +1,31 @@
 """Speculation on equals off in families whose layers keep or read in their own ways."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from appliance.checkpoint.adapter import read_adapter
+from appliance.engine.adapters import AdapterStore
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.messages import GenerateRequest
 from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.execution import Execution
+from appliance.kernels.interface import Executable
+from appliance.layers.adapters import adapted_weights, with_adapters
+from appliance.loading.adapters import AdapterPlaces
+from appliance.plan.types import AdapterPlan
 from appliance.program.kv_blocks import blocks_held
 from tests.engine.scripted_drafter import ScriptedDrafter
 from tests.engine.simulator import SPECULATION, generate
-from tests.engine.test_speculation import answers, summary, texts
+from tests.engine.test_speculation import NO_ADAPTERS, Answers, answers, summary, texts
+from tests.models.adapters import make_adapter
 from tests.models.tiny import VOCAB_SIZE
 from tests.parity.conftest import Checkpoint
-from tests.parity.harness import bind, execution_of
+from tests.parity.harness import bind, bind_adapted, execution_of
 
 # Experts, latents with experts, sinks with windows, the delta rule, state spaces with experts, short convolutions.
 NAMES = ["qwen2_moe", "deepseek3", "gpt-oss", "gemma2", "qwen3_next", "jamba", "falcon_h1", "lfm2"]
@@ -33,10 +44,14 @@ def requests() -> list[GenerateRequest]:
 def test_answers_are_those_without_drafts(name: str, tiny: Callable[[str], Checkpoint]) -> None:
     bounds = execution_of(sampled=64)
     executable = bind(tiny(name).facts, load_kernel_set("cpu-generic"), execution=bounds)
+    check(config_of(executable, bounds), requests(), executable)
+
+
+def config_of(executable: Executable, bounds: Execution) -> SchedulerConfig:
     program = executable._operators
     windows = program.kv_layout().windows
     limits = bounds.limits
-    plain = SchedulerConfig(
+    return SchedulerConfig(
         max_model_len=limits.max_model_len,
         block_size=limits.block_size,
         num_blocks=max(1, blocks_held(windows, limits.block_size, limits.max_model_len, 64)) * 4,
@@ -45,13 +60,58 @@ def test_answers_are_those_without_drafts(name: str, tiny: Callable[[str], Check
         max_num_sampled=limits.max_num_seqs,
         windows=windows,
         num_snapshots=4 if program.states else None,
+        max_loras=limits.max_loras,
     )
-    off, _ = answers(plain, requests(), executable=executable, vocab=VOCAB_SIZE)
+
+
+def check(
+    plain: SchedulerConfig,
+    asked: list[GenerateRequest],
+    executable: Executable,
+    adapters: AdapterStore | None = None,
+    served: Mapping[str, ServedAdapter] = NO_ADAPTERS,
+) -> Answers:
+    """Holds answers with drafts of every kind against those without. Returns these."""
+    off, _ = answers(plain, asked, executable=executable, vocab=VOCAB_SIZE, adapters=adapters, served=served)
     for kind in ("right", "wrong", "half"):
         config = dataclasses.replace(plain, max_num_sampled=64, speculation=SPECULATION, num_draft_states=20)
-        drafter = ScriptedDrafter(texts(requests(), off), kind, VOCAB_SIZE)
-        on, scheduler = answers(config, requests(), [drafter], executable, VOCAB_SIZE)
+        drafter = ScriptedDrafter(texts(asked, off), kind, VOCAB_SIZE)
+        on, scheduler = answers(config, asked, [drafter], executable, VOCAB_SIZE, adapters, served)
         assert summary(on) == summary(off), kind
         speculation = scheduler.stats(0.0).speculation
         assert speculation is not None
         assert speculation.methods["scripted"].accepted_tokens > 8 or kind == "wrong"
+    return off
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_answers_of_adapters_are_those_without_drafts(
+    name: str, tiny: Callable[[str], Checkpoint], tmp_path: Path
+) -> None:
+    bounds = execution_of(sampled=64)
+    bounds = dataclasses.replace(bounds, limits=dataclasses.replace(bounds.limits, max_loras=2))
+    checkpoint = tiny(name)
+    executable, program = bind_adapted(
+        checkpoint.facts,
+        load_kernel_set("cpu-generic"),
+        lambda one: with_adapters(one, 4, lambda weight: weight.startswith("layers.")),
+        execution=bounds,
+    )
+    assert program is not None
+    places = AdapterPlaces.of(checkpoint.facts, 64, adapted_weights(program), 4)
+    store, served = AdapterStore(places, "bf16"), dict[str, ServedAdapter]()
+    for seed, each in enumerate(("one", "two", "three")):  # more than there are slots
+        make_adapter(checkpoint.oracle, tmp_path / each, seed)
+        digest = read_adapter(tmp_path / each).sha256
+        store.load(AdapterPlan(name=each, path=str(tmp_path / each), sha256=digest, rank=4, num_modules=1))
+        served[each] = ServedAdapter(digest)
+    asked = [
+        msgspec.structs.replace(request, request_id=f"{request.request_id} {adapter}", adapter=adapter)
+        for request in requests()
+        for adapter in (None, *served)
+    ]
+    off = check(config_of(executable, bounds), asked, executable, store, served)
+    greedy = {
+        tuple(token for output in off[f"greedy {each}", 0] for token in output.token_ids) for each in (None, *served)
+    }
+    assert len(greedy) == 4

@@ -1,6 +1,6 @@
 """The step plan that is being built."""
 
-from appliance.engine.core.sequence import Sequence
+from appliance.engine.core.sequence import Request, Sequence
 from appliance.engine.step import Chunk, DraftTokens, NewRow, StateMoves, StepPlan
 
 
@@ -68,7 +68,7 @@ class StepBuilder:
                 prompt_logprobs=sequence.prompt_logprobs_left,
                 grammar=sequence.request.grammar,
                 second_segment=message.second_segment,
-                cache_salt=message.cache_salt,
+                drafts_salt=_drafts_salt(sequence.request),
                 adapter_slot=sequence.adapter_slot,
                 adapter_scale=1.0 if sequence.request.adapter is None else sequence.request.adapter.scale,
             )
@@ -94,3 +94,9 @@ class StepBuilder:
             most_drafts=most_drafts,
             adapter_puts=adapter_puts,
         )
+
+
+def _drafts_salt(request: Request) -> str | None:
+    """Names the answers among which drafts are looked up: those of the same salt and the same adapter."""
+    salt, adapter = request.message.cache_salt, request.adapter
+    return salt if adapter is None else f"{adapter.namespace} {salt or ''}"

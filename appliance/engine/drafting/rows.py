@@ -42,7 +42,7 @@ class RowDrafts:
         state = self._by_row[new.row] = _Row(list(new.token_ids), ends, [])
         for drafter in self._drafters:
             with _contained():
-                drafter.put(new.row, state.tokens, new.num_prompt_tokens, new.cache_salt)
+                drafter.put(new.row, state.tokens, new.num_prompt_tokens, new.drafts_salt)
                 state.drafters.append(drafter)
 
     def drop(self, row: int) -> None:
