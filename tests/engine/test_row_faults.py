@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.results import ResultTaker
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.core.sequence import Sequence
@@ -336,6 +338,20 @@ def test_a_request_that_cannot_be_taken_in_is_refused_alone(monkeypatch: pytest.
     assert found["victim"][-1].error_kind is ErrorKind.INTERNAL
     assert "secret" not in str(found["victim"][-1].error)
     assert found["r"][-1].finish_reason is FinishReason.LENGTH
+
+
+def test_no_sequence_runs_in_a_slot_that_lacks_its_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's executable has no places for adapters, so none can be put into a slot."""
+    monkeypatch.setattr(InputBuilder, "_adapters", lambda *_: None)
+    config = configure(block_size=4, max_loras=1)
+    scheduler = Scheduler(config)
+    scheduler.adapters.served = {"mine": ServedAdapter("digest")}
+    loop = EngineLoop(scheduler, Runner(executable_of(), config, VOCAB), SamplingLimits(4, 4))
+    for name in ("first", "later"):
+        loop.handle(b"c", msgspec.structs.replace(generate(name, SHARED, 4), adapter="mine"))
+        found = run_out(loop, scheduler)
+        assert found[name][-1].error_kind is ErrorKind.INTERNAL
+        assert not tokens_of(found[name])
 
 
 def test_what_no_row_is_to_blame_for_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
