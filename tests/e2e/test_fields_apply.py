@@ -33,6 +33,7 @@ name: random
 model: {{source: ./model, served_names: [base, second], max_model_len: 1024}}
 hardware: {{memory: {{kv_cache: 8MiB}}}}
 scheduler: {{policy: priority}}
+speculative: {{method: suffix}}
 endpoints:
   http: {{port: %d}}
   apis: [openai, responses]
@@ -136,6 +137,9 @@ EFFECTS: dict[str, Effect] = {
     "endpoints.responses.return_tokens_as_token_ids": Effect(
         "true", lambda a: "token_id:" in a.complete(logprobs=1).text
     ),
+    "endpoints.responses.per_request_spec_decode_metrics": Effect(
+        "summary", lambda a: "speculative_decoding" in a.complete(max_tokens=24, temperature=0).text
+    ),
     "endpoints.auth.keys[].hash": Effect(f"'{key_hash('two')}'", lambda a: a.as_a()),
     "endpoints.auth.keys[].models": Effect("[base]", lambda a: a.as_a("second")),
     "endpoints.auth.keys[].requests_per_minute": Effect("1", lambda a: a.as_a()),
@@ -197,6 +201,9 @@ ELSEWHERE: dict[str, str] = {
     )},
     **{f"restart.{each}": "tests/service: the engine would have to fail" for each in (
         "policy", "max_restarts", "window", "backoff", "heartbeat_timeout",
+    )},
+    **{f"speculative.{each}": "tests/engine/test_draft_choice.py, tests/engine/test_speculating_engine.py" for each in (
+        "enabled", "num_tokens", "adaptive", "disable_by_batch_size",
     )},
     "shutdown.timeout": "the server would have to end",
 }  # fmt: skip

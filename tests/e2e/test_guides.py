@@ -52,6 +52,7 @@ NOT_RUN = {
     "make quickstart-down": "see make quickstart",
     "python3.11 -m venv": "it makes another environment",
     "source .venv/bin/activate": "see python3.11 -m venv",
+    "python docs/benchmarks": "a benchmark takes minutes, and stands in the repository",
     "appliance tune": "it searches for minutes; tests/bench",
     "appliance bench": "presets take minutes; tests/bench and tests/e2e/test_bench.py",
 }
