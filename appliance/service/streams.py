@@ -147,3 +147,4 @@ def _join(first: TextOutput, then: TextOutput) -> None:
     first.num_cached_tokens += then.num_cached_tokens
     first.finish_reason, first.stop_reason = then.finish_reason, then.stop_reason
     first.vector = then.vector if first.vector is None else first.vector
+    first.drafts = first.drafts if then.drafts is None else then.drafts

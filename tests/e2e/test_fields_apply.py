@@ -137,6 +137,11 @@ EFFECTS: dict[str, Effect] = {
     "endpoints.responses.return_tokens_as_token_ids": Effect(
         "true", lambda a: "token_id:" in a.complete(logprobs=1).text
     ),
+    "endpoints.responses.per_request_spec_decode_metrics": Effect(
+        "summary",
+        lambda a: "speculative_decoding" in a.complete(max_tokens=24, logit_bias={"5": 100}).text,
+        ("speculative.adaptive=false",),  # every draft is verified, whatever it costs
+    ),
     "endpoints.auth.keys[].hash": Effect(f"'{key_hash('two')}'", lambda a: a.as_a()),
     "endpoints.auth.keys[].models": Effect("[base]", lambda a: a.as_a("second")),
     "endpoints.auth.keys[].requests_per_minute": Effect("1", lambda a: a.as_a()),
@@ -202,7 +207,6 @@ ELSEWHERE: dict[str, str] = {
     **{f"speculative.{each}": "tests/engine/test_draft_choice.py, tests/engine/test_speculating_engine.py" for each in (
         "enabled", "num_tokens", "adaptive", "disable_by_batch_size",
     )},
-    "endpoints.responses.per_request_spec_decode_metrics": "tests/server/test_draft_figures.py",
     "shutdown.timeout": "the server would have to end",
 }  # fmt: skip
 _TLS = "endpoints.tls."  # this deployment's listener has none; tests/deploy/test_live.py has one with certificates
