@@ -33,6 +33,20 @@ def adapted_weights(program: StepProgram) -> dict[str, tuple[int, int]]:
     return {part: (width, place.x.width) for place in places for part, width in place.shapes()}
 
 
+def plain_positions(plain: StepProgram, adapted: StepProgram) -> list[int]:
+    """Returns for each operator of the program with places the one of the plain program to whose work it belongs."""
+    positions: list[int] = []
+    at = -1
+    for operator in adapted.operators:
+        following = plain.operators[at + 1] if at + 1 < len(plain.operators) else None
+        is_split = (
+            isinstance(operator, Linear) and isinstance(following, Linear) and operator.weight == following.weight
+        )
+        at += operator == following or is_split
+        positions.append(at)
+    return positions
+
+
 def _adapted(linear: Linear, use: WeightUse, max_rank: int) -> Iterator[Operator]:
     widths = tuple(shape[0] for shape in use.shapes)
     place = AdapterLinear(linear.x, linear.out, use.parts, widths, max_rank)

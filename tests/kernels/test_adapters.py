@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_record
 
 from appliance.kernels.cpu.kernel_set import CpuKernelSet
 from appliance.kernels.errors import BindError, StepError
 from appliance.kernels.execution import Execution
-from appliance.kernels.interface import Adapters, Executable, KernelSet, LowRankMap, StepAdapters, StepInputs
+from appliance.kernels.interface import Adapters, Executable, KernelSet, LowRankMap, Profiled, StepAdapters, StepInputs
 from appliance.kernels.layout import Layout
+from appliance.layers.adapters import plain_positions
 from appliance.program.adapters import AdapterLinear, adapter_slot_bytes
-from appliance.program.operators import Linear, StepProgram
+from appliance.program.operators import Activation, Linear, StepProgram
 from appliance.program.slots import Span
 from tests.kernels.harness import Graph, batch_step, execution_of, int32, logits_of, random_weight, to_bf16
 
@@ -126,6 +128,35 @@ def test_memory_is_what_the_program_states(native: CpuKernelSet) -> None:
     _, adapted = programs(Graph(), 64)
     size = NUM_SLOTS * adapter_slot_bytes(adapted.operators, "bf16")
     assert 0 <= bound(native, dtype="bf16").memory_bytes["adapters"] - size < 4096  # whole pages
+
+
+def test_steps_with_adapters_are_timed_by_the_operators_of_the_plain_program(native: CpuKernelSet) -> None:
+    executable = bound(native)
+    assert isinstance(executable, Profiled)
+    seconds = np.zeros(len(executable.operator_work()))
+    executable.time_operators(seconds)
+    executable.run(MIXED)
+    first = seconds.copy()
+    assert (first > 0).all()
+    executable.run(replace(MIXED, adapters=None))
+    assert (seconds > first).all()
+    executable.time_operators(None)
+    last = seconds.copy()
+    executable.run(MIXED)
+    np.testing.assert_array_equal(seconds, last)
+
+
+def test_what_is_split_belongs_to_its_linear() -> None:
+    graph = Graph()
+    plain, adapted = programs(graph, 64)
+    assert plain_positions(plain, adapted) == [0, 1, 1, 2]
+    linear = plain.operators[1]
+    assert isinstance(linear, Linear)
+    wide = replace_record(linear, activation="silu")
+    out = linear.out.slot
+    split = (adapted.operators[0], linear, adapted.operators[2], Activation(out, out, "silu"), adapted.operators[3])
+    fused = StepProgram((plain.operators[0], wide, plain.operators[2]), plain.slots, plain.logits)
+    assert plain_positions(fused, replace_record(fused, operators=split)) == [0, 1, 1, 1, 2]
 
 
 def low_rank(width: int, columns: int, rank: int, down: int | None = None) -> LowRankMap:

@@ -27,6 +27,7 @@ from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.logits import HostLogits, Logits
 from appliance.kernels.packed_cache import PackedCache
 from appliance.kernels.sampling import SampledBatch, SamplingBatch
+from appliance.layers.adapters import plain_positions
 from appliance.program import operators as ops
 from appliance.program.arena import plan_arena
 from appliance.program.fusion import gates_of_linears, inputs_of_linears
@@ -90,6 +91,9 @@ class CpuExecutable:
         self._num_threads = placement.num_threads
         self._operators = program
         self._operator_seconds: np.ndarray | None = None
+        # Of the program with places for adapters: its seconds, and the operators of the other to which they belong.
+        self._adapted_seconds = np.zeros(0 if adapted is None else len(adapted.operators))
+        self._plain_positions = [] if adapted is None else plain_positions(program, adapted)
         self._pool = create_pool(library, resources, placement.num_threads)
         self._sampler = NativeSampler(library, self._pool)
         self._weights = BoundWeights(library, self._pool, resources, program.matrices())
@@ -134,6 +138,9 @@ class CpuExecutable:
             status = self._run(self._program_of(inputs), self._step.reference)
         if status != 0:
             raise self._library.step_error(status)
+        if inputs.adapters is not None and self._operator_seconds is not None:
+            np.add.at(self._operator_seconds, self._plain_positions, self._adapted_seconds)
+            self._adapted_seconds[:] = 0
         num_rows = inputs.sampled_rows.shape[0]
         if self._last_logits.num_rows != num_rows:
             self._last_logits = HostLogits(self._logits[:num_rows])
@@ -188,8 +195,11 @@ class CpuExecutable:
 
     def time_operators(self, seconds: np.ndarray | None) -> None:
         self._operator_seconds = seconds  # kept alive: the program writes to it
-        address = None if seconds is None else seconds.ctypes.data
-        self._library.functions.appl_program_time_operators(self._program, address)
+        timed = {self._program.value: seconds}
+        if self._adapters is not None:
+            timed[self._adapted.value] = None if seconds is None else self._adapted_seconds
+        for program, own in timed.items():
+            self._library.functions.appl_program_time_operators(program, None if own is None else own.ctypes.data)
 
     def operator_work(self) -> tuple[OperatorWork, ...]:
         forms = Forms(self._weights.size_of, self._numerics.kv_dtype, self._numerics.quantize_activations)
