@@ -4,7 +4,7 @@ from typing import Final
 
 _LAYER: Final = "model.layers.{n}."
 _TOP: Final = {"token_embd": "model.embed_tokens", "output": "lm_head"}
-_ATTENTION: Final = {
+ATTENTION: Final = {
     "blk.{n}.attn_q": f"{_LAYER}self_attn.q_proj",
     "blk.{n}.attn_k": f"{_LAYER}self_attn.k_proj",
     "blk.{n}.attn_v": f"{_LAYER}self_attn.v_proj",
@@ -54,7 +54,7 @@ _FEED_FORWARD: Final = {
 }
 _NEMOTRON_H: Final = (
     _BACKBONE
-    | {key: name.replace(f"{_LAYER}self_attn", _MIXER) for key, name in _ATTENTION.items()}
+    | {key: name.replace(f"{_LAYER}self_attn", _MIXER) for key, name in ATTENTION.items()}
     | {
         "blk.{n}.ffn_up": f"{_MIXER}.up_proj",
         "blk.{n}.ffn_down": f"{_MIXER}.down_proj",
@@ -76,9 +76,9 @@ _GATED_DELTA: Final = {
     "blk.{n}.ssm_out": f"{_LAYER}linear_attn.out_proj",
 }
 HYBRID_NAMES: Final[dict[str, dict[str, str]]] = {
-    "falcon-h1": _TOP | _ATTENTION | _FEED_FORWARD | _state_space(f"{_LAYER}mamba"),
+    "falcon-h1": _TOP | ATTENTION | _FEED_FORWARD | _state_space(f"{_LAYER}mamba"),
     "jamba": _TOP
-    | _ATTENTION
+    | ATTENTION
     | _FEED_FORWARD
     | _state_space(f"{_LAYER}mamba")
     | _selection(f"{_LAYER}mamba")

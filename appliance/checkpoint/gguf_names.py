@@ -7,20 +7,14 @@ import re
 from math import prod
 from typing import Final
 
-from appliance.checkpoint.gguf_hybrid_names import GATED_DELTA, HYBRID_NAMES, HYBRID_PARAMETERS, STATE_SPACE
+from appliance.checkpoint.gguf_hybrid_names import ATTENTION, GATED_DELTA, HYBRID_NAMES, HYBRID_PARAMETERS, STATE_SPACE
 
 _MODEL: Final = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_ATTENTION: Final = {
-    "blk.{n}.attn_norm": "model.layers.{n}.input_layernorm",
-    "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
-    "blk.{n}.attn_k": "model.layers.{n}.self_attn.k_proj",
-    "blk.{n}.attn_v": "model.layers.{n}.self_attn.v_proj",
-    "blk.{n}.attn_output": "model.layers.{n}.self_attn.o_proj",
-}
+_ATTENTION: Final = {"blk.{n}.attn_norm": "model.layers.{n}.input_layernorm", **ATTENTION}
 _HEAD_NORMS: Final = {
     "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.q_norm",
     "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.k_norm",

@@ -212,34 +212,23 @@ def test_columns_of_whole_blocks_stay_codes(tmp_path: Path) -> None:
     assert not rows_of(matrix, WeightSource("m.weight", "transpose_parts", rows=(0, 256, 2), num_parts=2)).is_quantized
 
 
-LIBRARY: dict[str, str] = {
-    "nf4": "886c9c31d9ad15ef",
-    "nf4, nested": "a62d494ae2ed3265",
-    "nf4, long blocks": "2ae8c37221d09f90",
-    "fp4, nested": "bb40e3af09d667fa",
+# Digests of what the libraries made of these tensors on a CPU: functional.dequantize_4bit of bitsandbytes 0.50.2, and
+# dequantize() of the tensor subclasses of torchao 0.18.
+LIBRARIES: dict[str, str] = {
+    "bitsandbytes nf4": "886c9c31d9ad15ef",
+    "bitsandbytes nf4, nested": "a62d494ae2ed3265",
+    "bitsandbytes nf4, long blocks": "2ae8c37221d09f90",
+    "bitsandbytes fp4, nested": "bb40e3af09d667fa",
+    "torchao int8": "c9c75b3fb2c1af3d",
+    "torchao e4m3": "a3c818a4027829fa",
 }
 
 
-@pytest.mark.parametrize("name", LIBRARY)
-def test_bitsandbytes_itself_makes_the_same(name: str) -> None:
-    """Digests of what its functional.dequantize_4bit made of these tensors, version 0.50.2 on a CPU."""
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_libraries_themselves_make_the_same(name: str) -> None:
     matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
-    _, values = SCHEMES[f"bitsandbytes {name}"].pack(matrix)
-    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == LIBRARY[name]
-
-
-TORCHAO: dict[str, str] = {
-    "int8": "c9c75b3fb2c1af3d",
-    "e4m3": "a3c818a4027829fa",
-}
-
-
-@pytest.mark.parametrize("name", TORCHAO)
-def test_torchao_itself_makes_the_same(name: str) -> None:
-    """Digests of what dequantize() of its tensor subclasses made of these tensors, version 0.18 on a CPU."""
-    matrix = torch.randn(96, 512, generator=torch.Generator().manual_seed(7)) * 0.02 + 0.003
-    _, values = SCHEMES[f"torchao {name}"].pack(matrix)
-    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == TORCHAO[name]
+    _, values = SCHEMES[name].pack(matrix)
+    assert hashlib.sha256(values.contiguous().numpy().tobytes()).hexdigest()[:16] == LIBRARIES[name]
 
 
 def test_rows_of_length_one(matrix: Read) -> None:
