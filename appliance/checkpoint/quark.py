@@ -21,12 +21,8 @@ _SCHEMES: Final = {
     "fp8_e4m3": ("per_tensor", "per_channel"), "int8": ("per_tensor", "per_channel"), "fp4": ("per_group",),
 }  # fmt: skip
 _SUFFIXES: Final = ("weight", "weight_scale", "weight_zero_point")
-_UNREAD: Final = (
-    "input_scale",
-    "input_zero_point",
-    "output_scale",
-    "output_zero_point",
-)  # as the plan's activations are
+# Scales of activations, which have the type of the plan.
+_UNREAD: Final = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
 _CODES: Final = ("f8_e4m3", "f8_e5m2", "i8", "u8", "i32")
 
 
