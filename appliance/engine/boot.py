@@ -12,6 +12,7 @@ from appliance.engine.core.adapter_slots import ServedAdapter
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.build import make_drafters
+from appliance.engine.drafting.load import load_draft_model
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.backends import DEFAULT_BACKEND, backend_loader
 from appliance.engine.grammar.compiler import GrammarCompiler
@@ -40,17 +41,23 @@ def boot(plan: EnginePlan, announce: Announce, *, interpreter_s: float | None = 
         phases.record("interpreter", interpreter_s)
     config = SchedulerConfig.from_plan(plan)
     backend = load_backend(plan, config, phases.progress)
+    draft = load_draft_model(plan, config, backend.vocab_size, phases.progress)
     phases.progress("runner", 0, 0)
-    drafters = make_drafters(plan.speculation)
     runner = Runner(
-        backend.executable, config, backend.vocab_size, plan.model.logprobs_mode, drafters, backend.adapters
+        backend.executable,
+        config,
+        backend.vocab_size,
+        plan.model.logprobs_mode,
+        make_drafters(plan.speculation),
+        backend.adapters,
+        None if draft is None else draft.drafter,
     )
     scheduler = Scheduler(config, time.monotonic, row_fault)
     scheduler.adapters.served = served_adapters(plan)
     phases.end()
     report = BootReport(
         seconds=phases.seconds,
-        memory_bytes=dict(backend.executable.memory_bytes),
+        memory_bytes={**backend.executable.memory_bytes, **({} if draft is None else draft.memory_bytes)},
         num_blocks=config.num_blocks,
         weights=None if backend.weights is None else WeightsOrigin(**asdict(backend.weights)),
     )

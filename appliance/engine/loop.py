@@ -119,6 +119,7 @@ class EngineLoop:
         laps = self._runner.laps
         laps.begin()
         events = self._admit_settled() if self._grammars else []
+        self._draft()
         plan = self._scheduler.schedule()
         if plan is None:
             self._runner.rest()
@@ -138,6 +139,16 @@ class EngineLoop:
         laps.end(plan)
         self.pulse.since = 0.0
         return events
+
+    def _draft(self) -> None:
+        """Lets a model draft, if that was decided when the last step was scheduled; its tokens are on their way."""
+        wish = self._scheduler.draft_wish()
+        if wish is None:
+            return
+        self.pulse.since = started = self._clock()
+        drafted = self._runner.draft(wish)
+        self._scheduler.offer(wish, drafted, self._clock() - started)
+        self.pulse.since = 0.0
 
     def idle(self) -> bool:
         """Uses idle time: makes one more cache block resident. Returns False when enough blocks are."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
-from appliance.plan.types import EnginePlan, SpeculationPlan
+from appliance.plan.types import MODEL_METHODS, EnginePlan, SpeculationPlan
 
 
 class ProcessorCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,13 +74,18 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of speculation that can change live.
 
     num_tokens: of one draft, at most. adaptive: as many drafts are verified as pay; else all. disable_by_batch_size:
-    none while more sequences decode.
+    none while more sequences decode. looks_up: some method finds its drafts within a step, without a model.
+    model_method: the method of which a model or a head drafts between steps; model_share: the time of its decode, as a
+    share of that of the model that it drafts for, before any was measured.
     """
 
     enabled: bool = True
     num_tokens: Annotated[int, msgspec.Meta(ge=1)]
     adaptive: bool = True
     disable_by_batch_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    looks_up: bool = True
+    model_method: str | None = None
+    model_share: float = 0.0
 
     @classmethod
     def of(cls, plan: SpeculationPlan | None) -> Self | None:
@@ -91,6 +96,9 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
             num_tokens=plan.num_tokens,
             adaptive=plan.adaptive,
             disable_by_batch_size=plan.disable_by_batch_size,
+            looks_up=any(method not in MODEL_METHODS for method in plan.methods),
+            model_method=next((method for method in plan.methods if method in MODEL_METHODS), None),
+            model_share=0.0 if plan.draft_model is None else plan.draft_model.share,
         )
 
 
@@ -275,10 +283,15 @@ class MethodStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpeculationStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Drafts by method; and steps with decodes by what was done: `verified`, or why there was nothing to verify."""
+    """Drafts by method; and steps with decodes by what was done: `verified`, or why there was nothing to verify.
+
+    drafting_s, num_passes: how long and how often a drafting model ran.
+    """
 
     methods: dict[str, MethodStats] = {}
     steps: dict[str, int] = {}
+    drafting_s: float = 0.0
+    num_passes: int = 0
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 from appliance.base.log import logger
 from appliance.engine.adapters import AdapterStore
 from appliance.engine.core.config import SchedulerConfig
-from appliance.engine.drafting.interface import Drafter
+from appliance.engine.drafting.interface import Drafter, ModelDrafter
 from appliance.engine.drafting.rows import RowDrafts
 from appliance.engine.faults import row_fault
 from appliance.engine.grammar.masks import GrammarMasks
@@ -21,7 +21,7 @@ from appliance.engine.profiler import StepProfiler
 from appliance.engine.report import pooled_vectors, row_logprobs, without_token
 from appliance.engine.rows import Rows
 from appliance.engine.saying import Said, say_single, say_with_drafts
-from appliance.engine.step import Chunk, DraftTokens, NewRow, RowError, StepPlan, StepResult
+from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow, RowError, StepPlan, StepResult
 from appliance.kernels.errors import StepError
 from appliance.kernels.interface import Adapters, Eager, Executable, Lazy, Screened, StepInputs
 from appliance.kernels.logits import Logits
@@ -65,6 +65,7 @@ class Runner:
         logprobs_mode: LogprobsMode = "raw_logprobs",
         drafters: Sequence[Drafter] = (),
         adapters: AdapterStore | None = None,
+        draft_model: ModelDrafter | None = None,
     ) -> None:
         self._adapters = adapters
         self._bad_slots: dict[int, Exception] = {}  # slots without the adapter that should be there, and why
@@ -79,7 +80,8 @@ class Runner:
         num_rows, max_len = config.max_num_seqs, config.max_sequence_len + 1
         self._windows = config.windows
         self._pools = config.pooling is not None
-        num_masks = config.max_num_sampled - num_rows if drafters else 0
+        has_drafts = bool(drafters) or draft_model is not None
+        num_masks = config.max_num_sampled - num_rows if has_drafts else 0
         groups = len(config.windows)
         self._rows = Rows(num_rows, max_len, config.block_size, vocab_size, most_largest, groups, num_masks)
         tokens, has_states = config.max_num_batched_tokens, config.num_snapshots is not None
@@ -89,7 +91,7 @@ class Runner:
         self._batches = BatchBuilder(self._rows, logprobs_mode)
         self._grammars = GrammarMasks(self._rows)
         self._processors = RowProcessors(self._rows)
-        self._drafts = RowDrafts(drafters, vocab_size) if drafters else None
+        self._drafts = RowDrafts(drafters, vocab_size, draft_model) if has_drafts else None
         self._is_ahead = False  # the expected next step was started early
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -104,7 +106,13 @@ class Runner:
             return self._pooled(plan, ran, failed)
         samples = self._sample(ran, failed)
         self.laps.lap("sample")
-        may_go_ahead = plan.goes_on and len(plan.chunks) <= self._early_rows and not failed and not samples.faults
+        may_go_ahead = (
+            plan.goes_on
+            and not plan.drafts_follow
+            and len(plan.chunks) <= self._early_rows
+            and not failed
+            and not samples.faults
+        )
         wants_drafts = self._drafts is not None and plan.most_drafts > 0
         if ran.wanted.ahead is None:
             self._append(ran.wanted, samples.sampled, failed)
@@ -117,6 +125,13 @@ class Runner:
         result = self._result(plan, ran, samples, said, drafts, failed)
         self.laps.lap("report")
         return result
+
+    def draft(self, wish: DraftWish) -> Drafted:
+        """Lets the drafting model draft for rows that run. What cannot come next is cut off."""
+        assert self._drafts is not None, "only a model drafts on a wish"
+        drafted = self._drafts.draft(wish, self._grammars.num_fitting)
+        self.laps.lap("draft")
+        return drafted
 
     def rest(self) -> None:
         """Cancels the step that was started early, if any."""
@@ -146,6 +161,8 @@ class Runner:
 
     def close(self) -> None:
         self._grammars.close()
+        if self._drafts is not None:
+            self._drafts.close()
         self._executable.close()
 
     def _update_rows(self, plan: StepPlan) -> dict[int, RowError]:

@@ -80,6 +80,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     goes_on: unless a token ends a sequence or a message comes in, the next step decodes one more token of each row, and
     has blocks for it. So it may begin before it is planned.
     most_drafts: the longest draft of a row that the next step may take; 0: none is wanted.
+    drafts_follow: a model drafts before the next step is planned, so that step cannot begin early.
     """
 
     step: int
@@ -91,6 +92,7 @@ class StepPlan(msgspec.Struct, frozen=True):
     goes_on: bool = False
     most_drafts: int = 0
     adapter_puts: tuple[tuple[int, str], ...] = ()  # (slot, digest of the adapter), into slots that no row has
+    drafts_follow: bool = False
 
 
 class RowError(msgspec.Struct, frozen=True):
@@ -120,3 +122,27 @@ class StepResult(msgspec.Struct, frozen=True):
     vectors: dict[int, bytes] = {}  # by row, of a model that pools, in place of tokens
     completed: frozenset[int] = frozenset()  # rows whose grammar allows nothing more
     began_early: bool = False
+
+
+class DraftWish(msgspec.Struct, frozen=True):
+    """What a model is to draft between two steps: up to `num_tokens` tokens for each of the rows.
+
+    most_behind: of rows of which the model has read less than is known, as many tokens may run now, of all together.
+    """
+
+    rows: tuple[int, ...]
+    num_tokens: int
+    most_behind: int
+
+
+class Drafted(msgspec.Struct, frozen=True):
+    """What a model drafted, and what it ran for that.
+
+    drafts: by row; a row may have none. read: by row, how many tokens of it the model has read now; rows that it cannot
+    follow are missing. num_passes: how often the model ran. num_behind: tokens that ran only because rows were behind.
+    """
+
+    drafts: dict[int, DraftTokens] = {}
+    read: dict[int, int] = {}
+    num_passes: int = 0
+    num_behind: int = 0

@@ -11,7 +11,10 @@ from appliance.plan.types import EnginePlan
 
 TOLERANCE = 0.10
 SMALL_BYTES = 8 << 20  # an item below this is judged with the total alone
-MEASURED_ITEMS = ("weights", "logit_screen", "kv_cache", "states", "adapters", "activations", "workspace")
+MEASURED_ITEMS = (
+    *("weights", "logit_screen", "kv_cache", "states", "adapters", "activations", "workspace"),
+    *("draft_weights", "draft_kv_cache", "draft_activations", "draft_workspace"),
+)
 
 
 STATUS_FILE = "status.jsonl"  # what a server writes into its state folder; see service.status_file

@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import ContextRequest, config_overrides, request_context
 from appliance.plan.describe import describe_model
+from appliance.plan.draft_model import plan_draft_model
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
@@ -35,7 +37,7 @@ from appliance.plan.pooling import described_pooling, plan_pooling
 from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
-from appliance.plan.speculation import plan_speculation, with_drafts, with_states
+from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
 from appliance.plan.types import EnginePlan, ModelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
@@ -81,17 +83,22 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
     adapters = plan_adapters(inputs, program, pooling, context.limit, ledger)
+    block_size = plan_block_size(inputs, selection.chosen, ledger)
+    draft_model = plan_draft_model(
+        inputs, context.limit, selection.chosen, scheduler, block_size, kernels.num_threads, ledger
+    )
     needs = MemoryNeeds(
         precision=precision,
         program=program,
         parallel=parallel,
         scheduler=scheduler,
         context=context,
-        block_size=plan_block_size(inputs, selection.chosen, ledger),
+        block_size=block_size,
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
         speculation=speculation,
         adapters=adapters,
+        draft_model=draft_model,
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
@@ -99,12 +106,7 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     model = plan_model(inputs, context, modelled, ledger)
     model = msgspec.structs.replace(_pooling(model, pooling), max_model_len=planned.max_model_len, experts=experts)
     plan = EnginePlan(
-        appliance_version=__version__,
-        name=inputs.spec.name,
-        device=inputs.profile.device,
-        hardware=inputs.facts.name,
-        hardware_sha256=sha256_json(msgspec.to_builtins(inputs.facts)),
-        profile=inputs.profile.name,
+        **_named(inputs),
         model=model,
         loading=plan_loading(inputs),
         precision=precision,
@@ -112,7 +114,9 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         memory=planned.memory,
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
-        speculation=with_states(speculation, planned.num_draft_states),
+        speculation=with_draft_model(
+            with_states(speculation, planned.num_draft_states), draft_model, planned.num_draft_blocks, program
+        ),
         adapters=None if adapters is None else adapters.plan,
         parallel=parallel,
         restart=plan_restart(inputs),
@@ -120,15 +124,34 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         slo=plan_slo(inputs, model, ledger),
         batch=plan_batch(inputs, scheduler.max_num_seqs),
         bench=plan_bench(inputs),
-        decisions=tuple(ledger.decisions),
-        warnings=tuple(ledger.warnings),
-        degraded=tuple(dict.fromkeys(ledger.degraded)),
-        cannot_run=tuple(ledger.cannot_run),
+        **_told(ledger),
         spec_sha256=inputs.loaded.sha256,
         engine_sha256="",
         serving_sha256="",
     )
     return Outcome(with_hashes(plan), ledger)
+
+
+def _named(inputs: PlanInputs) -> dict[str, Any]:
+    """What is planned, and for which machine."""
+    return {
+        "appliance_version": __version__,
+        "name": inputs.spec.name,
+        "device": inputs.profile.device,
+        "hardware": inputs.facts.name,
+        "hardware_sha256": sha256_json(msgspec.to_builtins(inputs.facts)),
+        "profile": inputs.profile.name,
+    }
+
+
+def _told(ledger: Ledger) -> dict[str, Any]:
+    """What the passes said."""
+    return {
+        "decisions": tuple(ledger.decisions),
+        "warnings": tuple(ledger.warnings),
+        "degraded": tuple(dict.fromkeys(ledger.degraded)),
+        "cannot_run": tuple(ledger.cannot_run),
+    }
 
 
 def _plan_steps(

@@ -30,6 +30,13 @@ def plan_experts(program: PlannedProgram, ledger: Ledger) -> ExpertsPlan | None:
     )
 
 
+def decode_bytes(program: PlannedProgram) -> int:
+    """Returns the bytes of the weights that a decode of one token reads: of experts, those that it chooses."""
+    mixtures = [op for op in program.operators.get(Experts, ()) if isinstance(op, Experts)]
+    shares = {name: op.num_chosen / op.num_experts for op in mixtures for name in op.named(op.matrices)}
+    return round(sum(size * shares.get(name, 1.0) for name, size in program.sizes.items()))
+
+
 def _check_shapes(mixtures: Sequence[Experts], program: PlannedProgram, ledger: Ledger) -> None:
     kernels, rule = program.kernels, "plan/experts"
     for op in mixtures:

@@ -4,13 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from appliance.checkpoint.adapter import AdapterFacts
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.modelling import Modelling
+from appliance.checkpoint.vocabulary import Likeness
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.plan.programs import Programs
 from appliance.spec import DeploymentSpec, LoadedSpec
+
+
+class DraftModelFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint of a draft model, and how its vocabulary relates to the model's."""
+
+    facts: ModelFacts
+    likeness: Likeness
+    tokenizer_path: str  # from which its vocabulary was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +36,7 @@ class ResolvedFiles:
     packed_dir: str | None = None
     modelling: Modelling | None = None  # code that could run the model, where our own decoder does not
     adapters: tuple[AdapterFacts, ...] = ()  # in the order of `lora.adapters`
+    draft_model: DraftModelFiles | None = None  # of `speculative.model`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import MEMORY_MARGINS, MODELLING_BYTES, KernelSetFacts
 from appliance.plan.adapters import PlannedAdapters
 from appliance.plan.context import ContextRequest
+from appliance.plan.draft_model import PlannedDraftModel
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
@@ -52,6 +53,7 @@ class MemoryNeeds(msgspec.Struct, frozen=True, kw_only=True):
     screen: ScreenRequest | None
     speculation: SpeculationPlan | None = None
     adapters: PlannedAdapters | None = None
+    draft_model: PlannedDraftModel | None = None
 
 
 class PlannedMemory(msgspec.Struct, frozen=True):
@@ -61,6 +63,7 @@ class PlannedMemory(msgspec.Struct, frozen=True):
     num_draft_states: int | None
     max_model_len: int
     screen_logits: bool
+    num_draft_blocks: int = 0  # of the draft model's cache
 
 
 class _Device(msgspec.Struct, frozen=True):
@@ -84,6 +87,7 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     sequences = needs.scheduler.max_num_seqs
     states = plan_states(inputs, needs.program.program, sequences, device.left, ledger)
     device = msgspec.structs.replace(device, items=(*device.items, *states.items))
+    device, num_draft_blocks = _with_draft_cache(inputs, needs, device, ledger)
     _say_groups(device, needs, ledger)
     length, num_blocks = _cache(inputs, needs, device, ledger)
     items = _with_screen(needs.screen, device, num_blocks, ledger)
@@ -110,7 +114,15 @@ def plan_memory(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> Plann
     )
     has_screen = any(item.name == SCREEN for item in items)
     slots = states.num_snapshots, states.num_draft_states
-    return PlannedMemory(plans, num_blocks, *slots, length, screen_logits=has_screen)
+    return PlannedMemory(plans, num_blocks, *slots, length, screen_logits=has_screen, num_draft_blocks=num_draft_blocks)
+
+
+def _with_draft_cache(inputs: PlanInputs, needs: MemoryNeeds, device: _Device, ledger: Ledger) -> tuple[_Device, int]:
+    """The device with the cache of the draft model, and how many blocks that has."""
+    if needs.draft_model is None or inputs.spec.speculative is None:
+        return device, 0
+    item, num_blocks = needs.draft_model.cache_item(inputs.spec.speculative, device.left, ledger)
+    return msgspec.structs.replace(device, items=(*device.items, item)), num_blocks
 
 
 def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
@@ -128,6 +140,7 @@ def _device(inputs: PlanInputs, needs: MemoryNeeds, ledger: Ledger) -> _Device:
             *_screen(needs.screen),
             *_step_items(needs),
             *drafts_item(needs.speculation),
+            *(() if needs.draft_model is None else needs.draft_model.items()),
             *(() if needs.adapters is None else needs.adapters.items()),
             _margin(inputs, kernels),
         ),

@@ -22,11 +22,12 @@ from appliance.checkpoint.modelling import Modelling, find_modelling, own_class
 from appliance.checkpoint.sources.address import HubAddress, parse_address
 from appliance.checkpoint.sources.options import OFFLINE_HINT, FetchOptions, Progress
 from appliance.checkpoint.sources.resolve import resolve_source
+from appliance.checkpoint.vocabulary import Likeness, compare, read_vocabulary
 from appliance.hardware import HardwareFacts, Profile, find_profile, load_facts, load_profiles, probe_machine
 from appliance.hardware.select import select_profile
 from appliance.models.facts import read_facts
 from appliance.plan.compile import compile_plan
-from appliance.plan.inputs import PlanInputs, ResolvedFiles
+from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
 from appliance.plan.ledger import AUTO
 from appliance.plan.types import EnginePlan
 from appliance.spec import DeploymentSpec, LoadedSpec, load_spec, load_text
@@ -80,6 +81,8 @@ def prepare(
     machine = find_machine(loaded.spec, hardware)
     model = load_model_facts(model_facts) if model_facts else find_model(loaded, base, allow_fetch, progress)
     files = resolve_files(loaded, base, allow_fetch, progress)
+    draft_model = find_draft_model(loaded, base, model, files.tokenizer_path, allow_fetch, progress)
+    files = replace(files, draft_model=draft_model)
     may_score = loaded.spec.model.chat_template is None and loaded.spec.model.task in (AUTO, "score")
     if may_score and model.config.get(ORIGINAL_QWEN3) is True:
         files = replace(files, chat_template=shipped_template(QWEN3_RERANKER))
@@ -131,6 +134,37 @@ def find_model(
 
     path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
     return read_facts(path, cache_dir(), form_of(loaded.spec))
+
+
+def find_draft_model(
+    loaded: LoadedSpec,
+    base: Path,
+    model: ModelFacts,
+    tokenizer_path: str | None,
+    allow_fetch: bool = True,
+    progress: Progress | None = None,
+) -> DraftModelFiles | None:
+    """The draft model that the spec names, and how its vocabulary relates to the model's. Raises CheckpointError."""
+    spec = loaded.spec.speculative
+    if spec is None or spec.model is None or "draft_model" not in spec.methods:
+        return None
+    source, revision = spec.model, spec.revision
+
+    def obtain(offline: bool) -> Path:
+        return resolve_source(source, (), None, fetch_options(loaded.spec, base, revision, offline), progress)
+
+    try:
+        path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
+        facts = read_facts(path, cache_dir(), AUTO)
+        ours, theirs = (read_vocabulary(Path(each)) for each in (tokenizer_path or model.root, facts.root))
+    except CheckpointError as error:
+        raise CheckpointError("the draft model", str(error), error.hint) from error
+    if ours is None or theirs is None:  # nothing but the number of tokens can be compared
+        sizes = model.geometry.vocab_size, facts.geometry.vocab_size
+        likeness = Likeness("same" if sizes[0] == sizes[1] else "none", 0, sizes[1])
+    else:
+        likeness = compare(ours, theirs)
+    return DraftModelFiles(facts=facts, likeness=likeness, tokenizer_path=facts.root)
 
 
 def find_code(

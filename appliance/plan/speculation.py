@@ -3,8 +3,11 @@
 import msgspec
 
 from appliance.base.units import format_size
+from appliance.plan.draft_model import PlannedDraftModel
+from appliance.plan.experts import decode_bytes
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
+from appliance.plan.program import PlannedProgram
 from appliance.plan.types import DraftMethod, MemoryItem, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec.sections.speculative import SpeculativeSection
 
@@ -64,15 +67,25 @@ def with_states(speculation: SpeculationPlan | None, num_draft_states: int | Non
     return speculation and msgspec.structs.replace(speculation, num_draft_states=num_draft_states)
 
 
+def with_draft_model(
+    speculation: SpeculationPlan | None, planned: PlannedDraftModel | None, num_blocks: int, program: PlannedProgram
+) -> SpeculationPlan | None:
+    """Returns the plan with its draft model, as large as the memory pass decided."""
+    if speculation is None or planned is None:
+        return speculation
+    share = decode_bytes(planned.program) / max(1, decode_bytes(program))
+    return msgspec.structs.replace(speculation, draft_model=planned.plan(num_blocks, share))
+
+
 def _methods(spec: SpeculativeSection, ledger: Ledger) -> tuple[DraftMethod, ...]:
     """Returns the methods that are built; others were refused."""
-    path, wanted = "speculation.methods", spec.method
-    if wanted == AUTO:
-        reason = "it proposes where text repeats, also of earlier answers, and seldom elsewhere"
-        return tuple(ledger.decide(path, ("suffix",), "default", reason))
-    names = wanted if isinstance(wanted, list) else [wanted]
-    built: tuple[DraftMethod, ...] = ("ngram", "suffix", "custom_class")
-    return tuple(ledger.take(path, "speculative.method", tuple(name for name in built if name in names)))
+    path = "speculation.methods"
+    built: tuple[DraftMethod, ...] = ("ngram", "suffix", "custom_class", "draft_model")
+    found = tuple(name for name in built if name in spec.methods)
+    if spec.method != AUTO:
+        return tuple(ledger.take(path, "speculative.method", found))
+    reason = "it proposes where text repeats, also of earlier answers, and seldom elsewhere"
+    return tuple(ledger.decide(path, found, "default", reason if spec.model is None else "a model is named"))
 
 
 def _step_tokens(spec: SpeculativeSection, ledger: Ledger) -> int:

@@ -19,7 +19,8 @@ SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
-DraftMethod = Literal["ngram", "suffix", "custom_class"]
+DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model"]
+MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model",)  # that take time, between two steps
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
 
 
@@ -165,7 +166,8 @@ class KernelPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    name: str  # weights, logit_screen, kv_cache, states, activations, workspace, graphs, adapters, drafts, margin
+    # weights, logit_screen, kv_cache, states, activations, workspace, graphs, adapters, drafts, draft_..., margin
+    name: str
     size_bytes: int
     formula: str
 
@@ -217,6 +219,27 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
     late_share: float = 0.0  # of the gaps between tokens, how many may be longer than that for prompts that wait
 
 
+class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A smaller model that drafts, with a cache of its own.
+
+    vocabulary: its token ids are those of the model, or are found by the texts of tokens. windows: of each group of its
+    caches. share: the bytes that its decode reads, of those of the model's decode.
+    """
+
+    path: str  # local folder or .gguf
+    format: str
+    architecture: str
+    header_sha256: str
+    tokenizer_path: str
+    vocabulary: Literal["same", "by_text"]
+    max_model_len: int
+    max_num_batched_tokens: int
+    num_blocks: int
+    windows: tuple[int | None, ...]
+    precision: PrecisionPlan
+    share: float
+
+
 class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Who proposes tokens ahead, and how many of them steps may verify.
 
@@ -239,6 +262,7 @@ class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):
     suffix_max_spec_factor: float
     suffix_min_token_prob: float
     num_draft_states: int | None = None  # slots of recurrent states after drafts; None for a model that has none
+    draft_model: DraftModelPlan | None = None  # of the method draft_model
 
 
 class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,19 +19,23 @@ SPECULATION_METRICS = (
     Metric("method_drafts", "counter", "Drafts by method", None, ("method",)),
     Metric("method_draft_tokens", "counter", "Tokens of drafts by method", None, ("method",)),
     Metric("method_draft_tokens_accepted", "counter", "Accepted tokens by method", None, ("method",)),
+    Metric("drafting_seconds", "counter", "Seconds in which a draft model ran between steps"),
+    Metric("drafting_passes", "counter", "How often a draft model ran"),
     Metric("speculation_steps", "counter", "Steps by what was done: verified, or why nothing", None, ("decision",)),
 )
 
 
-def speculation_counts(stats: SpeculationStats | None) -> Mapping[tuple[str, ...], int]:
+def speculation_counts(stats: SpeculationStats | None) -> Mapping[tuple[str, ...], float]:
     """Returns the counters by metric and label values; nothing where the plan has no speculation."""
     if stats is None:
         return {}
     methods = list(stats.methods.values())
-    counts: dict[tuple[str, ...], int] = {
+    counts: dict[tuple[str, ...], float] = {
         ("drafts",): sum(each.drafts for each in methods),
         ("draft_tokens",): sum(each.draft_tokens for each in methods),
         ("draft_tokens_accepted",): sum(each.accepted_tokens for each in methods),
+        ("drafting_seconds",): stats.drafting_s,
+        ("drafting_passes",): stats.num_passes,
     }
     for position in range(max((len(each.accepted_at) for each in methods), default=0)):
         counts["draft_tokens_accepted_at", str(position)] = _at(methods, position)

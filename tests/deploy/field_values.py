@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from appliance.base.hashing import sha256_json
 from appliance.checkpoint.adapter import AdapterFacts, AdapterModule
-from appliance.checkpoint.facts import TensorFacts
+from appliance.checkpoint.facts import ModelFacts, TensorFacts
 from appliance.checkpoint.modelling import Modelling, ModellingCode
+from appliance.checkpoint.vocabulary import Likeness
+from appliance.plan.inputs import DraftModelFiles
 from appliance.spec import LoadedSpec
 
 OPERATOR, OTHER = "operator-secret", "other-secret"
@@ -25,6 +29,7 @@ OTHER_CODE = Modelling(
     of_checkpoint=ModellingCode(origin="checkpoint", model_class="modeling_x.X", folder="/", files=()),
 )
 SPECULATING = ("speculative={method: suffix}",)
+DRAFTED = ("speculative={method: draft_model, model: ./draft}",)
 ADAPTED = ("lora={adapters: [{name: one, source: ./one}]}",)
 TRACED = ("observability.traces.otlp_traces_endpoint=http://127.0.0.1:9",)
 VALUES: dict[str, Other] = {
@@ -67,6 +72,10 @@ VALUES: dict[str, Other] = {
         ),
     ),
     "speculative.num_draft_states": Other("auto", SPECULATING),
+    **{f"speculative.{name}": Other(value, DRAFTED) for name, value in (
+        ("model", "./other"), ("revision", "main"), ("quantization", "int8"), ("draft_kv_cache", "64KiB"),
+        ("max_model_len", "64"),
+    )},
     **{f"lora.{name}": Other(value, ADAPTED) for name, value in (
         ("max_loras", "3"), ("max_rank", "8"), ("dtype", "float32"), ("target_modules", "[q_proj]"),
         ("adapters[].name", "two"), ("adapters[].source", "./two"), ("adapters[].base_model_name", "parent"),
@@ -80,6 +89,15 @@ VALUES: dict[str, Other] = {
         "num_prompts", "max_concurrency", "input_len", "output_len",
     )},
 }  # fmt: skip
+
+
+def draft_model_of(loaded: LoadedSpec, model: ModelFacts) -> DraftModelFiles | None:
+    """Facts of the draft model that a spec names: each source has a model of its own."""
+    spec = loaded.spec.speculative
+    if spec is None or spec.model is None:
+        return None
+    facts = msgspec.structs.replace(model, root=spec.model, header_sha256=sha256_json(spec.model))
+    return DraftModelFiles(facts=facts, likeness=Likeness("same", 320, 320), tokenizer_path=spec.model)
 
 
 def adapters_of(loaded: LoadedSpec) -> tuple[AdapterFacts, ...]:
@@ -108,6 +126,7 @@ UNCHANGED: dict[str, str] = {
     "model.sha256": FETCHED,
     "model.revision": FETCHED,
     "model.tokenizer_revision": FETCHED,
+    "speculative.revision": FETCHED,
     "lora.adapters[].sha256": FETCHED,
     "lora.adapters[].revision": FETCHED,
     "lora.adapters[].rank": CHECKED,

@@ -16,7 +16,7 @@ from appliance.plan.types import EnginePlan
 from appliance.spec import LoadedSpec
 from appliance.spec.fields import ApplyClass
 from appliance.spec.tree import Field, walk
-from tests.deploy.field_values import OTHER_CODE, UNCHANGED, VALUES, adapters_of
+from tests.deploy.field_values import OTHER_CODE, UNCHANGED, VALUES, adapters_of, draft_model_of
 from tests.plan.machines import MODEL, load, machine, small_model
 
 HASH = "sha256:" + "0" * 64
@@ -66,8 +66,9 @@ def planned(loaded: LoadedSpec) -> EnginePlan | None:
     """Returns the plan; None if the planner refuses."""
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
-    files = ResolvedFiles(modelling=OTHER_CODE, adapters=adapters_of(loaded))
-    outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model(), files=files))
+    model = small_model()
+    files = ResolvedFiles(modelling=OTHER_CODE, adapters=adapters_of(loaded), draft_model=draft_model_of(loaded, model))
+    outcome = run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=model, files=files))
     return None if outcome.ledger.refusals or outcome.ledger.misfits else outcome.plan
 
 

@@ -10,12 +10,12 @@ from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.scheduler import Scheduler
 from appliance.engine.drafting.custom import CustomDrafter
 from appliance.engine.drafting.history import History
-from appliance.engine.drafting.interface import Drafter
+from appliance.engine.drafting.interface import Drafter, ModelDrafter
 from appliance.engine.drafting.ngram import NgramDrafter
 from appliance.engine.drafting.suffix import GRAM, SuffixDrafter, SuffixLimits
 from appliance.engine.messages import GenerateRequest, ProcessorCall, SequenceOutput
 from appliance.engine.runner import Runner
-from appliance.engine.step import DraftTokens
+from appliance.engine.step import DraftTokens, StepPlan
 from appliance.kernels.interface import Executable
 
 from .drafters import repeat
@@ -47,16 +47,17 @@ def answers(
     vocab: int = VOCAB,
     adapters: AdapterStore | None = None,
     served: Mapping[str, ServedAdapter] = NO_ADAPTERS,
+    draft_model: ModelDrafter | None = None,
 ) -> tuple[Answers, Scheduler]:
     """Runs the requests together; a step takes no time that anybody measures."""
     scheduler = Scheduler(config)
     scheduler.adapters.served = served
     executable = executable or tiny_executable(config, kernel_set="cpu-generic")
-    runner = Runner(executable, config, vocab, drafters=drafters, adapters=adapters)
+    runner = Runner(executable, config, vocab, drafters=drafters, adapters=adapters, draft_model=draft_model)
     found: Answers = {}
     for request in requests:
         scheduler.add(b"", request)
-    while (plan := scheduler.schedule()) is not None:
+    while (plan := next_plan(scheduler, runner)) is not None:
         assert all(chunk.length > 0 for chunk in plan.chunks)
         result = runner.run(plan)
         said = dict(zip((chunk.row for chunk in plan.chunks if chunk.sample), result.tokens, strict=True))
@@ -65,6 +66,14 @@ def answers(
             found.setdefault((output.request_id, output.index), []).append(output)
         scheduler.check_invariants()
     return found, scheduler
+
+
+def next_plan(scheduler: Scheduler, runner: Runner) -> StepPlan | None:
+    """Returns the next plan, after the drafts of a model that it may verify."""
+    wish = scheduler.draft_wish()
+    if wish is not None:
+        scheduler.offer(wish, runner.draft(wish), 0.0)
+    return scheduler.schedule()
 
 
 def summary(found: Answers) -> dict[tuple[str, int], object]:

@@ -84,7 +84,9 @@ def tiny_executable(
     *,
     screen_logits: bool = False,
     num_threads: int = 1,
+    noise: float = 0.0,
 ) -> Executable:
+    """noise: of a model that says nearly the same, as a share of its head."""
     generator = np.random.default_rng(3)
     weights = {
         "embed": _weight(generator, vocab, WIDTH, 1.0),
@@ -95,6 +97,8 @@ def tiny_executable(
         "head": _weight(generator, vocab, WIDTH, 0.4),
         "conv": _weight(generator, 1, WIDTH * TAPS, 1.0),
     }
+    other = _weight(np.random.default_rng(4), vocab, WIDTH, 0.4)
+    weights["head"].data[:] += np.float32(noise) * other.data
     limits = ExecutionLimits(
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,

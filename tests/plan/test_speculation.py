@@ -2,24 +2,28 @@
 
 import pytest
 
+from appliance.base.errors import SpecError
+from appliance.checkpoint.facts import ModelFacts
+from appliance.checkpoint.vocabulary import Likeness, Relation
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.messages import SpeculationCaps
 from appliance.hardware import load_profiles, select_profile
 from appliance.plan.compile import Outcome, run_passes
-from appliance.plan.inputs import PlanInputs
+from appliance.plan.inputs import DraftModelFiles, PlanInputs, ResolvedFiles
 from appliance.plan.types import EnginePlan
 
 from .machines import MODEL, load, machine, small_model
 
 
-def outcome(section: str, *overrides: str) -> Outcome:
+def outcome(section: str, *overrides: str, draft: DraftModelFiles | None = None) -> Outcome:
     facts = machine()
     profile = select_profile(facts, load_profiles()).profile
-    loaded = load(MODEL + section, *overrides)
-    return run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model()))
+    loaded, files = load(MODEL + section, *overrides), ResolvedFiles(draft_model=draft)
+    return run_passes(PlanInputs(loaded=loaded, facts=facts, profile=profile, model=small_model(), files=files))
 
 
-def planned(section: str, *overrides: str) -> EnginePlan:
-    found = outcome(section, *overrides)
+def planned(section: str, *overrides: str, draft: DraftModelFiles | None = None) -> EnginePlan:
+    found = outcome(section, *overrides, draft=draft)
     assert not found.ledger.refusals
     return found.plan
 
@@ -80,3 +84,67 @@ def test_what_changes_live_is_in_no_engine_digest() -> None:
 def test_a_model_that_pools_has_nothing_to_propose() -> None:
     found = outcome("speculative: {}\n", "model.task=embed")
     assert "plan/speculation" in {refusal.rule for refusal in found.ledger.refusals}
+
+
+DRAFTED = "speculative: {model: ./draft}\n"
+
+
+def draft_of(facts: ModelFacts | None = None, relation: Relation = "same") -> DraftModelFiles:
+    """A model of one layer, if none is given."""
+    facts = small_model(num_hidden_layers=1) if facts is None else facts
+    return DraftModelFiles(facts=facts, likeness=Likeness(relation, 310, 320), tokenizer_path="./draft")
+
+
+def test_a_draft_model_is_planned_beside_the_model() -> None:
+    plain, plan = planned("speculative: {method: suffix}\n"), planned(DRAFTED, draft=draft_of())
+    found = plan.speculation
+    assert found is not None
+    assert found.methods == ("draft_model",)
+    assert found.draft_model is not None
+    assert found.draft_model.max_model_len == plan.model.max_model_len == 128
+    assert 0.2 < found.draft_model.share < 1.0
+    weights = sum(each.planned_bytes for each in found.draft_model.precision.weights)
+    assert weights <= bytes_of(plan, "draft_weights") <= weights + (1 << 20)
+    num_blocks = plan.scheduler.max_num_seqs * -(-128 // plan.cache.block_size)
+    assert found.draft_model.num_blocks == num_blocks
+    one_block = bytes_of(plan, "draft_kv_cache") // num_blocks
+    assert one_block == plan.memory[0].kv_bytes_per_block // 2, "one layer of two"
+    assert bytes_of(plan, "draft_activations") > 0
+    assert plan.engine_sha256 != plain.engine_sha256
+    caps = SpeculationCaps.of(found)
+    assert caps is not None
+    assert (caps.model_method, caps.looks_up, caps.model_share) == ("draft_model", False, found.draft_model.share)
+
+
+def test_a_draft_model_may_be_asked_beside_others() -> None:
+    section = (
+        "speculative: {method: [suffix, draft_model], model: ./draft, draft_kv_cache: 64KiB, max_model_len: 100}\n"
+    )
+    found = planned(section, draft=draft_of(relation="by_text")).speculation
+    assert found is not None
+    assert found.methods == ("suffix", "draft_model")
+    assert found.draft_model is not None
+    assert (found.draft_model.max_model_len, found.draft_model.vocabulary) == (100, "by_text")
+    assert found.draft_model.num_blocks < 100
+    caps = SpeculationCaps.of(found)
+    assert caps is not None
+    assert caps.looks_up
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        (draft_of(relation="none"), "another vocabulary: 310 of its 320 tokens"),
+        (draft_of(small_model(architectures=["UnheardForCausalLM"])), "UnheardForCausalLM"),
+    ],
+    ids=["vocabulary", "architecture"],
+)
+def test_a_draft_model_that_cannot_draft_is_refused_by_name(draft: DraftModelFiles, message: str) -> None:
+    refusals = [each for each in outcome(DRAFTED, draft=draft).ledger.refusals if each.path == "speculative.model"]
+    assert any(message in each.message for each in refusals)
+
+
+@pytest.mark.parametrize("section", ["{method: draft_model}", "{method: suffix, model: ./draft}"])
+def test_a_draft_model_and_its_method_need_each_other(section: str) -> None:
+    with pytest.raises(SpecError, match="need each other"):
+        load(MODEL + f"speculative: {section}\n")

@@ -25,7 +25,7 @@ from appliance.deploy.state import DeploymentState
 from appliance.hardware import probe_machine
 from appliance.plan.boot import read_boot_report
 from appliance.plan.inputs import ResolvedFiles
-from appliance.plan.prepare import find_code, find_machine, find_model, resolve_files
+from appliance.plan.prepare import find_code, find_draft_model, find_machine, find_model, resolve_files
 from appliance.plan.render import render_json
 from appliance.spec import LoadedSpec, load_text
 
@@ -118,7 +118,9 @@ def _plan(gathered: _Gathered, loaded: LoadedSpec, shared: ShareableSpec, base: 
     model = _without_secrets(masker, found)
     gathered.members[contents.MODEL] = _json(model)
     resolved = resolve_files(loaded, base, allow_fetch=False)
-    resolved = replace(resolved, modelling=find_code(loaded, base, found, allow_fetch=False))
+    draft_model = find_draft_model(loaded, base, found, resolved.tokenizer_path, allow_fetch=False)
+    code = find_code(loaded, base, found, allow_fetch=False)
+    resolved = replace(resolved, modelling=code, draft_model=draft_model)
     files = _without_secrets(masker, _record(resolved, loaded))
     gathered.values["files"] = files
     plan = compile_shared(shared.text, machine.facts, machine.profile.name, model, files)
@@ -140,6 +142,7 @@ def _record(files: ResolvedFiles, loaded: LoadedSpec) -> FilesRecord:
         packed_dir=None if "loading.packed_dir" in loaded.secrets else files.packed_dir,
         modelling=files.modelling,
         adapters=files.adapters,
+        draft_model=files.draft_model,
     )
 
 

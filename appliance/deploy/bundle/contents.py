@@ -6,6 +6,7 @@ import msgspec
 
 from appliance.checkpoint.adapter import AdapterFacts
 from appliance.checkpoint.modelling import Modelling
+from appliance.plan.inputs import DraftModelFiles
 
 BUNDLE_VERSION: Final = 1
 
@@ -29,6 +30,7 @@ class FilesRecord(msgspec.Struct, frozen=True, kw_only=True):
     packed_dir: str | None = None
     modelling: Modelling | None = None
     adapters: tuple[AdapterFacts, ...] = ()
+    draft_model: DraftModelFiles | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

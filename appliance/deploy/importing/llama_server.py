@@ -32,6 +32,12 @@ _ALIASES: Final = {
     "--predict": "--n-predict",
     "--temperature": "--temp",
     "--sampling-seed": "--seed",
+    "-md": "--model-draft",
+    "--spec-draft-model": "--model-draft",
+    "-hfd": "--hf-repo-draft",
+    "-hfrd": "--hf-repo-draft",
+    "--draft": "--draft-max",
+    "--draft-n": "--draft-max",
 }
 _SWITCHES: Final = frozenset({
     "jinja", "no_jinja", "no_webui", "webui", "no_mmap", "mmap", "mlock", "cont_batching", "cb", "no_cont_batching",
@@ -48,6 +54,7 @@ _PATHS: Final = {
     "batch_size": "scheduler.max_num_batched_tokens",
     "chat_template_file": "model.chat_template",
     "seed": "model.seed",
+    "draft_max": "speculative.num_tokens",
 }
 _SAMPLING: Final = {
     "temp": "temperature",
@@ -146,6 +153,8 @@ def number(text: str) -> Any:
 _SPECIAL: Final[dict[str, Callable[[Draft, Option, str], None]]] = {
     "model": lambda draft, option, value: draft.put("model.source", value, option.origin),
     "hf_repo": lambda draft, option, value: draft.put("model.source", hub_source(value), option.origin),
+    "model_draft": lambda draft, option, value: draft.put("speculative.model", value, option.origin),
+    "hf_repo_draft": lambda draft, option, value: draft.put("speculative.model", hub_source(value), option.origin),
     "hf_token": lambda draft, option, value: place_token(draft, " ".join(option.words), option.origin),
     "api_key": lambda draft, option, value: place_keys(draft, option.words, option.flag),
     "port": _put_port,

@@ -138,7 +138,7 @@ class Books:
         self.adapters.release(sequence.request.adapter)
         sequence.adapter_slot, sequence.num_passed = -1, 0
         sequence.has_run_prompt = False
-        sequence.proposals, sequence.draft = [], None
+        sequence.proposals, sequence.draft, sequence.num_read = [], None, 0
 
 
 def _snapshots(config: SchedulerConfig) -> Snapshots | None:

@@ -82,6 +82,7 @@ class StepBuilder:
         goes_on: bool,
         most_drafts: int = 0,
         adapter_puts: tuple[tuple[int, str], ...] = (),
+        drafts_follow: bool = False,
     ) -> StepPlan:
         return StepPlan(
             step=step,
@@ -93,6 +94,7 @@ class StepBuilder:
             goes_on=goes_on,
             most_drafts=most_drafts,
             adapter_puts=adapter_puts,
+            drafts_follow=drafts_follow,
         )
 
 

@@ -10,10 +10,8 @@ from math import ceil
 from typing import NamedTuple
 
 from appliance.engine.core.gaps import LateGaps
+from appliance.engine.core.times import TimesBySize, follow
 
-WEIGHT_OF_SLOWER = 0.25  # of the newest step in a moving average
-WEIGHT_OF_QUICKER = 0.5
-MOST_SLOWER = 2.0  # a step that took longer than this many times the average counts as this many times
 UNREAD = 4.0  # times the target, for a step without streams: it delays only new arrivals, aborts and the watchdog
 ALONE_S = 2.5  # the longest step of prompts alone, when new arrivals wait for the first prompt's end in any case
 MIN_SHARE = 0.25  # of a step's time for prompts, when the decodes alone take the target or more
@@ -49,7 +47,7 @@ class Pace:
     def __init__(self, target_s: float | None, late_share: float = 0.0) -> None:
         self._target_s = target_s
         self._late_gaps = LateGaps(late_share)
-        self._decode_s: dict[int, tuple[float, float]] = {}  # by size: (number of decodes, seconds)
+        self._decodes = TimesBySize()
         self._token_s: float | None = None
         self._is_pausing = False
         self._paused_s = 0.0  # since the last step with decodes
@@ -61,12 +59,10 @@ class Pace:
             self._paused_s = 0.0
             return
         if num_prompt_tokens == 0:
-            size = decodes.num.bit_length()
-            count, average = self._decode_s.get(size, (decodes.num, None))
-            self._decode_s[size] = count + WEIGHT_OF_SLOWER * (decodes.num - count), _follow(average, seconds)
+            self._decodes.learn(decodes.num, seconds)
         elif num_prompt_tokens >= MIN_TOKENS:
             rest = max(0.0, seconds - self.decode_seconds(decodes.num))
-            self._token_s = _follow(self._token_s, rest / num_prompt_tokens)
+            self._token_s = follow(self._token_s, rest / num_prompt_tokens)
         if self._is_pausing:
             self._paused_s += seconds
             return
@@ -100,6 +96,11 @@ class Pace:
         self._is_pausing = False
 
     @property
+    def target_s(self) -> float | None:
+        """How long a step with streamed decodes should last."""
+        return self._target_s
+
+    @property
     def token_s(self) -> float | None:
         """The seconds of a prompt's token; None before any was measured."""
         return self._token_s
@@ -113,14 +114,8 @@ class Pace:
         return tokens / max(self.decode_seconds(decodes.num) + tokens * self._token_s, 1e-9)
 
     def decode_seconds(self, num_decodes: int) -> float:
-        """Returns the seconds of a decode-only step: linear between measured sizes, constant above the largest."""
-        below_count, below_s = 0.0, 0.0
-        for count, seconds in sorted(self._decode_s.values()):
-            if num_decodes <= count:
-                share = (num_decodes - below_count) / (count - below_count)
-                return below_s + share * (seconds - below_s)
-            below_count, below_s = count, seconds
-        return below_s
+        """Returns the seconds of a decode-only step; 0 if none was measured."""
+        return self._decodes.seconds(num_decodes)
 
     def _prompt_seconds(self, decodes: DecodeCount) -> float:
         """Returns the seconds that a step on time has for prompts."""
@@ -156,10 +151,3 @@ class Pace:
     def _left_s(self, decodes: DecodeCount) -> float:
         """Returns the seconds left of the pause before the step of decodes that ends it."""
         return max(0.0, PAUSE_S - self._paused_s - self.decode_seconds(decodes.num))
-
-
-def _follow(average: float | None, value: float) -> float:
-    if not average:
-        return value
-    weight = WEIGHT_OF_SLOWER if value > average else WEIGHT_OF_QUICKER
-    return average + weight * (min(value, average * MOST_SLOWER) - average)

@@ -18,7 +18,7 @@ from appliance.engine.core.sequence import Status
 from appliance.engine.grammar.interface import Grammar
 from appliance.engine.messages import EngineStats, ErrorKind, GenerateRequest, SchedulerCaps
 from appliance.engine.refusal import Refusal, RequestKey
-from appliance.engine.step import RowError, StepPlan, StepResult
+from appliance.engine.step import Drafted, DraftWish, RowError, StepPlan, StepResult
 
 
 class Scheduler:
@@ -103,11 +103,38 @@ class Scheduler:
         most_drafts = 0 if self._speculation is None else self._speculation.most_drafts(len(self._books.running))
         freed = self._books.take_freed_rows()
         goes_on, puts = self._goes_on(step), self._books.adapters.take_puts()
-        return step.plan(self._counters.num_steps, freed, goes_on=goes_on, most_drafts=most_drafts, adapter_puts=puts)
+        return step.plan(
+            self._counters.num_steps,
+            freed,
+            goes_on=goes_on,
+            most_drafts=most_drafts,
+            adapter_puts=puts,
+            drafts_follow=self._drafts_follow(),
+        )
+
+    def _drafts_follow(self) -> bool:
+        books, speculation = self._books, self._speculation
+        return speculation is not None and speculation.decide(books.running, books.mean_output)
 
     def learn(self, plan: StepPlan, seconds: float) -> None:
         """Records how long a step took, to size the next ones. `plan` must be the last one scheduled."""
         self._planner.learn(plan, seconds)
+
+    def draft_wish(self) -> DraftWish | None:
+        """Returns what a model is to draft before the next step is scheduled; None if nothing."""
+        return None if self._speculation is None else self._speculation.wish(self._books.running)
+
+    def offer(self, wish: DraftWish, drafted: Drafted, seconds: float) -> None:
+        """Takes the drafts that were wished for, which took so long. No sequence has changed since."""
+        assert self._speculation is not None, "it wished"
+        assert self._speculation.models is not None, "it wished"
+        self._speculation.models.learn(wish, drafted, seconds)
+        for row in wish.rows:
+            sequence = self._books.by_row[row]
+            assert sequence is not None, "nothing has changed since"
+            sequence.num_read = drafted.read.get(row)
+            if row in drafted.drafts:
+                sequence.proposals = [*sequence.proposals, drafted.drafts[row]]
 
     def _goes_on(self, step: StepBuilder) -> bool:
         """Returns whether every running sequence decodes in this step and the next, and no waiting one can join."""

@@ -77,6 +77,7 @@ class Sequence:
         "num_dropped",
         "num_passed",
         "num_prompt",
+        "num_read",
         "num_registered",
         "order",
         "prompt_logprobs",
@@ -115,6 +116,7 @@ class Sequence:
         self.draft: DraftTokens | None = None  # the one that its next chunk should verify
         self.draft_slots: list[int] = []  # where its chunk leaves the states before each draft
         self.draft_counts = NO_DRAFTS
+        self.num_read: int | None = 0  # tokens that a drafting model has read; None: it cannot follow this sequence
         self.acceptance: OwnRates = {}
         self.num_cached_tokens = 0
         self.tables: list[list[int]] = []  # a block table for each group of caches; none while it does not run

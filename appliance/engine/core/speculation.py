@@ -8,11 +8,12 @@ may be none. Nothing here changes what is generated.
 from dataclasses import dataclass, field
 
 from appliance.engine.core.acceptance import AcceptanceRates
+from appliance.engine.core.model_drafts import ModelDrafts
 from appliance.engine.core.pace import Pace
 from appliance.engine.core.sequence import Sequence
 from appliance.engine.core.step_costs import ExpertReads, StepCosts
 from appliance.engine.messages import MethodStats, SpeculationCaps, SpeculationStats
-from appliance.engine.step import DraftTokens, StepPlan
+from appliance.engine.step import DraftTokens, DraftWish, StepPlan
 
 PROBE_EVERY = 128  # steps: then more drafts are tried than seem to pay, as costs may have changed
 
@@ -42,21 +43,40 @@ class Speculation:
         self._pace = pace
         self._rates = AcceptanceRates()
         self._costs = StepCosts(experts)
+        self.models = None
+        if caps.model_method is not None:
+            self.models = ModelDrafts(caps, most_tokens, pace, self._rates, self._costs)
         self._counts: dict[str, _MethodCounts] = {}
         self._steps = {"verified": 0, "no_proposal": 0, "not_worth_it": 0, "off_by_load": 0, "off": 0}
         self._since_probe = 0
 
     def most_drafts(self, num_decodes: int) -> int:
-        """Returns how long a row's draft for the next step may be; 0 if the next step should have no drafts."""
+        """Returns how long a draft may be that is looked up within the step, for a row of the next one; 0 if none is
+        wanted."""
         caps = self.caps
-        if not caps.enabled:
-            return 0
-        most_running = caps.disable_by_batch_size
-        if most_running is not None and num_decodes > most_running:
+        if not caps.looks_up or not self._is_on(num_decodes):
             return 0
         if caps.adaptive and not self._may_gain(num_decodes) and self._since_probe < PROBE_EVERY:
             return 0
         return min(caps.num_tokens, self._most_tokens)
+
+    def decide(self, running: list[Sequence], mean_output: float) -> bool:
+        """Returns whether a model drafts before the next step. running: of the step that was just planned."""
+        if self.models is None:
+            return False
+        if self._is_on(len(running)):
+            self._presume()
+            self.models.decide(self.caps, running, mean_output)
+        return self.models.is_due
+
+    def wish(self, running: list[Sequence]) -> DraftWish | None:
+        """Returns what a model is to draft now; None if nothing."""
+        if self.models is None or not self.models.is_due:
+            return None
+        wish, is_trial = self.models.wish(running)
+        if is_trial:
+            self._since_probe = PROBE_EVERY  # so that some of it is verified, whatever it seems to be worth
+        return wish
 
     def choose(self, decodes: list[Sequence], most_tokens: int) -> None:
         """Gives each of the sequences, all those that decode in this step, the draft to verify, if any. `most_tokens`:
@@ -104,12 +124,20 @@ class Speculation:
             self._presume()
             self._costs.learn(num_sequences, plan.num_tokens, seconds, decode_s)
 
+    def _is_on(self, num_decodes: int) -> bool:
+        most = self.caps.disable_by_batch_size
+        return self.caps.enabled and (most is None or num_decodes <= most)
+
     def stats(self) -> SpeculationStats:
         methods = {
             name: MethodStats(each.drafts, each.draft_tokens, each.accepted_tokens, tuple(each.accepted_at))
             for name, each in self._counts.items()
         }
-        return SpeculationStats(methods=methods, steps=dict(self._steps))
+        models = self.models
+        if models is None:
+            return SpeculationStats(methods=methods, steps=dict(self._steps))
+        spent = models.seconds, models.num_passes
+        return SpeculationStats(methods=methods, steps=dict(self._steps), drafting_s=spent[0], num_passes=spent[1])
 
     def _best(self, sequence: Sequence) -> tuple[DraftTokens, list[float]]:
         """Returns the proposal of which most tokens are expected to be accepted, cut to the longest that may be."""
@@ -162,6 +190,8 @@ class Speculation:
             reason = "off"
         elif is_offered:
             reason = "not_worth_it"
+        elif not self.caps.looks_up:
+            reason = "not_worth_it" if self._is_on(num_decodes) else "off_by_load"
         else:
             reason = "no_proposal" if self.most_drafts(num_decodes) else "off_by_load"
         self._steps[reason] += 1

@@ -5,12 +5,12 @@ from appliance.engine.drafting.history import History
 from appliance.engine.drafting.interface import Drafter
 from appliance.engine.drafting.ngram import NgramDrafter
 from appliance.engine.drafting.suffix import GRAM, SuffixDrafter, SuffixLimits
-from appliance.plan.types import DraftMethod, SpeculationPlan
+from appliance.plan.types import MODEL_METHODS, DraftMethod, SpeculationPlan
 
 
 def make_drafters(plan: SpeculationPlan | None) -> tuple[Drafter, ...]:
-    """Returns a drafter for each method; none without a plan. Raises DrafterError."""
-    return () if plan is None else tuple(_make(method, plan) for method in plan.methods)
+    """Returns a drafter for each method; which needs no model; none without a plan. Raises DrafterError."""
+    return () if plan is None else tuple(_make(method, plan) for method in plan.methods if method not in MODEL_METHODS)
 
 
 def _make(method: DraftMethod, plan: SpeculationPlan) -> Drafter:
@@ -27,3 +27,5 @@ def _make(method: DraftMethod, plan: SpeculationPlan) -> Drafter:
         case "custom_class":
             assert plan.drafter is not None, "the spec's rules hold"
             return CustomDrafter(load_propose(plan.drafter))
+        case "draft_model":
+            raise AssertionError("it is loaded with the model")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from appliance.engine.step import DraftTokens
+from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow
 
 
 class Drafter(Protocol):
@@ -21,3 +21,22 @@ class Drafter(Protocol):
 
     def drop(self, row: int) -> None:
         """Ends a row that was put; its tokens are complete, or it will be put again with them."""
+
+
+class ModelDrafter(Protocol):
+    """Drafts with a model, for several rows at once, which takes time: between two steps, and only when it is asked."""
+
+    def put(self, new: NewRow) -> None:
+        """Starts a row."""
+
+    def say(self, row: int, tokens: Sequence[int]) -> None:
+        """Notes what a row said, and forgets drafts that it did not say."""
+
+    def drop(self, row: int) -> None:
+        """Ends a row."""
+
+    def draft(self, wish: DraftWish) -> Drafted:
+        """Drafts for rows that were put. Raises what the model raises; then it has drafted nothing."""
+
+    def close(self) -> None:
+        """Frees everything."""

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from appliance.base.log import logger
-from appliance.engine.drafting.interface import Drafter
-from appliance.engine.step import DraftTokens, NewRow
+from appliance.engine.drafting.interface import Drafter, ModelDrafter
+from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow
 
 _log = logger("engine")
 Fits = Callable[[int, list[int]], int]  # (row, tokens) -> how many of them may come next
@@ -31,8 +33,9 @@ class _Row:
 class RowDrafts:
     """Asks the drafters for drafts of rows. `vocab_size`: a draft ends before a token that the model does not have."""
 
-    def __init__(self, drafters: Sequence[Drafter], vocab_size: int) -> None:
+    def __init__(self, drafters: Sequence[Drafter], vocab_size: int, model: ModelDrafter | None = None) -> None:
         self._drafters = drafters
+        self._model = model
         self._vocab_size = vocab_size
         self._by_row: dict[int, _Row] = {}
 
@@ -44,16 +47,39 @@ class RowDrafts:
             with _contained():
                 drafter.put(new.row, state.tokens, new.num_prompt_tokens, new.drafts_salt)
                 state.drafters.append(drafter)
+        if self._model is not None:
+            self._model.put(new)
 
     def drop(self, row: int) -> None:
         state = self._by_row.pop(row, None)
         for drafter in () if state is None else state.drafters:
             with _contained():
                 drafter.drop(row)
+        if state is not None and self._model is not None:
+            self._model.drop(row)
 
     def say(self, row: int, tokens: list[int]) -> None:
         """Appends what the row said."""
         self._by_row[row].tokens += tokens
+        if self._model is not None:
+            self._model.say(row, tokens)
+
+    def draft(self, wish: DraftWish, fits: Fits) -> Drafted:
+        """Returns the drafts of the model. One that fails drafts nothing, and nobody follows it any more."""
+        assert self._model is not None, "the plan has one"
+        drafted = Drafted()
+        with _contained():
+            drafted = self._model.draft(wish)
+        found = {}
+        for row, draft in drafted.drafts.items():
+            count = fits(row, draft.token_ids[: self._num_usable(draft.token_ids, self._by_row[row].ends)])
+            if count:
+                found[row] = draft.cut(count)
+        return msgspec.structs.replace(drafted, drafts=found)
+
+    def close(self) -> None:
+        if self._model is not None:
+            self._model.close()
 
     def propose(self, rows: Iterable[int], most: int, fits: Fits) -> dict[int, list[DraftTokens]]:
         """Returns the drafts of those of the rows for which there are any. `fits` is asked for each draft."""

@@ -81,6 +81,17 @@ def drafter_fits_method(spec: DeploymentSpec) -> Findings:
         )
 
 
+def draft_model_fits_method(spec: DeploymentSpec) -> Findings:
+    guess = spec.speculative
+    if guess is not None and ("draft_model" in guess.methods) != (guess.model is not None):
+        yield Finding(
+            path="speculative.method" if guess.model is None else "speculative.model",
+            value=guess.method if guess.model is None else guess.model,
+            message="the method draft_model and speculative.model need each other",
+            hint="write method: draft_model and model: a smaller model of the same family, or neither",
+        )
+
+
 def methods_differ(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
     if guess is None or not isinstance(guess.method, list):

@@ -32,8 +32,8 @@ class SpeculativeSection(Section):
     method: Auto[Method | list[Method]] = field(
         "auto",
         "Who proposes; of several, the better one a step.",
-        auto="suffix",
-        built_values=("auto", "ngram", "suffix", "custom_class"),
+        auto="suffix; draft_model where a model is named",
+        built_values=("auto", "ngram", "suffix", "custom_class", "draft_model"),
     )
     drafter: DottedPath | None = field(
         None,
@@ -81,10 +81,24 @@ class SpeculativeSection(Section):
     suffix_decoding_min_token_prob: Probability = field(
         0.1, "suffix: proposals end where their probability, by what followed before, falls below this."
     )
-    model: Text | None = field(None, "The draft model, as model.source.", built=False, vllm="speculative_model")
-    revision: Text | None = field(None, "Branch, tag or commit of the draft model.", built=False)
+    model: Text | None = field(None, "draft_model: the smaller model, as model.source.", vllm="speculative_model")
+    revision: Text | None = field(None, "draft_model: its branch, tag or commit.")
     quantization: Text | None = field(
-        None, "Quantization of the draft model. Default: what it says itself.", built=False
+        None, "draft_model: its quantization, as model.quantization. Default: what it says itself."
+    )
+    draft_kv_cache: Auto[Size] = field(
+        "auto",
+        "draft_model: memory of its cache; sequences that find no room in it are answered without its drafts.",
+        auto="every sequence at full length, within an eighth of the memory that is left",
     )
     draft_tensor_parallel_size: PositiveInt | None = field(None, "Ranks of the draft model.", built=False)
-    max_model_len: Count | None = field(None, "Context of the draft model.", built=False)
+    max_model_len: Count | None = field(
+        None, "draft_model: its context; longer sequences are answered without its drafts. Default: the model's."
+    )
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods that are asked for; what `auto` stands for is decided here."""
+        if self.method == "auto":
+            return ("suffix",) if self.model is None else ("draft_model",)
+        return tuple(self.method) if isinstance(self.method, list) else (self.method,)

@@ -77,6 +77,13 @@ def test_a_command_line_becomes_a_spec(command: str, expected: dict[str, Any]) -
     assert http == {name: expected[name] for name in ("host", "port") if name in expected}
 
 
+@pytest.mark.parametrize("flag", ["-md", "--model-draft", "--spec-draft-model"])
+def test_a_draft_model_of_llama_server_is_one_here(flag: str) -> None:
+    found = import_command(f"llama-server -m m.gguf {flag} small.gguf --draft-max 8")
+    assert errors_of(found.document) == []
+    assert at(found.document, "speculative") == {"model": "small.gguf", "num_tokens": 8}
+
+
 @pytest.mark.parametrize(
     ("command", "listed"),
     [

@@ -63,6 +63,16 @@ def imported(arguments: str) -> Imported:
             "speculative.num_tokens",
             3,
         ),
+        (
+            '--speculative-config \'{"model": "org/small", "num_speculative_tokens": 5}\'',
+            "speculative.model",
+            "org/small",
+        ),
+        (
+            '--speculative-config \'{"method": "draft_model", "model": "org/small", "revision": "r1"}\'',
+            "speculative",
+            {"method": "draft_model", "model": "org/small", "revision": "r1"},
+        ),
         ("-O3", "compilation.level", 3),
         ("--lora-modules a=/x b=/y", "lora.adapters", [{"name": "a", "source": "/x"}, {"name": "b", "source": "/y"}]),
         ("--host 0.0.0.0", "endpoints.auth.allow_public_without_keys", True),

@@ -1,0 +1,153 @@
+"""The drafter `draft_model`: a smaller model, which reads what the rows have and draws with their own numbers.
+
+It has a cache of its own, in which each row has blocks while it is followed. A row that it did not draft for is behind,
+and is read on when drafts are wanted again. Where a row says something else than was drafted, what the model read is
+valid up to there, as a cache is addressed by position.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.core.model_drafts import NEAR, STRENGTH
+from appliance.engine.drafting.vocabulary import VocabularyMap
+from appliance.engine.inputs import BatchBuilder, InputBuilder
+from appliance.engine.rows import Rows
+from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow, StepPlan
+from appliance.kernels.interface import Executable
+from appliance.kernels.sampling import NO_TOKEN
+
+METHOD = "draft_model"
+
+
+class DraftModel:
+    """Drafts with an executable of its own. config: the sizes for which that was bound."""
+
+    def __init__(self, executable: Executable, config: SchedulerConfig, vocabulary: VocabularyMap) -> None:
+        self._executable = executable
+        self._vocabulary = vocabulary
+        self._config = config
+        self._groups = len(config.windows)
+        num_rows, self._max_len = config.max_num_seqs, config.max_model_len
+        vocab_size = len(vocabulary.to_target)
+        self._rows = Rows(num_rows, self._max_len + 1, config.block_size, vocab_size, 0, self._groups)
+        self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows)
+        self._batches = BatchBuilder(self._rows, "raw_logprobs")
+        self._free = list(range(config.num_blocks - 1, -1, -1))
+        self._held: dict[int, list[int]] = {}  # blocks, by row that is followed
+        self._read = [0] * num_rows  # tokens of each row that are in the cache
+
+    def put(self, new: NewRow) -> None:
+        tokens = self._vocabulary.translate(new.token_ids)
+        if tokens is None or len(tokens) > self._max_len:
+            return  # it is not followed
+        adapted = msgspec.structs.replace(
+            new,
+            token_ids=tokens,
+            sampling=self._vocabulary.sampling(new.sampling),
+            eos_token_ids=self._vocabulary.known(new.eos_token_ids),
+            prompt_logprobs=None,
+            adapter_slot=-1,
+        )
+        self._rows.put(adapted)
+        self._held[new.row], self._read[new.row] = [], 0
+
+    def drop(self, row: int) -> None:
+        held = self._held.pop(row, None)
+        if held is not None:
+            self._free += held
+            self._rows.drop(row)
+
+    def say(self, row: int, tokens: Sequence[int]) -> None:
+        if row not in self._held:
+            return
+        said = self._vocabulary.translate(tokens)
+        start = int(self._rows.num_tokens[row])
+        if said is None or start + len(said) > self._max_len:
+            self.drop(row)
+            return
+        drafted = self._rows.token_ids[row, start : start + len(said)]
+        agreed = drafted == said
+        num_agreed = len(said) if agreed.all() else int(agreed.argmin())
+        self._read[row] = min(self._read[row], start + num_agreed)
+        self._rows.append(row, said)
+
+    def draft(self, wish: DraftWish) -> Drafted:
+        rows = [row for row in wish.rows if self._has_room(row, wish.num_tokens)]
+        known = {row: int(self._rows.num_tokens[row]) for row in rows}
+        chunks, num_behind = self._first_chunks(rows, wish.most_behind)
+        num_passes = 0
+        try:
+            while chunks:
+                num_passes += 1
+                going = self._pass(chunks)
+                chunks = () if num_passes >= wish.num_tokens else tuple(map(self._next_chunk, going))
+        finally:
+            drafts = {
+                row: self._rows.token_ids[row, start : self._rows.num_tokens[row]] for row, start in known.items()
+            }
+            found = {row: self._vocabulary.back(tokens) for row, tokens in drafts.items()}
+            for row, start in known.items():
+                self._rows.num_tokens[row] = start
+        return Drafted(
+            drafts={row: DraftTokens(tokens, METHOD, STRENGTH) for row, tokens in found.items() if tokens},
+            read={row: self._read[row] for row in wish.rows if row in self._held},
+            num_passes=num_passes,
+            num_behind=num_behind,
+        )
+
+    def close(self) -> None:
+        self._executable.close()
+
+    def _has_room(self, row: int, num_tokens: int) -> bool:
+        """Returns whether a row is followed and can be drafted for; takes the blocks that this needs."""
+        if row not in self._held:
+            return False
+        end = int(self._rows.num_tokens[row]) + num_tokens
+        missing = -(-end // self._config.block_size) - self._rows.num_blocks[row]
+        if end > self._max_len or missing * self._groups > len(self._free):
+            return False
+        if missing > 0:
+            taken = [tuple(self._free.pop() for _ in range(missing)) for _ in range(self._groups)]
+            self._held[row] += [block for of_group in taken for block in of_group]
+            self._rows.add_blocks(row, tuple(taken))
+        return True
+
+    def _first_chunks(self, rows: list[int], most_behind: int) -> tuple[tuple[Chunk, ...], int]:
+        """Returns what each row has not read, as far as may run in one pass, and how much of it is behind."""
+        chunks, num_behind = [], 0
+        left = self._config.max_num_batched_tokens
+        for at, row in enumerate(rows):
+            start, num_tokens = self._read[row], int(self._rows.num_tokens[row])
+            start = min(start, num_tokens - 1)  # the last token runs in any case, for its logits
+            length = min(num_tokens - start, left - NEAR * (len(rows) - at - 1))
+            if length > NEAR:
+                length = min(length, most_behind - num_behind)
+                num_behind += max(0, length)
+            if length > 0:
+                left -= length
+                is_last = start + length == num_tokens
+                chunks.append(Chunk(row, start, length, start, (), is_last, is_decode=length == 1))
+        return tuple(chunks), num_behind
+
+    def _next_chunk(self, row: int) -> Chunk:
+        start = int(self._rows.num_tokens[row]) - 1
+        return Chunk(row, start, 1, start, (), True, is_decode=True)
+
+    def _pass(self, chunks: tuple[Chunk, ...]) -> list[int]:
+        """Runs the model once, and appends a token to each row that samples. Returns the rows that got one."""
+        plan = StepPlan(0, (), (), (), chunks, sum(chunk.length for chunk in chunks))
+        inputs, wanted = self._inputs.go_on(plan) or self._inputs.build(plan)
+        logits = self._executable.run(inputs)
+        for chunk in chunks:
+            self._read[chunk.row] = chunk.start + chunk.length
+        if not len(wanted.rows):
+            return []
+        sampled = self._executable.sample(logits, self._batches.build(wanted)).token_ids
+        able = sampled != NO_TOKEN
+        rows = wanted.rows[able]
+        self._rows.token_ids[rows, self._rows.num_tokens[rows]] = sampled[able]
+        self._rows.num_tokens[rows] += 1
+        found: list[int] = rows.tolist()
+        return found
