@@ -75,6 +75,10 @@ INT4_S16 = WeightForm("int4", 256, has_offset=True, sub_group_size=16)
 INT4_S32 = WeightForm("int4", 256, has_offset=True, sub_group_size=32)
 INT5_S32 = WeightForm("int5", 256, has_offset=True, sub_group_size=32)
 INT6_S16 = WeightForm("int6", 256, has_offset=True, sub_group_size=16)
+# Of blocks whose scale is a fraction of their f16, which f16 cannot always hold.
+INT4_S32_F32 = WeightForm("int4", 256, has_offset=True, scale_bytes=4, sub_group_size=32)
+INT6_S16_F32 = WeightForm("int6", 256, has_offset=True, scale_bytes=4, sub_group_size=16)
+INT6_S32_F32 = WeightForm("int6", 256, has_offset=True, scale_bytes=4, sub_group_size=32)
 DENSE = {"f32": F32, "f16": F16, "bf16": BF16}
 SIX_BIT_SCREEN_ROWS = 4  # kernels/cpu/screen.h: steps with more rows do not use a six-bit screen
 
@@ -158,6 +162,15 @@ STORAGES: dict[str, StoredFormat] = {
     **{f"{book}_g{size}": _coded(book, size) for book in ("nf4", "fp4") for size in (64, 128, 256)},
     "iq4_nl": _coded("iq4_nl", 32, 2),
     "iq4_xs": _coded("iq4_nl", 32),
+    "iq1_s": StoredFormat(INT4_S32_F32, EXACT, is_quantized=True),
+    "iq1_m": StoredFormat(INT6_S16_F32, EXACT, is_quantized=True, is_symmetric=True),
+    "iq2_xxs": StoredFormat(WeightForm("int8", 32, scale_bytes=4), EXACT, is_quantized=True),
+    "iq2_xs": StoredFormat(WeightForm("int8", 16, scale_bytes=4), EXACT, is_quantized=True),
+    "iq2_s": StoredFormat(WeightForm("int8", 16, scale_bytes=4), EXACT, is_quantized=True),
+    "iq3_xxs": StoredFormat(INT6_S32_F32, EXACT, is_quantized=True, is_symmetric=True),
+    "iq3_s": StoredFormat(INT5_S32, EXACT, is_quantized=True, is_symmetric=True),
+    "q1_0": StoredFormat(WeightForm("int4", 128, has_offset=True), EXACT, is_quantized=True, is_symmetric=True),
+    "q2_0": StoredFormat(WeightForm("int4", 64, has_offset=True), EXACT, is_quantized=True, is_symmetric=True),
     "tq1_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     "tq2_0": StoredFormat(INT4_G256, EXACT, is_quantized=True, is_symmetric=True),
     **{f"int{bits}_order": StoredFormat(F16, ORDER_ERROR, is_quantized=True) for bits in _CODE_BITS},

@@ -14,7 +14,8 @@ CheckpointFormat = Literal["safetensors", "gguf", "pt", "mistral", "dummy"]  # d
 Storage = Literal[
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8", "i16", "i32", "i64", "u8", "bool",
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
-    "iq4_nl", "iq4_xs", "tq1_0", "tq2_0",
+    "iq4_nl", "iq4_xs", "tq1_0", "tq2_0", "q1_0", "q2_0",
+    "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
     "int8_channel", "int8_g16", "int8_g32", "int8_g64", "int8_g128", "int8_g256",
     "int8_channel_zp", "int8_g16_zp", "int8_g32_zp", "int8_g64_zp", "int8_g128_zp", "int8_g256_zp",
     "int4_channel", "int4_g16", "int4_g32", "int4_g64", "int4_g128", "int4_g256",
@@ -122,6 +123,7 @@ class StoredConventions(msgspec.Struct, frozen=True, kw_only=True):
     interleaved_heads: bool = False  # rows of q and k are permuted for interleaved rotation (GGUF "llama", Mistral)
     norm_includes_one: bool = False  # Gemma norm weights already hold 1 + w (GGUF)
     linear_is_transposed: bool = False  # GPT-2 linear weights are (in_features, out_features) (Hugging Face Conv1D)
+    tiled_value_heads: bool = False  # value heads of the delta rule lie with the n-th of every key head first (GGUF)
     negated_rates: bool = False  # decay rates are stored as -exp(A_log) (GGUF)
 
 

@@ -113,7 +113,7 @@ HOSTILE = {
     "overlap": (gguf_bytes(tensors=(tensor("a", (16,)), tensor("b", (16,), offset=32)), data=bytes(128)), "overlap"),
     "name twice": (gguf_bytes(tensors=(tensor("a", (4,)), tensor("a", (4,), offset=32)), data=bytes(64)), "twice"),
     "row not whole": (gguf_bytes(tensors=(tensor("a", (33,), kind=2),), data=bytes(64)), "does not divide"),
-    "type not read": (gguf_bytes(tensors=(tensor("a", (256,), kind=16),), data=bytes(256)), "IQ2_XXS"),
+    "type not read": (gguf_bytes(tensors=(tensor("a", (256,), kind=40),), data=bytes(256)), "NVFP4"),
     "type unknown": (gguf_bytes(tensors=(tensor("a", (4,), kind=999),), data=bytes(64)), "number 999"),
 }
 

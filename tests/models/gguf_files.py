@@ -1,7 +1,7 @@
 """GGUF files of tiny models, written with the gguf package under llama.cpp's conventions.
 
-The gguf package quantizes only the plain block types. Tensors of k-quants are random blocks of about the right size
-instead; either way `dequantized` holds what the file says, for the oracle to compute with.
+The gguf package quantizes only the plain block types. Tensors of k-quants and IQ types are random blocks of about the
+right size instead; either way `dequantized` holds what the file says, for the oracle to compute with.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from tests.models.gguf_metadata import write_metadata, write_rope_factors
-from tests.models.gguf_parts import factor, file_shape, row_order, stored_parts
+from tests.models.gguf_parts import column_order, factor, file_shape, row_order, stored_parts
 from tests.models.tiny import FAMILIES, randomize
 
 GgmlType = gguf.GGMLQuantizationType
@@ -44,6 +44,8 @@ ARCHITECTURES = {
     "nemotron_h": "nemotron_h_moe",
     "nemotron_h-dense": "nemotron_h",
     "qwen3_next": "qwen3next",
+    "qwen3_5": "qwen35",
+    "qwen3_5_moe": "qwen35moe",
 }  # of families whose names differ
 _PLAIN = (
     "exps.bias",
@@ -57,13 +59,15 @@ _PLAIN = (
     "altup",
     "ssm_ba",
 )  # f32 in every file, without dimensions of one
-_NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "qwen3next")
+_NORM_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe")
 _SCALE_BYTES = {
     "Q2_K": (80, 82, 1.5),
     "Q3_K": (108, None, 0),
     "Q4_K": (0, 2, 7.5),
     "Q5_K": (0, 2, 15.5),
     "Q6_K": (208, None, 0),
+    **dict.fromkeys(("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"), (0, None, 0)),
+    "IQ1_M": (48, None, 0),  # in the highest bits of four words
 }
 
 
@@ -127,7 +131,7 @@ def _stored_name(names: gguf.TensorNameMap, name: str) -> str:
 
 
 def quantize(values: np.ndarray, kind: GgmlType) -> np.ndarray:
-    """Bytes (or elements) of `values`; random blocks of their spread for k-quants. A stack is a matrix of all rows."""
+    """Bytes (or elements) of `values`, or random blocks of their spread. A stack is a matrix of all rows."""
     if values.ndim == 3:
         rows = quantize(values.reshape(-1, values.shape[2]), kind)
         return rows.reshape(*values.shape[:2], -1)
@@ -139,7 +143,10 @@ def quantize(values: np.ndarray, kind: GgmlType) -> np.ndarray:
     raw = generator.integers(0, 256, (values.shape[0], values.shape[1] // block, size), dtype=np.uint8)
 
     def dequantized(scale: float) -> np.ndarray:
-        _put(raw, scale_at, scale)
+        if kind is GgmlType.IQ1_M:
+            _put_apart(raw[..., scale_at:].view("<u2"), scale)
+        else:
+            _put(raw, scale_at, scale)
         if minimum_at is not None:
             _put(raw, minimum_at, scale * ratio)
         return gguf.quants.dequantize(raw.reshape(len(raw), -1), kind)
@@ -152,9 +159,16 @@ def _put(raw: np.ndarray, at: int, value: float) -> None:
     raw[..., at : at + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
 
 
+def _put_apart(words: np.ndarray, value: float) -> None:
+    bits = np.frombuffer(np.float16(value).tobytes(), "<u2")[0]
+    words[...] = words & 0x0FFF | (bits >> np.arange(0, 16, 4) & 15).astype(np.uint16) << 12
+
+
 def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
     if (order := row_order(config, architecture, name, len(values))) is not None:
         values = values[order]
+    if (columns := column_order(config, architecture, name)) is not None:
+        values = values[:, columns]
     if (times := factor(config, architecture, name)) is not None:
         return values * np.float32(times)
     if _includes_one(architecture, name):
@@ -167,6 +181,8 @@ def _to_stored(config: Any, architecture: str, name: str, values: np.ndarray) ->
 def _from_stored(config: Any, architecture: str, name: str, values: np.ndarray) -> np.ndarray:
     if (order := row_order(config, architecture, name, len(values))) is not None:
         values = values[np.argsort(order)]
+    if (columns := column_order(config, architecture, name)) is not None:
+        values = values[:, np.argsort(columns)]
     if (times := factor(config, architecture, name)) is not None:
         return values / np.float32(times)
     if _includes_one(architecture, name):

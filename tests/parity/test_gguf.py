@@ -4,6 +4,8 @@ Every type in its own form, and everything under `quantization: none` in f32, ag
 the logits of these models by less than 2 % of their spread.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as GgmlType
@@ -12,6 +14,7 @@ from appliance.catalog.formats import STORAGES
 from appliance.checkpoint.gguf_names import NAMES
 from appliance.checkpoint.read import read_model_facts
 from appliance.kernels.interface import KernelSet
+from appliance.models.adapters import place_filter, trained_weights
 from tests.models.gguf_files import ARCHITECTURES, GgufFile
 from tests.models.tiny import FAMILIES, VARIANTS, VOCAB_SIZE
 from tests.parity.conftest import Write
@@ -19,6 +22,8 @@ from tests.parity.harness import Driver, bind, execution_of, precision
 from tests.parity.rounding import assert_logits_close, deviation, oracle_logits, rounds_inputs
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
+IQ_TYPES = ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+SOME_PLACES = ("layers.0.delta.v", "layers.0.delta.o", "layers.0.gate", "layers.3.q")
 PROMPT = [int(token) for token in np.random.default_rng(8).integers(3, VOCAB_SIZE, 23)]
 TIGHT = {"rtol": 3e-4, "atol": 3e-4}
 BF16_WEIGHTS = 0.02
@@ -33,8 +38,7 @@ def logits(file: GgufFile, kernel_set: KernelSet, dense: str | None = None) -> n
     return Driver(bind(facts, kernel_set, precision(facts, dense), bounds), bounds).all_logits(PROMPT)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("name", "kind"), [*product(("llama", "qwen2"), TYPES), *product(("qwen2",), IQ_TYPES)])
 def test_every_type_in_its_native_form(name: str, kind: str, written: Write, kernel_set: KernelSet) -> None:
     file = written(name, kind, lambda _: GgmlType[kind])
     assert STORAGES[kind.lower()].error == "exact"
@@ -84,6 +88,12 @@ def test_gates_and_ups_of_experts_stored_unlike(written: Write, kernel_set: Kern
 def test_llama3_scaling_from_rope_freqs(written: Write, kernel_set: KernelSet) -> None:
     file = written("llama-llama3", "F32", lambda _: GgmlType.F32)
     np.testing.assert_allclose(logits(file, kernel_set), expected(file), **TIGHT)
+
+
+def test_adapters_have_no_place_where_value_heads_lie_in_another_order(written: Write) -> None:
+    file = written("qwen3_5", "Q8_0", lambda _: GgmlType.Q8_0)
+    placed = set(filter(place_filter(trained_weights(read_model_facts(file.path), 64), None), SOME_PLACES))
+    assert placed == {"layers.0.gate", "layers.3.q"}
 
 
 def mixed(name: str) -> GgmlType:

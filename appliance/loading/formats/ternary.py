@@ -1,6 +1,7 @@
-"""Reads GGUF types of three values: TQ1_0, five values in a byte of base three, and TQ2_0, four in a byte.
+"""Reads GGUF types of two to four values, of which only a scale tells the size: Q1_0 (-1 and 1), Q2_0 (-1 to 2), TQ1_0
+(-1 to 1, five values in a byte of base three) and TQ2_0 (four in a byte).
 
-Block layouts and the order of elements are those of ggml-quants.c (dequantize_row_tq1_0 and its sibling).
+Block layouts and the order of elements are those of ggml-quants.c (dequantize_row_tq1_0 and its siblings).
 """
 
 import numpy as np
@@ -10,7 +11,26 @@ from appliance.loading.formats.groups import Groups
 
 _TQ1_0 = np.dtype([("q", "u1", 48), ("h", "u1", 4), ("d", "<f2")])
 _TQ2_0 = np.dtype([("q", "u1", (2, 32)), ("d", "<f2")])
+_Q1_0 = np.dtype([("d", "<f2"), ("q", "u1", 16)])
+_Q2_0 = np.dtype([("d", "<f2"), ("q", "u1", 16)])
 _POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
+
+
+def read_q1_0(raw: Array) -> Groups:
+    """A bit is one or minus one: twice the bit, less one."""
+    return _in_turn(raw.view(_Q1_0), 1, 2)
+
+
+def read_q2_0(raw: Array) -> Groups:
+    return _in_turn(raw.view(_Q2_0), 2, 1)
+
+
+def _in_turn(blocks: Array, bits: int, step: int) -> Groups:
+    """Makes groups of codes that lie in the order of the elements, the first in the lowest bits, times `step`."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (blocks["q"][..., None] >> shifts & np.uint8((1 << bits) - 1)) * np.uint8(step)
+    size = codes.shape[-2] * codes.shape[-1]
+    return Groups(codes.reshape(len(blocks), -1), 2, 1, blocks["d"].astype(np.float32), None, size)
 
 
 def read_tq1_0(raw: Array) -> Groups:

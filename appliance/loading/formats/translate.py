@@ -10,7 +10,7 @@ from appliance.catalog.formats import WeightForm
 from appliance.checkpoint.facts import TensorFacts
 from appliance.kernels.layout import PAIRED_LAYOUTS, CanonicalWeight, Layout
 from appliance.layers.spec import WeightSource
-from appliance.loading.formats import blocks32, books, k_quants, ternary
+from appliance.loading.formats import blocks32, books, iq, k_quants, ternary
 from appliance.loading.formats.aqlm import AdditiveMatrix
 from appliance.loading.formats.awq import AwqMatrix
 from appliance.loading.formats.bits import Array
@@ -44,7 +44,16 @@ BLOCK_READERS: dict[str, Callable[[Array], Quantized]] = {
     "q6_k": k_quants.read_q6_k,
     "iq4_nl": books.read_iq4_nl,
     "iq4_xs": books.read_iq4_xs,
+    "iq1_s": iq.read_iq1_s,
+    "iq1_m": iq.read_iq1_m,
+    "iq2_xxs": iq.read_iq2_xxs,
+    "iq2_xs": iq.read_iq2_xs,
+    "iq2_s": iq.read_iq2_s,
+    "iq3_xxs": iq.read_iq3_xxs,
+    "iq3_s": iq.read_iq3_s,
     "mxfp4": books.read_mxfp4,
+    "q1_0": ternary.read_q1_0,
+    "q2_0": ternary.read_q2_0,
     "tq1_0": ternary.read_tq1_0,
     "tq2_0": ternary.read_tq2_0,
 }

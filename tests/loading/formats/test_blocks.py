@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from appliance.catalog.formats import BF16, F32, STORAGES, WeightForm
+from appliance.checkpoint.storage import BLOCKS
 from appliance.kernels.layout import CanonicalWeight
 from appliance.kernels.reference.weights import dequantize
 from appliance.layers.spec import WeightSource
@@ -16,15 +17,16 @@ from .facts import tensor
 ROWS, COLUMNS = 6, 512
 
 
-def random_blocks(storage: str, seed: int = 0) -> np.ndarray:
-    """Blocks of random bits with sane f16 scales, uint8 [ROWS, row bytes]."""
-    kind = gguf.GGMLQuantizationType[storage.upper()]
-    block, size = gguf.GGML_QUANT_SIZES[kind]
+def random_blocks(storage: str, seed: int = 0, largest: float = 0.02) -> np.ndarray:
+    """Blocks of random bits with f16 scales up to a largest one, uint8 [ROWS, row bytes]."""
+    block, size = BLOCKS[storage]
     generator = np.random.default_rng(seed)
     raw = generator.integers(0, 256, (ROWS, COLUMNS // block, size), dtype=np.uint8)
     for at in scale_positions(storage):
-        scales = generator.uniform(0.001, 0.02, raw.shape[:2]).astype("<f2")
+        scales = generator.uniform(largest / 20, largest, raw.shape[:2]).astype("<f2")
         raw[..., at : at + 2] = scales[..., None].view(np.uint8)
+    if storage == "iq1_m":  # the highest bits of its f16, which make it less than 1/64, are in the last byte
+        raw[..., -1] = raw[..., -1] & 15 | 0x20
     if storage == "mxfp4":
         raw[..., 0] = generator.integers(0, 252, raw.shape[:2])  # e8m0 whose values f32 holds
     if storage == "tq2_0":
@@ -38,7 +40,7 @@ def scale_positions(storage: str) -> tuple[int, ...]:
     """Returns the offsets of a block's f16 values."""
     two = {"q4_1": (0, 2), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q2_k": (80, 82)}
     one = {"q3_k": (108,), "q6_k": (208,), "tq1_0": (52,), "tq2_0": (64,)}
-    return two.get(storage) or one.get(storage, (0,))
+    return () if storage == "iq1_m" else two.get(storage) or one.get(storage, (0,))
 
 
 def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) -> StoredRows:
@@ -46,7 +48,17 @@ def stored(storage: str, raw: np.ndarray, source: WeightSource | None = None) ->
     return StoredRows(facts, source or WeightSource("w"), lambda _: raw.reshape(-1))
 
 
+def in_turn(raw: np.ndarray, bits: int) -> np.ndarray:
+    """What dequantize_row_q1_0 and dequantize_row_q2_0 in ggml-quants.c compute."""
+    blocks = raw.reshape(ROWS, -1, 18)
+    codes = (blocks[..., 2:, None] >> np.arange(0, 8, bits)).reshape(*blocks.shape[:2], -1) & (1 << bits) - 1
+    values = codes.astype(np.float32) * 2 - 1 if bits == 1 else codes.astype(np.float32) - 1
+    return (values * blocks[..., :2].copy().view("<f2").astype(np.float32)).reshape(ROWS, -1)
+
+
 def expected(storage: str, raw: np.ndarray) -> np.ndarray:
+    if storage in ("q1_0", "q2_0"):  # which the gguf package of the tests does not dequantize yet
+        return in_turn(raw, int(storage[1]))
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[storage.upper()])
 
 
@@ -70,6 +82,13 @@ def test_takes_its_catalogued_form_exactly(storage: str) -> None:
     assert weight.layout == catalogued.form.layout
     assert (weight.offset is not None) == catalogued.form.has_offset
     # Symmetric forms add minus the middle of the codes in another order; both sides are exact in f32.
+    np.testing.assert_array_equal(dequantized(weight), expected(storage, raw))
+
+
+@pytest.mark.parametrize("storage", BLOCK_READERS)
+def test_its_form_is_exact_for_subnormal_scales(storage: str) -> None:
+    raw = random_blocks(storage, largest=2e-5)
+    weight = translate_matrix([stored(storage, raw)], STORAGES[storage].form, COLUMNS)
     np.testing.assert_array_equal(dequantized(weight), expected(storage, raw))
 
 
