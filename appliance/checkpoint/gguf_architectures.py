@@ -12,6 +12,8 @@ ARCHITECTURES: Final = {
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
     "qwen3": ("Qwen3ForCausalLM", "qwen3"),
     "qwen3next": ("Qwen3NextForCausalLM", "qwen3_next"),
+    "qwen35": ("Qwen3_5ForCausalLM", "qwen3_5_text"),
+    "qwen35moe": ("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
     "qwen2moe": ("Qwen2MoeForCausalLM", "qwen2_moe"),
     "qwen3moe": ("Qwen3MoeForCausalLM", "qwen3_moe"),
     "deepseek2": ("DeepseekV3ForCausalLM", "deepseek_v3"),
@@ -77,7 +79,7 @@ OTHERWISE: Final = (
 MIXTURES: Final = (
     "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2", "gpt-oss",
     "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4", "granitehybrid", "jamba", "nemotron_h_moe",
-    "qwen3next", "gemma4",
+    "qwen3next", "gemma4", "qwen35moe",
 )  # fmt: skip
 # What may be zero in some layers of these, which then have no attention, or no feed-forward.
 HYBRIDS: Final = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
@@ -96,6 +98,8 @@ CONVENTIONS: Final = {
     "nemotron_h": StoredConventions(negated_rates=True),
     "nemotron_h_moe": StoredConventions(negated_rates=True),
     "qwen3next": StoredConventions(norm_includes_one=True, negated_rates=True),
+    "qwen35": StoredConventions(norm_includes_one=True, negated_rates=True, tiled_value_heads=True),
+    "qwen35moe": StoredConventions(norm_includes_one=True, negated_rates=True, tiled_value_heads=True),
     "minicpm": StoredConventions(interleaved_heads=True),
     "nemotron": StoredConventions(norm_includes_one=True),
     "smollm3": StoredConventions(interleaved_heads=True),

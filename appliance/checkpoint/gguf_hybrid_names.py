@@ -71,6 +71,8 @@ _GATED_DELTA: Final = {
     "blk.{n}.attn_qkv": f"{_LAYER}linear_attn.in_proj_qkv",
     "blk.{n}.attn_gate": f"{_LAYER}linear_attn.in_proj_z",
     "blk.{n}.ssm_ba": f"{_LAYER}linear_attn.in_proj_ba",
+    "blk.{n}.ssm_beta": f"{_LAYER}linear_attn.in_proj_b",
+    "blk.{n}.ssm_alpha": f"{_LAYER}linear_attn.in_proj_a",
     "blk.{n}.ssm_conv1d": f"{_LAYER}linear_attn.conv1d",
     "blk.{n}.ssm_norm": f"{_LAYER}linear_attn.norm",
     "blk.{n}.ssm_out": f"{_LAYER}linear_attn.out_proj",
@@ -101,5 +103,6 @@ HYBRID_PARAMETERS: Final[dict[str, dict[str, str]]] = {
     "mamba2": _rates(_MIXER, "D", "dt_bias"),
     "nemotron_h": _rates(_MIXER, "D", "dt_bias"),
     "nemotron_h_moe": _rates(_MIXER, "D", "dt_bias"),
+    **dict.fromkeys(("qwen35", "qwen35moe"), _rates(f"{_LAYER}linear_attn", "dt_bias")),
     "qwen3next": _rates(f"{_LAYER}linear_attn", "dt_bias"),
 }

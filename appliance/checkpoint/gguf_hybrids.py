@@ -74,10 +74,13 @@ def _has(values: Json, ending: str) -> bool:
     return any(name.endswith(f".{ending}") for name in values["tensors"])
 
 
+_KINDS: Final = ("full_attention", "linear_attention")
+
+
 def _kinds(config: Json, values: Json) -> list[str]:
     """Returns which layers attend."""
     attends = values.get("attends") or [True] * config.get("num_hidden_layers", 0)
-    return ["full_attention" if has_heads else "linear_attention" for has_heads in attends]
+    return [_KINDS[not has_heads] for has_heads in attends]
 
 
 def _granitehybrid(config: Json, values: Json) -> None:
@@ -169,6 +172,9 @@ def _qwen3next(config: Json, values: Json) -> None:
     config |= {"linear_num_value_heads": heads, "linear_value_head_dim": width // heads, "norm_topk_prob": True}
     config["num_hidden_layers"] = config.get("num_hidden_layers", 0) - config.get("num_nextn_predict_layers", 0)
     layers = range(config["num_hidden_layers"])
+    recurrent = values.get("attention.recurrent_layers")
+    if isinstance(recurrent, list) and len(recurrent) >= len(layers):
+        config["layer_types"] = [_KINDS[bool(recurrent[layer])] for layer in layers]
     dense = [layer for layer in layers if f"blk.{layer}.ffn_gate_inp.weight" not in values["tensors"]]
     config["mlp_only_layers"] = dense
 
@@ -184,4 +190,6 @@ HYBRID_CHANGES: Final[dict[str, Change]] = {
     "nemotron_h": _nemotron_h,
     "nemotron_h_moe": _nemotron_h,
     "qwen3next": _qwen3next,
+    "qwen35": _qwen3next,
+    "qwen35moe": _qwen3next,
 }

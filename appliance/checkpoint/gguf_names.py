@@ -210,15 +210,20 @@ _MPT: Final = {
     "blk.{n}.ffn_up": "transformer.blocks.{n}.ffn.up_proj",
     "blk.{n}.ffn_down": "transformer.blocks.{n}.ffn.down_proj",
 }
-NAMES: Final[dict[str, dict[str, str]]] = {
-    **HYBRID_NAMES,
-    "granitehybrid": _LLAMA | _GRANITE_MOE | STATE_SPACE | _GRANITE_DENSE,
-    "qwen3next": _LLAMA
+_QWEN3_NEXT: Final = (
+    _LLAMA
     | _HEAD_NORMS
     | _EXPERTS
     | _GATED_SHARED_EXPERT
     | GATED_DELTA
-    | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"},
+    | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"}
+)
+NAMES: Final[dict[str, dict[str, str]]] = {
+    **HYBRID_NAMES,
+    "granitehybrid": _LLAMA | _GRANITE_MOE | STATE_SPACE | _GRANITE_DENSE,
+    "qwen3next": _QWEN3_NEXT,
+    "qwen35": _QWEN3_NEXT,
+    "qwen35moe": _QWEN3_NEXT,
     "afmoe": _OUTPUT_NORMS
     | _HEAD_NORMS
     | _EXPERTS

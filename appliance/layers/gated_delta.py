@@ -46,24 +46,36 @@ def _emit_conv(
 
 
 def _emit_rule(builder: ProgramBuilder, spec: GatedDeltaSpec, name: str, spans: dict[str, Span], out: Slot) -> None:
-    heads = spec.num_value_heads
-    builder.carry(
-        GatedDelta(
-            q=spans["q"],
-            k=spans["k"],
-            v=spans["v"],
-            decay=spans["decay"],
-            beta=spans["beta"],
-            a_log=builder.weight(f"{name}.a_log", heads),
-            dt_bias=builder.weight(f"{name}.dt_bias", spans["decay"].width),
-            out=whole(out),
-            state=0,
-            num_key_heads=spec.num_key_heads,
-            num_value_heads=heads,
-            by_channel=spec.decay_rank is not None,
-            beta_scale=spec.beta_scale,
+    """Emits the rule, or one for each tile: within a tile, each value head has a key head of its own."""
+    count = spec.num_tiles
+    values = {part: _tiles(spans[part], count) for part in ("v", "decay", "beta")}
+    for tile, written in enumerate(_tiles(whole(out), count)):
+        own = f".{tile}" if spec.tiled else ""
+        v, decay, beta = (values[part][tile] for part in ("v", "decay", "beta"))
+        heads = spec.num_value_heads // count
+        builder.carry(
+            GatedDelta(
+                q=spans["q"],
+                k=spans["k"],
+                v=v,
+                decay=decay,
+                beta=beta,
+                a_log=builder.weight(f"{name}.a_log{own}", heads),
+                dt_bias=builder.weight(f"{name}.dt_bias{own}", decay.width),
+                out=written,
+                state=0,
+                num_key_heads=spec.num_key_heads,
+                num_value_heads=heads,
+                by_channel=spec.decay_rank is not None,
+                beta_scale=spec.beta_scale,
+            )
         )
-    )
+
+
+def _tiles(span: Span, count: int) -> list[Span]:
+    """Cuts a span into so many of equal width."""
+    width = span.width // count
+    return [Span(span.slot, span.start + tile * width, width) for tile in range(count)]
 
 
 def _sum(widths: dict[str, int]) -> int:

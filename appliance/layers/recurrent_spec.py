@@ -27,11 +27,13 @@ class GatedDeltaSpec(msgspec.Struct, frozen=True):
     then a norm of each head, times the activation `gate` of z.
 
     decay_rank: decays by channel, through a matrix of this rank (Kimi Delta Attention); None for one decay a head.
-    gate_rank: z goes through a matrix of this rank too.
+    gate_rank: z goes through a matrix of this rank too. tiled: value head h reads key head h % num_key_heads, in place
+    of neighbouring value heads that share one.
 
     Weights: `delta.q`, `delta.k`, `delta.v`, `delta.z`, `delta.decay`, `delta.beta`, with a rank `delta.decay.low` or
     `delta.z.low` before them; `delta.conv.q`, `delta.conv.k`, `delta.conv.v` [columns * K]; `delta.a_log`,
-    `delta.dt_bias`, `delta.norm` [value_dim], `delta.o`.
+    `delta.dt_bias`, `delta.norm` [value_dim], `delta.o`. Of tiled heads `delta.a_log.<n>` and `delta.dt_bias.<n>`, one
+    for each tile of num_key_heads.
     """
 
     num_key_heads: int
@@ -45,6 +47,12 @@ class GatedDeltaSpec(msgspec.Struct, frozen=True):
     decay_rank: int | None = None
     gate_rank: int | None = None
     out_bias: bool = False
+    tiled: bool = False
+
+    @property
+    def num_tiles(self) -> int:
+        """How often the key heads are gone through, each time by neighbouring value heads."""
+        return self.num_value_heads // max(self.num_key_heads, 1) if self.tiled else 1
 
     @property
     def key_width(self) -> int:

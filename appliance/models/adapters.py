@@ -11,8 +11,12 @@ from appliance.models.describe import build_decoder
 
 def trained_weights(facts: ModelFacts, max_model_len: int) -> Mapping[str, WeightSource]:
     """Returns where transformers keeps each logical weight, because adapters are trained there: the weights may lie
-    elsewhere in the model's own checkpoint. Raises like build_decoder."""
-    return build_decoder(replace(facts, stored=StoredConventions()), max_model_len).weights
+    elsewhere in the model's own checkpoint. Where the value heads of a delta rule lie in another order than there, its
+    weights are left out: adapters have no place there. Raises like build_decoder."""
+    sources = build_decoder(replace(facts, stored=StoredConventions()), max_model_len).weights
+    if facts.stored.tiled_value_heads:
+        return {name: source for name, source in sources.items() if ".delta." not in name}
+    return sources
 
 
 def place_filter(weights: Mapping[str, WeightSource], target_modules: Collection[str] | None) -> Callable[[str], bool]:

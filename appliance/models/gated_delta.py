@@ -18,6 +18,7 @@ def gated_delta_spec(model: Model) -> GatedDeltaSpec:
         value_dim=model.count("linear_value_head_dim", 128),
         kernel_size=model.count("linear_conv_kernel_dim", 4),
         norm=NormSpec("rms", model.config.norm_eps),
+        tiled=model.facts.stored.tiled_value_heads,
     )
 
 
@@ -44,7 +45,7 @@ def separate_parts(model: Model, modules: dict[str, str], module: str, convs: st
     return (
         *(Part(f"delta.{name}", f"{module}.{own}") for name, own in modules.items()),
         *(Part(f"delta.conv.{name}", f"{module}.{convs.format(name)}") for name in "qkv"),
-        *_vectors(model, module),
+        *_vectors(model, None, module),
     )
 
 
@@ -60,13 +61,21 @@ def _other_parts(model: Model, spec: GatedDeltaSpec, module: str) -> Iterable[Pa
     yield from _rows(widths, f"{module}.conv1d")
     yield Part("delta.norm", f"{module}.norm")
     yield Part("delta.o", f"{module}.out_proj")
-    yield from _vectors(model, module)
+    yield from _vectors(model, spec, module)
 
 
-def _vectors(model: Model, module: str) -> list[Part]:
-    return [
+def _vectors(model: Model, spec: GatedDeltaSpec | None, module: str) -> list[Part]:
+    whole = [
         Part("delta.a_log", f"{module}.A_log", suffix="", transform=model.a_log),
         Part("delta.dt_bias", f"{module}.dt_bias", suffix=""),
+    ]
+    if spec is None or not spec.tiled:
+        return whole
+    heads = spec.num_key_heads
+    return [
+        replace(part, name=f"{part.name}.{tile}", rows=(tile * heads, (tile + 1) * heads))
+        for part in whole
+        for tile in range(spec.num_tiles)
     ]
 
 

@@ -126,7 +126,10 @@ def _falcon_h1(writer: gguf.GGUFWriter, config: Any) -> None:
 
 
 def _qwen3next(writer: gguf.GGUFWriter, config: Any) -> None:
-    _attention(writer, config)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    if (width := getattr(config, "intermediate_size", None)) is not None:
+        writer.add_feed_forward_length(width)
     writer.add_key_length(config.head_dim)
     writer.add_value_length(config.head_dim)
     heads = config.linear_num_value_heads
@@ -138,10 +141,12 @@ def _qwen3next(writer: gguf.GGUFWriter, config: Any) -> None:
         width=heads * config.linear_value_head_dim,
         groups=config.linear_num_key_heads,
     )
-    writer.add_uint32("qwen3next.full_attention_interval", 4)
+    writer.add_uint32(f"{writer.arch}.full_attention_interval", 4)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+    if writer.arch == "qwen35":
+        return
     _experts(writer, config)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -154,5 +159,5 @@ HYBRIDS: dict[str, Write] = {
     "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,
     "nemotron_h_moe": _nemotron_h,
-    "qwen3next": _qwen3next,
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), _qwen3next),
 }

@@ -129,17 +129,39 @@ def factor(config: Any, architecture: str, name: str) -> Any:
 
 def row_order(config: Any, architecture: str, name: str, num_rows: int) -> np.ndarray | None:
     """The row of the module that each row of a file is, if they are in another order."""
+    if column_order(config, architecture, name) is not None:
+        return None
     rows = np.arange(num_rows)
     if ".query_key_value." in name:  # all queries, then all keys, then all values, in place of those of each head
         groups = getattr(config, "num_kv_heads", config.num_attention_heads)
         groups = 1 if architecture == "falcon" and not config.new_decoder_architecture else groups
         heads = rows.reshape(groups, config.num_attention_heads // groups + 2, -1)
         return np.concatenate([heads[:, :-2].reshape(-1), heads[:, -2].reshape(-1), heads[:, -1].reshape(-1)])
+    if architecture in _TILED and ".linear_attn." in name:
+        return _tiled(config, name, num_rows)
     if architecture in _PERMUTED and (heads := _permuted_heads(config, name)):
         return rows.reshape(heads, 2, -1).swapaxes(1, 2).reshape(-1)
     return None
 
 
+def column_order(config: Any, architecture: str, name: str) -> np.ndarray | None:
+    """The column of the module that each column of a file is, if they are in another order."""
+    if architecture not in _TILED or not name.endswith("linear_attn.out_proj.weight"):
+        return None
+    return _tiled(config, name, config.linear_num_value_heads * config.linear_value_head_dim)
+
+
+def _tiled(config: Any, name: str, size: int) -> np.ndarray | None:
+    """The places of rows by value head, with the n-th head of every key head first; queries and keys before them."""
+    if name.endswith("linear_attn.norm.weight"):
+        return None
+    keys = config.linear_num_key_heads
+    first = 2 * keys * config.linear_key_head_dim if ".in_proj_qkv." in name or ".conv1d." in name else 0
+    heads = np.arange(first, size).reshape(keys, config.linear_num_value_heads // keys, -1)
+    return np.concatenate([np.arange(first), heads.swapaxes(0, 1).reshape(-1)])
+
+
+_TILED = ("qwen35", "qwen35moe")
 _PERMUTED = ("llama", "arcee", "granite", "granitemoe", "granitehybrid", "minicpm", "baichuan", "smollm3")
 
 

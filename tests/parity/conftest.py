@@ -111,6 +111,8 @@ _OF_HYBRIDS: dict[str, dict[str, Any]] = {
     "nemotron_h-dense": _NEMOTRON_H,
     "nemotron_h-latent": _NEMOTRON_H,
     "qwen3_next": {"mlp_only_layers": [], "linear_value_head_dim": 16, "shared_expert_intermediate_size": 64},
+    "qwen3_5": {"linear_value_head_dim": 16},
+    "qwen3_5_moe": {"linear_value_head_dim": 16, "shared_expert_intermediate_size": 64},
     "falcon_h1": {"head_dim": 64},
 }
 _LLAMA4: dict[str, Any] = {
