@@ -7,6 +7,7 @@ from appliance.checkpoint.facts import StoredConventions
 ARCHITECTURES: Final = {
     "afmoe": ("AfmoeForCausalLM", "afmoe"),
     "baichuan": ("BaichuanForCausalLM", "baichuan"),
+    "bert": ("BertModel", "bert"),
     "bloom": ("BloomForCausalLM", "bloom"),
     "llama": ("LlamaForCausalLM", "llama"),
     "qwen2": ("Qwen2ForCausalLM", "qwen2"),
@@ -32,6 +33,7 @@ ARCHITECTURES: Final = {
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text"),
     "gemma3n": ("Gemma3nForCausalLM", "gemma3n_text"),
     "gemma4": ("Gemma4ForCausalLM", "gemma4_text"),
+    "gemma-embedding": ("Gemma3TextModel", "gemma3_text"),
     "glm4": ("Glm4ForCausalLM", "glm4"),
     "granite": ("GraniteForCausalLM", "granite"),
     "granitemoe": ("GraniteMoeForCausalLM", "granitemoe"),
@@ -46,7 +48,9 @@ ARCHITECTURES: Final = {
     "mamba2": ("Mamba2ForCausalLM", "mamba2"),
     "minicpm": ("MiniCPMForCausalLM", "minicpm"),
     "minicpm3": ("MiniCPM3ForCausalLM", "minicpm3"),
+    "modern-bert": ("ModernBertModel", "modernbert"),
     "mpt": ("MptForCausalLM", "mpt"),
+    "nomic-bert": ("NomicBertModel", "nomic_bert"),
     "nemotron_h": ("NemotronHForCausalLM", "nemotron_h"),
     "nemotron_h_moe": ("NemotronHForCausalLM", "nemotron_h"),
     "nemotron": ("NemotronForCausalLM", "nemotron"),
@@ -105,6 +109,7 @@ CONVENTIONS: Final = {
     "smollm3": StoredConventions(interleaved_heads=True),
     "gemma2": StoredConventions(norm_includes_one=True),
     "gemma3": StoredConventions(norm_includes_one=True),
+    "gemma-embedding": StoredConventions(norm_includes_one=True),
 }
 
 

@@ -68,6 +68,7 @@ _OTHER_NUMBERS: Final = (
     "rope.scaling.original_context_length",
     "rope.scaling.yarn_log_multiplier",
 )
+_NO_MODELS: Final = {"adapter": "an adapter", "imatrix": "a record of activations"}  # by general.type
 _KV_HEADS: Final = "attention.head_count_kv"
 # If a file has these, the computation differs in ways that no family here can express, but for those that are named.
 _REFUSED: Final = {
@@ -80,7 +81,13 @@ _REFUSED: Final = {
 
 def gguf_architecture(file: GgufFile) -> str:
     """Returns the file's architecture name. Raises CheckpointError if it is missing or not supported."""
-    name = file.metadata.get("general.architecture")
+    name, kind = file.metadata.get("general.architecture"), file.metadata.get("general.type")
+    if name == "clip" or kind == "mmproj":
+        message = "is no model but the part of one that reads images or sound"
+        raise CheckpointError(file.path.name, message, "name the model's own file, which runs without images")
+    if kind in _NO_MODELS:
+        message = f"is {_NO_MODELS[str(kind)]}, and no model"
+        raise CheckpointError(file.path.name, message, "name the file of the model that it was made for")
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise CheckpointError(file.path.name, f"GGUF architecture {name!r} is not in this version", f"known: {known}")

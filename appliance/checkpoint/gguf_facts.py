@@ -12,6 +12,7 @@ from appliance.checkpoint.facts import ModelFacts, StoredConventions, TensorFact
 from appliance.checkpoint.gguf import GgufFile, open_gguf
 from appliance.checkpoint.gguf_architectures import CONVENTIONS
 from appliance.checkpoint.gguf_config import StoredTensors, gguf_architecture, translate_config
+from appliance.checkpoint.gguf_encoders import read_pooling
 from appliance.checkpoint.gguf_names import ROPE_FACTORS, hugging_face_name, layer_of, module_shape
 from appliance.checkpoint.gguf_values import LazyArray, MetadataValue
 from appliance.checkpoint.storage import is_plain_type
@@ -68,6 +69,9 @@ def _facts(files: list[GgufFile]) -> ModelFacts:
         geometry=geometry,
         tokenizer=_tokenizer(first, geometry.vocab_size),
         tensors=tensors,
+        sentence=read_pooling(
+            first.metadata.get(f"{architecture}.pooling_type"), {name: each.shape for name, (_, each) in stored.items()}
+        ),
         stored=CONVENTIONS.get(architecture, StoredConventions()),
         quantization="gguf" if any(not is_plain_type(tensor.storage) for tensor in tensors) else None,
         header_sha256=digest.hexdigest(),

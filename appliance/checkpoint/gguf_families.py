@@ -4,6 +4,7 @@ from typing import Final
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf_architectures import DEEPSEEK_V2, GRANITE_SHARED, MIXTRAL, named
+from appliance.checkpoint.gguf_encoders import ENCODER_CHANGES
 from appliance.checkpoint.gguf_gemmas import change_gemma3n, change_gemma4
 from appliance.checkpoint.gguf_hybrids import HYBRID_CHANGES, Change, Json, check_sigmoid
 
@@ -31,6 +32,12 @@ def _gemma3(config: Json, values: Json) -> None:
         config["layer_types"] = ["sliding_attention" if sliding else "full_attention" for sliding in pattern]
     elif pattern:
         config["sliding_window_pattern"] = pattern
+
+
+def _gemma_embedding(config: Json, values: Json) -> None:
+    """Tokens see those after them too; the stated window is that of both sides."""
+    _gemma3(config, values)
+    config["use_bidirectional_attention"] = True
 
 
 def _granite(config: Json, values: Json) -> None:
@@ -223,8 +230,10 @@ def _hunyuan_moe(config: Json, values: Json) -> None:
 
 CHANGES: Final[dict[str, Change]] = {
     **HYBRID_CHANGES,
+    **ENCODER_CHANGES,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    "gemma-embedding": _gemma_embedding,
     "gemma3n": change_gemma3n,
     "gemma4": change_gemma4,
     "gpt2": _gpt2,

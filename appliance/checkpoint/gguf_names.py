@@ -7,6 +7,7 @@ import re
 from math import prod
 from typing import Final
 
+from appliance.checkpoint.gguf_encoders import DENSE_NAMES, ENCODER_NAMES
 from appliance.checkpoint.gguf_hybrid_names import ATTENTION, GATED_DELTA, HYBRID_NAMES, HYBRID_PARAMETERS, STATE_SPACE
 
 _MODEL: Final = {
@@ -220,6 +221,7 @@ _QWEN3_NEXT: Final = (
 )
 NAMES: Final[dict[str, dict[str, str]]] = {
     **HYBRID_NAMES,
+    **ENCODER_NAMES,
     "granitehybrid": _LLAMA | _GRANITE_MOE | STATE_SPACE | _GRANITE_DENSE,
     "qwen3next": _QWEN3_NEXT,
     "qwen35": _QWEN3_NEXT,
@@ -285,6 +287,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "gemma": _LLAMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA2 | _HEAD_NORMS,
+    "gemma-embedding": _GEMMA2 | _HEAD_NORMS | DENSE_NAMES,
     "gemma3n": _GEMMA2 | _HEAD_NORMS | _LAYER_INPUTS | _STREAMS,
     "gemma4": _GEMMA2
     | _HEAD_NORMS

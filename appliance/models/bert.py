@@ -31,6 +31,7 @@ def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
         gated=False,
         learned_positions=True,
         position_offset=model.fields.dialect.first_position,
-        encoder=Encoder(token_types=True),
+        # DistilBERT has none, and is BERT in GGUF files.
+        encoder=Encoder(token_types=facts.format != "gguf" or model.has_tensor("token_type_embeddings.weight")),
     )
     return dense_decoder(model, dense)

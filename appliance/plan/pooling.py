@@ -111,7 +111,7 @@ def _task_of_checkpoint(inputs: PlanInputs, tasks: Sequence[str], ledger: Ledger
         reason = "its files name the tokens whose logits are scores"
         return cast(PoolingTask, ledger.decide("model.task", "score", "model", reason))
     if model.sentence is not None and model.sentence.kind is not None and "embed" in tasks:
-        reason = "its files are those of a sentence-transformers embedder"
+        reason = "its files are those of an embedder"
         return cast(PoolingTask, ledger.decide("model.task", "embed", "model", reason))
     if inputs.spec.model.runner == "pooling" and tasks[0] == "generate":
         return cast(PoolingTask, ledger.take("model.task", "model.runner", "embed"))
@@ -138,7 +138,7 @@ def _kind(
     if is_reward:
         return ledger.take(path, "model.convert", "all", "each token has its reward")
     if task == "embed" and model.sentence is not None and model.sentence.kind is not None:
-        return ledger.decide(path, model.sentence.kind, "model", "stated in modules.json")
+        return ledger.decide(path, model.sentence.kind, "model", "stated in the checkpoint's files")
     if model.architecture.endswith("ForTokenClassification"):
         return ledger.decide(path, "all", "model", "each token has its class")
     if _is_causal(model.architecture):

@@ -32,7 +32,7 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
     build, _ = _KINDS[kind]
     tokenizer = build(file)
     _add_tokens(file, tokenizer, kind)
-    _set_ends(tokenizer, *_ends(file, kind))
+    _set_ends(tokenizer, *_ends(file, kind), ends_both=kind == "bert")
     return tokenizer
 
 
@@ -61,13 +61,14 @@ def _ends(file: GgufFile, kind: str) -> tuple[str | None, str | None]:
     return bos, eos
 
 
-def _set_ends(tokenizer: Tokenizer, first: str | None, last: str | None) -> None:
-    """Sets the tokens that `add_special_tokens` puts before and after a text; None puts none."""
+def _set_ends(tokenizer: Tokenizer, first: str | None, last: str | None, *, ends_both: bool) -> None:
+    """Sets the tokens that `add_special_tokens` puts before and after a text; None puts none. ends_both: the last one
+    is put behind each text of a pair."""
     ends = [token for token in (first, last) if token is not None]
     single = " ".join([*([f"{first}:0"] if first else []), "$A:0", *([f"{last}:0"] if last else [])])
     ids = [(token, tokenizer.token_to_id(token)) for token in dict.fromkeys(ends)]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=single,
-        pair=f"{single} $B:1",
+        pair=f"{single} $B:1" + (f" {last}:1" if last and ends_both else ""),
         special_tokens=[(token, found) for token, found in ids if found is not None],
     )

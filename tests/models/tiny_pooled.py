@@ -73,6 +73,9 @@ POOLED: dict[str, Pooled] = {
     ),
     "bert-tokens": Pooled(_bert, transformers.BertForTokenClassification, "classify", "all"),
     "roberta-cls": Pooled(lambda: transformers.RobertaConfig(**_SIZES), transformers.RobertaModel, "embed", "cls"),
+    "roberta-classify": Pooled(
+        lambda: transformers.RobertaConfig(**_SIZES), transformers.RobertaForSequenceClassification, "classify", "cls"
+    ),
     "xlm-roberta-score": Pooled(
         lambda: transformers.XLMRobertaConfig(**{**_SIZES, "id2label": {0: "yes"}}),
         transformers.XLMRobertaForSequenceClassification,

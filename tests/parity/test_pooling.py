@@ -14,6 +14,7 @@ from appliance.checkpoint.read import read_model_facts
 from appliance.engine.profiler import StepProfiler
 from appliance.kernels.interface import Executable, KernelSet, StepInputs
 from tests.kernels.harness import logits_of
+from tests.models.gguf_pooled import GGUF_POOLED, write_pooled
 from tests.models.tiny_pooled import LENGTHS, POOLED, make_pooled, pooled_by_torch
 from tests.parity.harness import BLOCK_SIZE, GROUPS, bind, execution_of
 
@@ -77,6 +78,20 @@ def test_vectors_are_those_of_transformers(name: str, made: Callable[[str], Made
     for text, vector in zip(texts, found, strict=True):
         expected = pooled_by_torch(name, oracle, text).numpy()
         assert vector.shape == expected.shape
+        np.testing.assert_allclose(vector, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
+    executable.close()
+
+
+@pytest.mark.parametrize("name", GGUF_POOLED)
+def test_vectors_from_gguf_are_those_of_transformers(name: str, tmp_path: Path, kernel_set: KernelSet) -> None:
+    path, oracle = write_pooled(name, tmp_path)
+    facts, choice, texts = read_model_facts(path), POOLED[name].choice, prompts()
+    assert (facts.sentence is not None and facts.sentence.kind) == (choice.task == "embed" and choice.kind)
+    executable = bind(facts, kernel_set, execution=execution_of(64), pooling=choice)
+    found = run_whole(executable, texts, choice.kind)
+    assert len(found) == len(texts)
+    for text, vector in zip(texts, found, strict=True):
+        expected = pooled_by_torch(name, oracle, text).numpy()
         np.testing.assert_allclose(vector, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
     executable.close()
 

@@ -71,6 +71,11 @@ def test_every_text_comes_back(name: str) -> None:
         assert tokenizer(name).decode(ids) == text
 
 
+def test_each_text_of_a_pair_ends_in_berts_own_way() -> None:
+    backend = tokenizer("bert-bge").backend
+    assert backend.encode("hello", "you").tokens == ["[CLS]", "hello", "[SEP]", "you", "[SEP]"]
+
+
 def test_bert_writes_words_in_lower_case() -> None:
     ids = tokenizer("bert-bge").encode("Hello, y'all! How are you", add_special_tokens=True)
     assert tokenizer("bert-bge").decode(ids) == "[CLS] hello, y ' all! how are you [SEP]"

@@ -98,21 +98,22 @@ def _signed(name: GridName, chosen: Array, signs: Array) -> Array:
     """Returns the vectors of a grid with their signs, int8 [rows, blocks, 256]. signs: bytes of eight."""
     magnitudes = grid(name)[chosen].reshape(*signs.shape, 8)
     is_negative = signs[..., None] >> np.arange(8, dtype=np.uint8) & 1
-    values = np.where(is_negative, -magnitudes, magnitudes)
+    values: Array = np.where(is_negative, -magnitudes, magnitudes)
     return values.reshape(*signs.shape[:2], _SIZE)
 
 
 def _packed_signs(words: Array) -> Array:
     """Unpacks four numbers of seven bits from each word to bytes of signs [rows, blocks, 32]."""
     sevenths = words[..., None] >> _SEVENTHS & np.uint32(127)
-    return _EVEN_SIGNS[sevenths].reshape(*words.shape[:2], -1)
+    signs: Array = _EVEN_SIGNS[sevenths]
+    return signs.reshape(*words.shape[:2], -1)
 
 
 def _fields(values: Array, bits: int, count: int | None = None) -> Array:
     """Unpacks `count` numbers of so many bits from each value, the lowest first: uint16 [rows, blocks, values * count].
     As many as there are by default."""
     shifts = bits * np.arange(count or 8 // bits, dtype=np.uint16)
-    unpacked = values[..., None].astype(np.uint16) >> shifts & np.uint16((1 << bits) - 1)
+    unpacked: Array = values[..., None].astype(np.uint16) >> shifts & np.uint16((1 << bits) - 1)
     return unpacked.reshape(*values.shape[:2], -1)
 
 
