@@ -84,7 +84,7 @@ def read_iq1_s(raw: Array) -> Groups:
 
 
 def read_iq1_m(raw: Array) -> Groups:
-    """As IQ1_S, but each eight values have their eighth. The block's f16 lies in the highest bits of the scales."""
+    """Each eight values have an eighth of their own, and the block's f16 lies in the highest bits of the scales."""
     blocks = raw.view(_IQ1_M)
     high, scales = _fields(blocks["high"], 4), blocks["scales"]
     digits = grid("iq1")[blocks["q"] | (high & 7) << 8]
