@@ -17,7 +17,7 @@ import importlib, json, pkgutil, sys
 heavy = ("torch", "transformers", "safetensors", "pandas")
 found = {}
 for module in pkgutil.walk_packages([sys.argv[1]], "appliance."):
-    on_torch = ("appliance.kernels.reference", "appliance.kernels.modelling")
+    on_torch = ("appliance.kernels.reference", "appliance.kernels.modelling", "appliance.kernels.gpu")
     if module.name.startswith(on_torch) or module.name.endswith("__main__"):
         continue
     importlib.import_module(module.name)
