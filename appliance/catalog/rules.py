@@ -91,7 +91,12 @@ CROSS_FIELD: tuple[CrossFieldRule, ...] = tuple(
         ("lora/names", "adapters", "adapter_names_differ", "Adapter names differ, from each other and the model's."),
         ("speculative/window", "adapters", "lookup_window_is_ordered", "The n-gram window is ordered."),
         ("speculative/drafter", "adapters", "drafter_fits_method", "Method and drafter fit, and plug-ins are trusted."),
-        ("speculative/model", "adapters", "draft_model_fits_method", "The method draft_model has a model."),
+        (
+            "speculative/model",
+            "adapters",
+            "draft_model_fits_method",
+            "Methods that need a model have one, and one model drafts.",
+        ),
         ("speculative/methods", "adapters", "methods_differ", "Methods differ, and there is one."),
         ("speculative/num-tokens", "adapters", "drafts_fit_a_step", "The proposals of a request fit a step."),
         ("speculative/pipeline", "adapters", "speculation_has_no_stages", "Speculation excludes pipeline stages."),

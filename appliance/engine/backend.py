@@ -46,14 +46,19 @@ def load_backend(plan: EnginePlan, config: SchedulerConfig, progress: Progress) 
     if plan.kernels.kernel_set == SCRIPTED:
         return _scripted(plan, config, progress)
     progress("headers", 0, 1)
+    facts = planned_facts(plan)
+    loaded = _load(plan, facts, execution_of(plan, config), progress)
+    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, _adapters(plan, loaded, progress))
+
+
+def planned_facts(plan: EnginePlan) -> ModelFacts:
+    """Returns the facts of the planned checkpoint. Raises PlanMismatchError if it is another one by now."""
     facts = read_facts(Path(plan.model.path), cache_dir(), plan.model.format)
     if facts.header_sha256 != plan.model.header_sha256:
         raise PlanMismatchError(
             f"the checkpoint at {plan.model.path} is not the one that was planned", hint="plan again: appliance plan"
         )
-    facts = with_config_overrides(facts, plan.model.config_overrides)
-    loaded = _load(plan, facts, execution_of(plan, config), progress)
-    return Backend(loaded.executable, facts.geometry.vocab_size, loaded.weights, _adapters(plan, loaded, progress))
+    return with_config_overrides(facts, plan.model.config_overrides)
 
 
 def _adapters(plan: EnginePlan, loaded: LoadedModel, progress: Progress) -> AdapterStore | None:

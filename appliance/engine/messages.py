@@ -76,7 +76,8 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
     num_tokens: of one draft, at most. adaptive: as many drafts are verified as pay; else all. disable_by_batch_size:
     none while more sequences decode. looks_up: some method finds its drafts within a step, without a model.
     model_method: the method of which a model or a head drafts between steps; model_share: the time of its decode, as a
-    share of that of the model that it drafts for, before any was measured.
+    share of that of the model that it drafts for, before any was measured; model_reach: the tokens that a head reads of
+    a row at most, when it is behind.
     """
 
     enabled: bool = True
@@ -86,6 +87,7 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
     looks_up: bool = True
     model_method: str | None = None
     model_share: float = 0.0
+    model_reach: int = 0
 
     @classmethod
     def of(cls, plan: SpeculationPlan | None) -> Self | None:
@@ -99,6 +101,7 @@ class SpeculationCaps(msgspec.Struct, frozen=True, kw_only=True):
             looks_up=any(method not in MODEL_METHODS for method in plan.methods),
             model_method=next((method for method in plan.methods if method in MODEL_METHODS), None),
             model_share=0.0 if plan.draft_model is None else plan.draft_model.share,
+            model_reach=0 if plan.draft_model is None else plan.draft_model.num_kept_states,
         )
 
 

@@ -235,6 +235,8 @@ class Runner:
                 continue
             self.laps.ran(inputs)
             self._grammars.finish()
+            if self._drafts is not None:
+                self._drafts.observe(plan.chunks, self._executable)
             return _Ran(plan, wanted, logits, began_early)
         return None
 

@@ -95,6 +95,7 @@ class StepInputs:
     past: tokens that do not count among the largest; their logits are exact if they are as large. None: no row has any.
     states: None exactly if the program has no states.
     adapters: None if no sequence has one; then the program runs that knows of none.
+    given: f32 [T, W], what the program's `given` slot holds; None exactly if it has none.
 
     The arrays of an object are never replaced, but their numbers may change between two steps: `revision` tells a set
     whether it has seen the arrays before. `follows`: the step is the last one advanced by one token in each row, and
@@ -113,6 +114,7 @@ class StepInputs:
     states: StatePieces | None = None
     token_types: np.ndarray | None = None
     adapters: StepAdapters | None = None
+    given: np.ndarray | None = None
     follows: bool = False
     revision: int = field(init=False, default_factory=new_revision, compare=False)
 
@@ -202,6 +204,14 @@ class Adapters(Protocol):
 
     def drop_adapter(self, slot: int) -> None:
         """Empties a slot: sequences with it get what the model gives alone."""
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A set that lets what a program keeps be read."""
+
+    def kept(self) -> np.ndarray:
+        """Returns the rows of the program's `kept` slot of the last step, f32 [T or R, W], until the next call."""
 
 
 class KernelSet(Protocol):

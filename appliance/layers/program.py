@@ -168,9 +168,15 @@ class ProgramBuilder:
         out = Span(spans[0].slot, spans[0].start, sum(span.width for span in spans))
         self.emit(Linear(x, name, out, bias=bias, activation=activation, accumulate=accumulate))
 
-    def finish(self, logits: Slot) -> CompiledDecoder:
+    def finish(self, logits: Slot, kept: Slot | None = None, given: Slot | None = None) -> CompiledDecoder:
         program = StepProgram(
-            tuple(self.operators), tuple(self._slots.values()), logits, tuple(self.caches), tuple(self.states)
+            tuple(self.operators),
+            tuple(self._slots.values()),
+            logits,
+            tuple(self.caches),
+            tuple(self.states),
+            kept,
+            given,
         )
         return CompiledDecoder(program, dict(self.weights), dict(self.ropes), dict(self.biases))
 

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from appliance.catalog.pooling import PoolingKind
+from appliance.layers.draft_spec import DraftHeadSpec, KeptStates
 from appliance.layers.norm_spec import NormSpec
 from appliance.layers.recurrent_spec import RecurrentSpec
 from appliance.layers.rope import RopeSpec
@@ -304,7 +305,7 @@ class DecoderSpec(msgspec.Struct, frozen=True):
 
     pooling: the head of a model that pools, in place of the output head. embedding_norm: of the sum of the embeddings.
     has_token_types: tokens have types (segments), whose vectors are added to their embeddings. per_layer: inputs of
-    each layer. streams: further residual streams.
+    each layer. streams: further residual streams. keeps: what a drafting head reads of it. draft: it is such a head.
     """
 
     vocab_size: int
@@ -324,4 +325,6 @@ class DecoderSpec(msgspec.Struct, frozen=True):
     has_token_types: bool = False
     per_layer: PerLayerSpec | None = None
     streams: StreamsSpec | None = None
+    keeps: KeptStates | None = None
+    draft: DraftHeadSpec | None = None
     ignored_tensors: tuple[str, ...] = ()  # fnmatch patterns of checkpoint tensors that are not weights of it

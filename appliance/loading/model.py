@@ -15,13 +15,15 @@ from appliance.kernels.interface import Executable, KernelSet
 from appliance.kernels.packed_cache import MIN_BYTES, SPARE_BYTES, PackedCache
 from appliance.kernels.reports import WeightsReport
 from appliance.layers.adapters import adapted_weights, with_adapters
+from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.loading.adapters import AdapterPlaces
 from appliance.loading.inventory import take_inventory
 from appliance.loading.random_tensors import RandomTensors
 from appliance.loading.weights import DecoderWeights, Progress
 from appliance.models.adapters import place_filter, trained_weights
-from appliance.models.describe import Described, describe
+from appliance.models.describe import Described, describe, describe_head
+from appliance.models.draft_heads import DraftHead
 from appliance.plan.types import EnginePlan
 from appliance.program.operators import StepProgram
 
@@ -47,7 +49,9 @@ def load_model(
 
     Raises ModelError or WeightError (both say what is wrong with the checkpoint), or an error of the kernel set.
     """
-    described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice)
+    kept = plan.model.kept_layers
+    keeps = None if kept is None else KeptStates(kept)
+    described = describe(facts, plan.model.max_model_len, plan.model.pooling_choice, keeps)
     inventory = take_inventory(described, facts, plan.precision)
     compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
     with _source(facts, described, plan.model.seed) as reader:
@@ -61,6 +65,23 @@ def load_model(
     seconds, size = time.monotonic() - started, executable.memory_bytes.get("weights", 0)
     report = WeightsReport(origin="checkpoint", seconds=seconds, size_bytes=size, reason="they are not to be kept")
     return LoadedModel(executable, report, places)
+
+
+def load_head(
+    plan: EnginePlan,
+    head: DraftHead,
+    kernel_set: KernelSet,
+    execution: Execution,
+    progress: Progress | None = None,
+    cache: Path | None = None,
+) -> Executable:
+    """Loads a drafting head as `load_model` loads a model. plan: of an engine that would run the head alone."""
+    described = describe_head(head, plan.model.max_model_len)
+    inventory = take_inventory(described, head.facts, plan.precision)
+    compiled = described.stored_as({name: item.form for name, item in inventory.items()}).compiled
+    with _source(head.facts, described, plan.model.seed) as reader:
+        weights = DecoderWeights(compiled, inventory, reader, execution.limits.max_model_len, progress)
+        return kernel_set.bind(compiled.program, weights, execution, packed_cache(plan, head.facts, weights, cache))
 
 
 def _adapted(

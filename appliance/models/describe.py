@@ -4,12 +4,16 @@ import importlib
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple, cast
 
+from msgspec.structs import replace
+
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
 from appliance.layers.decoder import compile_decoder
+from appliance.layers.draft_spec import KeptStates
 from appliance.layers.program import CompiledDecoder
 from appliance.layers.spec import AttentionSpec, DecoderSpec
+from appliance.models.draft_heads import DraftHead, as_head
 from appliance.models.errors import ModelError, Problem
 from appliance.models.pooling import with_pooling
 
@@ -28,10 +32,15 @@ class Described(NamedTuple):
         return Described(self.spec, compile_decoder(self.spec, layouts))
 
 
-def describe(facts: ModelFacts, max_model_len: int, pooling: PoolingChoice | None = None) -> Described:
+def describe(
+    facts: ModelFacts,
+    max_model_len: int,
+    pooling: PoolingChoice | None = None,
+    keeps: KeptStates | None = None,
+) -> Described:
     """Returns the decoder of a checkpoint for sequences of up to `max_model_len` tokens, all matrices in one layout.
 
-    pooling: the head of a model that pools. None: the model generates.
+    pooling: the head of a model that pools. None: the model generates. keeps: what a drafting head reads of it.
 
     Raises ModelError if this version does not support the architecture or a part of its config; CheckpointError if the
     config has another form.
@@ -42,7 +51,27 @@ def describe(facts: ModelFacts, max_model_len: int, pooling: PoolingChoice | Non
     elif any(isinstance(layer.mixer, AttentionSpec) and layer.mixer.is_whole for layer in spec.layers):
         message = f"tokens of this {facts.architecture} see those after them: it can embed, and generates nothing"
         raise ModelError(Problem(message, hint="set model.task: embed"))
+    if keeps is not None:
+        spec = _keeping(spec, keeps)
     return Described(spec, compile_decoder(spec, {}))
+
+
+def describe_head(head: DraftHead, max_model_len: int) -> Described:
+    """Returns a drafting head as a decoder and its program. Raises like `describe`."""
+    spec = as_head(build_decoder(head.facts, max_model_len), head)
+    return Described(spec, compile_decoder(spec, {}))
+
+
+def _keeping(spec: DecoderSpec, keeps: KeptStates) -> DecoderSpec:
+    """Raises ModelError if what is to be kept would change how the model rounds, or is not there."""
+    scaled = any(layer.residual.multiplier != 1.0 for layer in spec.layers)
+    if spec.streams is not None or (keeps.layers and scaled):
+        message = "the residual stream of this model has several parts or factors, which no drafting head reads here"
+        raise ModelError(Problem(message, hint="choose another method of speculation"))
+    if any(not 0 <= layer < len(spec.layers) for layer in keeps.layers) or len({*keeps.layers}) < len(keeps.layers):
+        message = f"the head reads the model before the layers {keeps.layers}, and the model has {len(spec.layers)}"
+        raise ModelError(Problem(message, hint="choose the head of this model"))
+    return replace(spec, keeps=keeps)
 
 
 def build_decoder(facts: ModelFacts, max_model_len: int) -> DecoderSpec:

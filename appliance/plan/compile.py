@@ -14,12 +14,14 @@ from appliance.checkpoint.facts import ModelFacts
 from appliance.hardware.facts import HardwareFacts
 from appliance.hardware.profile import Profile
 from appliance.models.describe import Described
+from appliance.models.draft_heads import DraftHead
 from appliance.plan.adapters import plan_adapters
 from appliance.plan.batching import plan_scheduler
 from appliance.plan.cache import plan_block_size, plan_cache
 from appliance.plan.context import ContextRequest, config_overrides, request_context
 from appliance.plan.describe import describe_model
-from appliance.plan.draft_model import plan_draft_model
+from appliance.plan.draft_head import find_head, kept_states
+from appliance.plan.draft_model import DraftingSizes, plan_draft_model
 from appliance.plan.experts import plan_experts
 from appliance.plan.features import check_compatibility, refuse_unbuilt
 from appliance.plan.fit import with_suggestions
@@ -38,7 +40,7 @@ from appliance.plan.precision import plan_precision
 from appliance.plan.screen import request_screen
 from appliance.plan.serving import plan_batch, plan_bench, plan_restart, plan_serving, plan_slo
 from appliance.plan.speculation import plan_speculation, with_draft_model, with_drafts, with_states
-from appliance.plan.types import EnginePlan, ModelPlan, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import EnginePlan, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec import LoadedSpec
 
 
@@ -76,17 +78,15 @@ def run_passes(inputs: PlanInputs) -> Outcome:
     refuse_unbuilt(inputs, ledger)
     inputs = dataclasses.replace(inputs, model=_overridden(inputs, ledger))
     context = request_context(inputs, ledger)
-    modelled, described, pooling = _describe(inputs, context.limit, ledger)
+    head = find_head(inputs, ledger)
+    modelled, described, pooling = _describe(inputs, context.limit, head, ledger)
     parallel = plan_parallel(inputs, ledger)
     selection = select_kernel_set(inputs, modelled, ledger)
     precision, program = plan_precision(inputs, described, selection.chosen, ledger)
     kernels = plan_kernels(inputs, selection, program, precision, ledger)
     scheduler, speculation = _plan_steps(inputs, context, pooling, ledger)
-    adapters = plan_adapters(inputs, program, pooling, context.limit, ledger)
     block_size = plan_block_size(inputs, selection.chosen, ledger)
-    draft_model = plan_draft_model(
-        inputs, context.limit, selection.chosen, scheduler, block_size, kernels.num_threads, ledger
-    )
+    drafting = DraftingSizes(context.limit, scheduler, block_size, kernels.num_threads)
     needs = MemoryNeeds(
         precision=precision,
         program=program,
@@ -97,14 +97,17 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         num_threads=kernels.num_threads,
         screen=request_screen(inputs, program, precision, ledger),
         speculation=speculation,
-        adapters=adapters,
-        draft_model=draft_model,
+        adapters=plan_adapters(inputs, program, pooling, context.limit, ledger),
+        draft_model=plan_draft_model(inputs, drafting, selection.chosen, head, ledger),
     )
     planned = plan_memory(inputs, needs, ledger)
     check_compatibility(inputs, ledger)
-    experts = plan_experts(program, ledger)
-    model = plan_model(inputs, context, modelled, ledger)
-    model = msgspec.structs.replace(_pooling(model, pooling), max_model_len=planned.max_model_len, experts=experts)
+    model = msgspec.structs.replace(
+        plan_model(inputs, context, modelled, ledger),
+        max_model_len=planned.max_model_len,
+        experts=plan_experts(program, ledger),
+        **_of_heads(pooling, head),
+    )
     plan = EnginePlan(
         **_named(inputs),
         model=model,
@@ -115,9 +118,9 @@ def run_passes(inputs: PlanInputs) -> Outcome:
         cache=plan_cache(inputs, needs.block_size, planned, pooling, ledger),
         scheduler=scheduler,
         speculation=with_draft_model(
-            with_states(speculation, planned.num_draft_states), draft_model, planned.num_draft_blocks, program
+            with_states(speculation, planned.num_draft_states), needs.draft_model, planned.num_draft_blocks, program
         ),
-        adapters=None if adapters is None else adapters.plan,
+        adapters=None if needs.adapters is None else needs.adapters.plan,
         parallel=parallel,
         restart=plan_restart(inputs),
         serving=plan_serving(inputs, model, ledger),
@@ -162,16 +165,20 @@ def _plan_steps(
     return with_drafts(plan_scheduler(inputs, context, pooling, ledger), speculation), speculation
 
 
-def _describe(inputs: PlanInputs, max_model_len: int, ledger: Ledger) -> tuple[Modelled, Described, PoolingPlan | None]:
+def _describe(
+    inputs: PlanInputs, max_model_len: int, head: DraftHead | None, ledger: Ledger
+) -> tuple[Modelled, Described, PoolingPlan | None]:
     """Whose code runs the model, its program, and how it pools."""
     modelled = plan_modelling(inputs, ledger)
     pooling = plan_pooling(inputs, modelled, ledger)
-    described = describe_model(inputs, max_model_len, modelled, pooling, ledger)
+    described = describe_model(inputs, max_model_len, modelled, pooling, ledger, kept_states(head))
     return modelled, described, described_pooling(pooling, described)
 
 
-def _pooling(model: ModelPlan, pooling: PoolingPlan | None) -> ModelPlan:
-    return model if pooling is None else msgspec.structs.replace(model, task=pooling.task, pooling=pooling)
+def _of_heads(pooling: PoolingPlan | None, head: DraftHead | None) -> dict[str, Any]:
+    """What the model's plan says of how it pools, and of what it keeps for a drafting head."""
+    pooled = {} if pooling is None else {"task": pooling.task, "pooling": pooling}
+    return pooled if head is None else {**pooled, "kept_layers": head.keeps.layers}
 
 
 def _overridden(inputs: PlanInputs, ledger: Ledger) -> ModelFacts:

@@ -3,6 +3,7 @@
 from appliance.catalog.architectures import ARCHITECTURES
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.draft_spec import KeptStates
 from appliance.models.describe import Described
 from appliance.models.errors import ModelError, Problem
 from appliance.plan.inputs import PlanInputs
@@ -15,7 +16,12 @@ _OTHER_MODEL = "choose another checkpoint"
 
 
 def describe_model(
-    inputs: PlanInputs, max_model_len: int, modelled: Modelled, pooling: PoolingPlan | None, ledger: Ledger
+    inputs: PlanInputs,
+    max_model_len: int,
+    modelled: Modelled,
+    pooling: PoolingPlan | None,
+    ledger: Ledger,
+    keeps: KeptStates | None = None,
 ) -> Described:
     """The model's program. What its family cannot express, and a checkpoint of other tensors, is refused; an outline
     then stands for it, as for an architecture that is not in this version, or that modelling code runs."""
@@ -24,7 +30,9 @@ def describe_model(
     if modelled.plan is not None or known is None or known.family is None:
         return programs.outline(model)
     try:
-        described, problems = programs.describe(model, max_model_len, None if pooling is None else pooling.choice)
+        described, problems = programs.describe(
+            model, max_model_len, None if pooling is None else pooling.choice, keeps
+        )
     except CheckpointError as error:
         ledger.refuse("model.source", RULE, error.problem, hint=error.hint or _OTHER_MODEL)
         return programs.outline(model)

@@ -1,6 +1,7 @@
 """The draft model of speculation: its program, its precision and its memory, beside those of the model."""
 
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -8,8 +9,10 @@ from appliance.base.units import format_size
 from appliance.catalog.kernel_sets import KernelSetFacts
 from appliance.checkpoint.facts import ModelFacts
 from appliance.checkpoint.vocabulary import Likeness
+from appliance.models.draft_heads import DraftHead
 from appliance.plan.describe import describe_model
-from appliance.plan.inputs import PlanInputs
+from appliance.plan.draft_head import KEPT_STATES, plan_head
+from appliance.plan.inputs import DraftModelFiles, PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.modelling import Modelled
 from appliance.plan.precision import plan_precision
@@ -46,6 +49,7 @@ class PlannedDraftModel:
     precision: PrecisionPlan
     step: StepSize
     block_size: int
+    head: DraftHead | None = None
 
     def items(self) -> tuple[MemoryItem, ...]:
         """Returns its weights, activations and workspace; its cache is what `cache_item` says."""
@@ -57,7 +61,9 @@ class PlannedDraftModel:
         quantize = precision.quantize_activations
         work = workspace_bytes(program, step, quantize_activations=quantize, kv_dtype=precision.kv_dtype)
         formula = f"{tensors} tensors {format_size(planned)}" + (f" + tables {format_size(tables)}" if tables else "")
+        states = () if self.head is None else (self._states_item(self.head),)
         return (
+            *states,
             MemoryItem(name="draft_weights", size_bytes=planned + tables, formula=formula),
             MemoryItem(
                 name="draft_activations",
@@ -66,6 +72,13 @@ class PlannedDraftModel:
             ),
             MemoryItem(name="draft_workspace", size_bytes=work, formula=workspace_formula(program, step)),
         )
+
+    def _states_item(self, head: DraftHead) -> MemoryItem:
+        """Returns the states of the model that wait to be read by a head."""
+        width = self.program.described.spec.hidden_size * max(1, len(head.keeps.layers))
+        formula = f"{self.step.num_sampled} sequences x {KEPT_STATES} states x {width:,}, x 4 bytes"
+        size = 4 * self.step.num_sampled * KEPT_STATES * width
+        return MemoryItem(name="draft_inputs", size_bytes=size, formula=formula)
 
     def cache_item(self, spec: SpeculativeSection, left: int, ledger: Ledger) -> tuple[MemoryItem, int]:
         """Returns its cache and how many blocks it has. left: bytes that other items leave."""
@@ -99,24 +112,40 @@ class PlannedDraftModel:
             architecture=self.facts.architecture,
             header_sha256=self.facts.header_sha256,
             tokenizer_path=self.tokenizer_path,
-            vocabulary="by_text" if self.likeness.relation == "by_text" else "same",
+            vocabulary=self._vocabulary(),
             max_model_len=self.step.longest,
             max_num_batched_tokens=self.step.num_tokens,
             num_blocks=num_blocks,
             windows=self.program.program.kv_layout().windows,
             precision=self.precision,
             share=round(share, 4),
+            num_kept_states=0 if self.head is None else KEPT_STATES,
         )
+
+    def _vocabulary(self) -> Literal["same", "by_text", "by_table"]:
+        if self.head is not None:
+            return "same" if self.head.to_target is None else "by_table"
+        return "by_text" if self.likeness.relation == "by_text" else "same"
+
+
+class DraftingSizes(NamedTuple):
+    """What the model's plan decides for what drafts beside it."""
+
+    max_model_len: int
+    scheduler: SchedulerPlan
+    block_size: int
+    num_threads: int
 
 
 def plan_draft_model(
-    inputs: PlanInputs, max_model_len: int, kernels: KernelSetFacts, scheduler: SchedulerPlan, block_size: int,
-    num_threads: int, ledger: Ledger,
-) -> PlannedDraftModel | None:  # fmt: skip
-    """Returns None if the spec asks for none, or it was refused."""
+    inputs: PlanInputs, sizes: DraftingSizes, kernels: KernelSetFacts, head: DraftHead | None, ledger: Ledger
+) -> PlannedDraftModel | None:
+    """Plans a head, or the draft model. Returns None if the spec asks for none, or it was refused."""
     spec, found = inputs.spec.speculative, inputs.files.draft_model
-    if spec is None or "draft_model" not in spec.methods:
+    if spec is None or (head is None and "draft_model" not in spec.methods):
         return None
+    if head is not None:
+        found = DraftModelFiles(facts=head.facts, likeness=Likeness("same", 0, 0), tokenizer_path=inputs.model.root)
     if found is None:
         ledger.refuse(PATH, RULE, "the files of the draft model were not read", hint="plan from a spec file")
         return None
@@ -128,22 +157,26 @@ def plan_draft_model(
         )
         ledger.refuse(PATH, RULE, message, hint="choose a smaller model of the same family")
         return None
+    max_model_len, scheduler = sizes.max_model_len, sizes.scheduler
     limit = min(max_model_len, facts.geometry.max_position, spec.max_model_len or max_model_len)
     own = replace(
         inputs, loaded=load_text(_own_spec(inputs, facts, spec, limit), "draft model", environ={}), model=facts
     )
     books = Ledger(own.loaded)
-    described = describe_model(own, limit, Modelled(), None, books)
+    described = describe_model(own, limit, Modelled(), None, books) if head is None else plan_head(head, limit, ledger)
+    if described is None:
+        return None
     precision, program = plan_precision(own, described, kernels, books)
+    path = PATH if spec.model is not None else "speculative.method"
     for refusal in books.refusals:
-        ledger.refuse(PATH, RULE, f"the draft model: {refusal.message}", allowed=refusal.allowed, hint=refusal.hint)
+        ledger.refuse(path, RULE, f"the draft model: {refusal.message}", allowed=refusal.allowed, hint=refusal.hint)
     if books.refusals or _cannot_draft(program, facts, ledger):
         return None
     num_seqs = scheduler.max_num_seqs
     num_tokens = max(min(MOST_TOKENS, scheduler.max_num_batched_tokens), TOKENS_PER_ROW * num_seqs)
-    step = StepSize(num_tokens, num_seqs, num_threads, limit)
+    step = StepSize(num_tokens, num_seqs, sizes.num_threads, limit)
     ledger.take("speculation.draft_model.path", PATH, facts.root, f"{facts.architecture}, {limit:,} tokens at most")
-    return PlannedDraftModel(facts, likeness, found.tokenizer_path, program, precision, step, block_size)
+    return PlannedDraftModel(facts, likeness, found.tokenizer_path, program, precision, step, sizes.block_size, head)
 
 
 def _cannot_draft(program: PlannedProgram, facts: ModelFacts, ledger: Ledger) -> bool:

@@ -146,7 +146,7 @@ def find_draft_model(
 ) -> DraftModelFiles | None:
     """The draft model that the spec names, and how its vocabulary relates to the model's. Raises CheckpointError."""
     spec = loaded.spec.speculative
-    if spec is None or spec.model is None or "draft_model" not in spec.methods:
+    if spec is None or spec.model is None:
         return None
     source, revision = spec.model, spec.revision
 
@@ -156,6 +156,8 @@ def find_draft_model(
     try:
         path = _offline_first(obtain, allow_fetch and not is_offline(loaded.spec))
         facts = read_facts(path, cache_dir(), AUTO)
+        if "draft_model" not in spec.methods:  # a head, which has the model's tokens
+            return DraftModelFiles(facts=facts, likeness=Likeness("same", 0, 0), tokenizer_path=model.root)
         ours, theirs = (read_vocabulary(Path(each)) for each in (tokenizer_path or model.root, facts.root))
     except CheckpointError as error:
         raise CheckpointError("the draft model", str(error), error.hint) from error

@@ -8,6 +8,7 @@ from appliance.catalog.formats import F32, WeightForm
 from appliance.catalog.kernel_sets import KERNEL_SETS, KernelSetFacts
 from appliance.catalog.pooling import PoolingChoice
 from appliance.checkpoint.facts import ModelFacts
+from appliance.layers.draft_spec import KeptStates
 from appliance.models.describe import Described, describe
 from appliance.models.errors import Problem
 from appliance.models.outline import outline
@@ -31,15 +32,19 @@ class Programs:
         self._kept: list[object] = []  # whose identity is in the keys
 
     def describe(
-        self, model: ModelFacts, max_model_len: int, pooling: PoolingChoice | None = None
+        self,
+        model: ModelFacts,
+        max_model_len: int,
+        pooling: PoolingChoice | None = None,
+        keeps: KeptStates | None = None,
     ) -> tuple[Described, tuple[Problem, ...]]:
         """And what is wrong with the checkpoint's tensors. Raises ModelError and CheckpointError."""
 
         def make() -> tuple[Described, tuple[Problem, ...]]:
-            described = describe(model, max_model_len, pooling)
+            described = describe(model, max_model_len, pooling, keeps)
             return described, tuple(tensor_problems(described, model))
 
-        return self._once(("model", max_model_len, pooling), (model,), make)
+        return self._once(("model", max_model_len, pooling, keeps), (model,), make)
 
     def outline(self, model: ModelFacts) -> Described:
         return self._once(("outline",), (model,), lambda: outline(model))
@@ -88,5 +93,7 @@ def program_of(plan: EnginePlan, model: ModelFacts, programs: Programs) -> Plann
     if plan.model.modelling is not None or known is None or known.family is None:
         return None
     model = with_config_overrides(model, plan.model.config_overrides)
-    described, _ = programs.describe(model, plan.model.max_model_len, plan.model.pooling_choice)
+    kept = plan.model.kept_layers
+    keeps = None if kept is None else KeptStates(kept)
+    described, _ = programs.describe(model, plan.model.max_model_len, plan.model.pooling_choice, keeps)
     return programs.stored(described, model, planned_forms(plan.precision), KERNEL_SETS[plan.kernels.kernel_set])

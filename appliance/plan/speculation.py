@@ -8,7 +8,7 @@ from appliance.plan.experts import decode_bytes
 from appliance.plan.inputs import PlanInputs
 from appliance.plan.ledger import AUTO, Ledger
 from appliance.plan.program import PlannedProgram
-from appliance.plan.types import DraftMethod, MemoryItem, PoolingPlan, SchedulerPlan, SpeculationPlan
+from appliance.plan.types import MODEL_METHODS, DraftMethod, MemoryItem, PoolingPlan, SchedulerPlan, SpeculationPlan
 from appliance.spec.sections.speculative import SpeculativeSection
 
 DEFAULT_NUM_TOKENS = 16
@@ -80,7 +80,7 @@ def with_draft_model(
 def _methods(spec: SpeculativeSection, ledger: Ledger) -> tuple[DraftMethod, ...]:
     """Returns the methods that are built; others were refused."""
     path = "speculation.methods"
-    built: tuple[DraftMethod, ...] = ("ngram", "suffix", "custom_class", "draft_model")
+    built: tuple[DraftMethod, ...] = ("ngram", "suffix", "custom_class", *MODEL_METHODS)
     found = tuple(name for name in built if name in spec.methods)
     if spec.method != AUTO:
         return tuple(ledger.take(path, "speculative.method", found))

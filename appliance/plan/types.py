@@ -19,8 +19,9 @@ SCRIPTED = "scripted"  # the kernel set and the model format of plans in tests; 
 DeviceKind = Literal["cpu", "cuda", "rocm"]
 Task = Literal["generate", "embed", "classify", "score", "transcribe"]
 VectorActivation = Literal["none", "normalize", "sigmoid", "softmax"]
-DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model"]
-MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model",)  # that take time, between two steps
+DraftMethod = Literal["ngram", "suffix", "custom_class", "draft_model", "mtp", "eagle", "eagle3"]
+HEAD_METHODS: tuple[DraftMethod, ...] = ("mtp", "eagle", "eagle3")  # that read states of the model
+MODEL_METHODS: tuple[DraftMethod, ...] = ("draft_model", *HEAD_METHODS)  # that take time, between two steps
 SourceKind = Literal["spec", "override", "profile", "model", "hardware", "computed", "default"]
 
 
@@ -113,6 +114,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     experts: ExpertsPlan | None = None
     modelling: ModellingPlan | None = None  # None: our own decoder runs the model
     pooling: PoolingPlan | None = None  # None: it generates
+    kept_layers: tuple[int, ...] | None = None  # what a drafting head reads (KeptStates); None: nothing is kept
 
     @property
     def pooling_choice(self) -> PoolingChoice | None:
@@ -220,10 +222,12 @@ class SchedulerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A smaller model that drafts, with a cache of its own.
+    """A smaller model, or a head, that drafts, with a cache of its own.
 
-    vocabulary: its token ids are those of the model, or are found by the texts of tokens. windows: of each group of its
-    caches. share: the bytes that its decode reads, of those of the model's decode.
+    path: of a head that the model's checkpoint brings, that of the model. num_kept_states: states of each row that wait
+    until a head reads them; 0 for a model. vocabulary: its token ids are those of the model, or are found by the texts
+    of tokens, or by a table of the head. windows: of each group of its caches. share: the bytes that its decode reads,
+    of those of the model's decode.
     """
 
     path: str  # local folder or .gguf
@@ -231,13 +235,14 @@ class DraftModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str
     header_sha256: str
     tokenizer_path: str
-    vocabulary: Literal["same", "by_text"]
+    vocabulary: Literal["same", "by_text", "by_table"]
     max_model_len: int
     max_num_batched_tokens: int
     num_blocks: int
     windows: tuple[int | None, ...]
     precision: PrecisionPlan
     share: float
+    num_kept_states: int = 0
 
 
 class SpeculationPlan(msgspec.Struct, frozen=True, kw_only=True):

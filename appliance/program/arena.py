@@ -29,7 +29,8 @@ class Peak(NamedTuple):
 
 
 class Liveness(msgspec.Struct, frozen=True):
-    """The lifetimes of slots: the positions of the first and last operator that use one. Logits outlive the program."""
+    """The lifetimes of slots: the positions of the first and last operator that use one. Logits, and what is kept,
+    outlive the program; what is given is there before it."""
 
     slots: tuple[Slot, ...]  # the slots that operators use
     lifetimes: Mapping[int, tuple[int, int]]
@@ -42,8 +43,13 @@ class Liveness(msgspec.Struct, frozen=True):
             for slot in operator.slots():
                 first.setdefault(slot.index, position)
                 last[slot.index] = position
-        last[program.logits.index] = len(program.operators)
-        first.setdefault(program.logits.index, 0)
+        for kept in (program.logits, program.kept):
+            if kept is not None:
+                last[kept.index] = len(program.operators)
+                first.setdefault(kept.index, 0)
+        if program.given is not None:
+            first[program.given.index] = 0
+            last.setdefault(program.given.index, 0)
         slots = tuple(slot for slot in program.slots if slot.index in first)
         return cls(slots, {index: (first[index], last[index]) for index in first})
 

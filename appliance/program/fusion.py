@@ -36,7 +36,7 @@ def is_input_of_linear(program: StepProgram, at: int) -> bool:
         return False
     behind = islice(program.operators, at + 2, None)
     after = next((op for op in behind if any(each.index == slot.index for each in op.slots())), None)
-    return slot != program.logits if after is None else _overwrites(after, slot)
+    return slot not in (program.logits, program.kept) if after is None else _overwrites(after, slot)
 
 
 def _overwrites(op: Operator, slot: Slot) -> bool:

@@ -357,13 +357,18 @@ OPERATORS: tuple[type[Operator], ...] = typing.get_args(Operator)  # by their nu
 
 class StepProgram(msgspec.Struct, frozen=True):
     """The operators of a model's step. `logits` is the f32 [R, V] slot that the last operators fill; operators refer to
-    `caches` and `states` by number."""
+    `caches` and `states` by number.
+
+    kept: a slot that can be read after a step, like the logits. given: an f32 slot of tokens that is filled before it.
+    """
 
     operators: tuple[Operator, ...]
     slots: tuple[Slot, ...]
     logits: Slot
     caches: tuple[KvShape, ...] = ()
     states: tuple[StateShape, ...] = ()
+    kept: Slot | None = None
+    given: Slot | None = None
 
     def kv_layout(self) -> KvLayout:
         """Returns which caches share block tables."""

@@ -1,12 +1,14 @@
 """Speculation measured against its absence, on tasks that edit and rewrite code, and where it should gain nothing.
 
     python docs/benchmarks/speculation.py SPEC.yaml [--methods ngram suffix] [--rounds 3] [--tokens 384]
+    python docs/benchmarks/speculation.py SPEC.yaml --methods draft_model --draft-model SMALL.gguf
 
-`SPEC` names a model with a ChatML template. For each method an engine of its own is loaded into this process; they
-take turns at each task, so that a busy machine disturbs all alike. The tasks are those of speculation.yaml, at
-temperature 0 and in one stream. Then prose at temperature 1.5, in as many streams as --streams says. All answers have
-to be those without speculation. Figures are medians of rounds: tokens a second from the first token on, the ratio to
-off, and tokens a step. Rounds repeat the tasks, so that `suffix` looks finished answers up only with --history.
+`SPEC` names a model with a ChatML template, and has no `speculative`. For each method an engine of its own is loaded
+into this process; they take turns at each task, so that a busy machine disturbs all alike. The tasks are those of
+speculation.yaml, at temperature 0 and in one stream. Then prose at temperature 1.5, in as many streams as --streams
+says. All answers have to be those without speculation. Figures are medians of rounds: tokens a second from the first
+token on, the ratio to off, and tokens a step. Rounds repeat the tasks, so that `suffix` looks finished answers up only
+with --history.
 """
 
 import argparse
@@ -84,8 +86,10 @@ def request(name: str, prompt: list[int], eos: tuple[int, ...], max_tokens: int,
     return GenerateRequest(request_id=name, prompt_token_ids=prompt, sampling=values, eos_token_ids=eos)
 
 
-def _overrides(method: str, *, has_history: bool) -> tuple[str, ...]:
+def _overrides(method: str, draft_model: str, *, has_history: bool) -> tuple[str, ...]:
     chosen = f"speculative.method={method}"
+    if method == "draft_model":
+        return (chosen, f"speculative.model={draft_model}")
     return (chosen,) if has_history else (chosen, "speculative.suffix_decoding_max_cached_requests=0")
 
 
@@ -110,12 +114,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=384)
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 64])
+    parser.add_argument("--draft-model", default="")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--kinds", nargs="*", default=["edit", "rewrite"])
     given = parser.parse_args()
-    plans = {OFF: prepare(given.spec).plan} | {
-        method: prepare(given.spec, _overrides(method, has_history=given.history)).plan for method in given.methods
-    }
+    overrides = {method: _overrides(method, given.draft_model, has_history=given.history) for method in given.methods}
+    plans = {OFF: prepare(given.spec).plan}
+    plans |= {method: prepare(given.spec, changes).plan for method, changes in overrides.items()}
     text = load_text_side(plans[OFF], cache_dir())
     tasks = msgspec.convert(yaml.safe_load(TASKS.read_text()), list[Task])
     engines = {method: InprocEngine.from_plan(plan) for method, plan in plans.items()}

@@ -98,7 +98,7 @@ def test_rows_without_blocks_in_the_draft_models_cache_are_answered_without_draf
     on, scheduler = answers(config, REQUESTS, draft_model=model)
     assert summary(on) == summary(off)
     assert scheduler.stats(0.0).speculation.methods["draft_model"].draft_tokens > 10
-    assert len(model._free) == 12
+    assert model._blocks.num_free == 12
 
 
 def test_a_vocabulary_is_translated_both_ways() -> None:

@@ -17,7 +17,7 @@ from appliance.engine.messages import SpeculationCaps
 from appliance.engine.step import Drafted, DraftTokens, DraftWish
 
 STRENGTH = 2  # the class of a model's drafts: before any was verified, four of five are presumed to be accepted
-NEAR = 4  # tokens: a row that is no further behind is read on with its next draft
+NEAR = 4  # tokens: a row that is no further behind, beside those of a draft, is read on with its next draft
 LEAST_GAIN = 1.02  # a cycle with drafts must promise so many times the tokens a second
 TRIAL_SHARE = 0.005  # of the time, for drafts that seem not to pay
 TRIAL_TOKENS = 2
@@ -41,7 +41,9 @@ class ModelDrafts:
     ) -> None:
         self._method = caps.model_method or ""
         self._share = caps.model_share
+        self._reach = caps.model_reach
         self._most_tokens = most_tokens
+        self._most_tokens_of_draft = caps.num_tokens
         self._pace = pace
         self._rates = rates
         self._costs = costs
@@ -64,7 +66,7 @@ class ModelDrafts:
         was planned, in which they run."""
         self._chosen, self._is_trial = [], False
         able = [each for each in running if _can_follow(each)]
-        most = min(caps.num_tokens, self._most_tokens)
+        self._most_tokens_of_draft = most = min(caps.num_tokens, self._most_tokens)
         if not caps.adaptive:
             self._chosen, self._num_tokens = able[: self._most_tokens // most], most
             return
@@ -140,8 +142,8 @@ class ModelDrafts:
 
     def _try(self, able: list[Sequence], base_s: float, num_tokens: int) -> None:
         """Drafts for the sequence that is least behind, if there is time for a trial."""
-        sequence = min(able, key=_behind)
-        num_behind = max(0, _behind(sequence) - NEAR)
+        sequence = min(able, key=self._behind)
+        num_behind = max(0, self._behind(sequence) - NEAR)
         cost_s = num_tokens * (self._pass_seconds(1) + self._costs.beyond(2)) + num_behind * self._behind_seconds()
         self._credit_s = min(self._credit_s, 4.0 * cost_s)
         if self._credit_s >= cost_s and base_s:
@@ -151,8 +153,8 @@ class ModelDrafts:
     def _is_worth_reading(self, sequence: Sequence, gain_s: float, mean_output: float) -> bool:
         """Returns whether the seconds that drafts save in the rest of the answer are more than reading what the model
         is behind. gain_s: saved for each token."""
-        num_behind = _behind(sequence)
-        if num_behind <= NEAR:
+        num_behind = self._behind(sequence)
+        if num_behind <= NEAR + self._most_tokens_of_draft:
             return True
         num_left = min(sequence.stop_length - len(sequence.tokens), max(1.0, mean_output))
         return gain_s * num_left > num_behind * self._behind_seconds()
@@ -163,6 +165,11 @@ class ModelDrafts:
             return False
         own = sum(self._survivals(sequence, self._num_tokens))
         return any(sum(self._rates.survivals(each, sequence.acceptance)) >= own for each in sequence.proposals)
+
+    def _behind(self, sequence: Sequence) -> int:
+        """Returns how many tokens the model would read before it drafts."""
+        count = max(0, len(sequence.tokens) - (sequence.num_read or 0))
+        return min(count, self._reach) if self._reach else count
 
     def _survivals(self, sequence: Sequence, count: int) -> list[float]:
         return self._rates.survivals(DraftTokens([0] * count, self._method, STRENGTH), sequence.acceptance)
@@ -187,7 +194,3 @@ def _can_follow(sequence: Sequence) -> bool:
     """Returns whether all known tokens of a sequence will have run, and more than one may come."""
     is_whole = sequence.num_computed >= len(sequence.tokens) - 1
     return is_whole and sequence.num_read is not None and len(sequence.tokens) + 1 < sequence.stop_length
-
-
-def _behind(sequence: Sequence) -> int:
-    return max(0, len(sequence.tokens) - (sequence.num_read or 0))

@@ -27,5 +27,5 @@ def _make(method: DraftMethod, plan: SpeculationPlan) -> Drafter:
         case "custom_class":
             assert plan.drafter is not None, "the spec's rules hold"
             return CustomDrafter(load_propose(plan.drafter))
-        case "draft_model":
+        case "draft_model" | "mtp" | "eagle" | "eagle3":
             raise AssertionError("it is loaded with the model")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow
 
 
@@ -24,10 +26,16 @@ class Drafter(Protocol):
 
 
 class ModelDrafter(Protocol):
-    """Drafts with a model, for several rows at once, which takes time: between two steps, and only when it is asked."""
+    """Drafts with a model or a head, for several rows at once, which takes time: between two steps, and only when it is
+    asked. reads_states: it reads what the model keeps of each token."""
+
+    reads_states: bool
 
     def put(self, new: NewRow) -> None:
         """Starts a row."""
+
+    def observe(self, row: int, start: int, states: np.ndarray) -> None:
+        """Takes the states of a row's tokens from position `start` on, f32 [tokens, W]."""
 
     def say(self, row: int, tokens: Sequence[int]) -> None:
         """Notes what a row said, and forgets drafts that it did not say."""

@@ -1,39 +1,110 @@
-"""Loads the draft model that a plan names, beside the model."""
+"""Loads the draft model or the head that a plan names, beside the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
+from appliance.base.environ import cache_dir
+from appliance.checkpoint.reader import TensorReader
 from appliance.checkpoint.vocabulary import read_vocabulary
-from appliance.engine.backend import Progress, load_backend
+from appliance.engine.backend import PACKED_FOLDER, Progress, execution_of, load_backend, planned_facts
 from appliance.engine.core.config import SchedulerConfig
+from appliance.engine.drafting.head import HeadDrafter, HeadShape
+from appliance.engine.drafting.interface import ModelDrafter
 from appliance.engine.drafting.model import DraftModel
-from appliance.engine.drafting.vocabulary import VocabularyMap
-from appliance.plan.types import DraftModelPlan, EnginePlan
+from appliance.engine.drafting.vocabulary import NO_ID, VocabularyMap
+from appliance.kernels.binding import load_kernel_set
+from appliance.kernels.interface import Executable
+from appliance.loading.model import load_head
+from appliance.models.draft_heads import DraftHead, head_of_files, head_of_model
+from appliance.plan.types import HEAD_METHODS, DraftMethod, DraftModelPlan, EnginePlan
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDraftModel:
     """memory_bytes: by purpose, under the names of the memory plan."""
 
-    drafter: DraftModel
+    drafter: ModelDrafter
     memory_bytes: Mapping[str, int]
 
 
 def load_draft_model(
     plan: EnginePlan, config: SchedulerConfig, vocab_size: int, progress: Progress
 ) -> LoadedDraftModel | None:
-    """Returns None if the plan has no draft model. Raises like load_backend."""
-    draft = None if plan.speculation is None else plan.speculation.draft_model
-    if draft is None:
+    """Returns None if the plan has no draft model and no head. Raises like load_backend, and ModelError."""
+    speculation = plan.speculation
+    draft = None if speculation is None else speculation.draft_model
+    if draft is None or speculation is None:
         return None
+    method = next((each for each in HEAD_METHODS if each in speculation.methods), None)
     own_plan, own_config = _plan_of(draft, plan), _config_of(draft, config)
-    backend = load_backend(own_plan, own_config, lambda phase, done, total: progress(f"draft {phase}", done, total))
+    told = _Told(progress)
+    if method is not None:
+        return _load_head(draft, method, plan, own_plan, own_config, told)
+    backend = load_backend(own_plan, own_config, told)
     vocabulary = _vocabulary(draft, plan, vocab_size, backend.vocab_size)
-    sizes = {f"draft_{name}": size for name, size in backend.executable.memory_bytes.items()}
-    return LoadedDraftModel(DraftModel(backend.executable, own_config, vocabulary), sizes)
+    return LoadedDraftModel(DraftModel(backend.executable, own_config, vocabulary), _sizes(backend.executable))
+
+
+def _load_head(
+    draft: DraftModelPlan,
+    method: DraftMethod,
+    plan: EnginePlan,
+    own_plan: EnginePlan,
+    config: SchedulerConfig,
+    progress: Progress,
+) -> LoadedDraftModel:
+    target = planned_facts(plan)
+    if method == "mtp":
+        head = head_of_model(target)
+    else:
+        head = head_of_files(planned_facts(own_plan), target, "eagle" if method == "eagle" else "eagle3")
+    kernel_set, folder = load_kernel_set(plan.kernels.kernel_set), cache_dir() / PACKED_FOLDER
+    execution = execution_of(own_plan, config)
+
+    def progressed(done: int, total: int) -> None:
+        progress("weights", done, total)
+
+    executable = load_head(own_plan, head, kernel_set, execution, progressed, folder)
+    width, num_states = target.geometry.hidden_size, max(1, len(head.keeps.layers))
+    shape = HeadShape(
+        method=method,
+        width=num_states * width,
+        own_width=width,
+        is_apart=head.form.draft.reads == "first_layer",
+        num_kept=draft.num_kept_states,
+    )
+    drafter = HeadDrafter(executable, config, _vocabulary_of(head, target.geometry.vocab_size), shape)
+    return LoadedDraftModel(drafter, {**_sizes(executable), "draft_inputs": drafter.memory_bytes})
+
+
+def _vocabulary_of(head: DraftHead, num_target: int) -> VocabularyMap:
+    """Returns the tokens that a head can say: all, or those of its table."""
+    if head.to_target is None:
+        return VocabularyMap.same(num_target, head.form.draft.head_size or num_target)
+    with TensorReader(Path(head.facts.root), [head.to_target]) as reader:
+        distances = reader.array(head.to_target.name).astype(np.int64)
+    ids = (np.arange(len(distances)) + distances).astype(np.int32)
+    to_draft = np.full(num_target, NO_ID, np.int32)
+    to_draft[ids] = np.arange(len(ids), dtype=np.int32)
+    return VocabularyMap(to_draft, ids)
+
+
+def _sizes(executable: Executable) -> dict[str, int]:
+    return {f"draft_{name}": size for name, size in executable.memory_bytes.items()}
+
+
+class _Told:
+    """Announces the phases of a load under names of their own."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        self._progress(f"draft {phase}", done, total)
 
 
 def _plan_of(draft: DraftModelPlan, plan: EnginePlan) -> EnginePlan:
@@ -48,6 +119,7 @@ def _plan_of(draft: DraftModelPlan, plan: EnginePlan) -> EnginePlan:
         config_overrides={},
         experts=None,
         modelling=None,
+        kept_layers=None,
     )
     loading = msgspec.structs.replace(plan.loading, checkpoint_sha256=None)
     kernels = msgspec.structs.replace(plan.kernels, screen_logits=False)

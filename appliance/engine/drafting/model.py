@@ -8,9 +8,11 @@ valid up to there, as a cache is addressed by position.
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from appliance.engine.core.config import SchedulerConfig
 from appliance.engine.core.model_drafts import NEAR, STRENGTH
+from appliance.engine.drafting.blocks import RowBlocks
 from appliance.engine.drafting.vocabulary import VocabularyMap
 from appliance.engine.inputs import BatchBuilder, InputBuilder
 from appliance.engine.rows import Rows
@@ -24,18 +26,18 @@ METHOD = "draft_model"
 class DraftModel:
     """Drafts with an executable of its own. config: the sizes for which that was bound."""
 
+    reads_states = False
+
     def __init__(self, executable: Executable, config: SchedulerConfig, vocabulary: VocabularyMap) -> None:
         self._executable = executable
         self._vocabulary = vocabulary
         self._config = config
-        self._groups = len(config.windows)
         num_rows, self._max_len = config.max_num_seqs, config.max_model_len
         vocab_size = len(vocabulary.to_target)
-        self._rows = Rows(num_rows, self._max_len + 1, config.block_size, vocab_size, 0, self._groups)
+        self._rows = Rows(num_rows, self._max_len + 1, config.block_size, vocab_size, 0, len(config.windows))
         self._inputs = InputBuilder(self._rows, config.block_size, config.max_num_batched_tokens, num_rows)
         self._batches = BatchBuilder(self._rows, "raw_logprobs")
-        self._free = list(range(config.num_blocks - 1, -1, -1))
-        self._held: dict[int, list[int]] = {}  # blocks, by row that is followed
+        self._blocks = RowBlocks(config, self._rows)
         self._read = [0] * num_rows  # tokens of each row that are in the cache
 
     def put(self, new: NewRow) -> None:
@@ -51,16 +53,18 @@ class DraftModel:
             adapter_slot=-1,
         )
         self._rows.put(adapted)
-        self._held[new.row], self._read[new.row] = [], 0
+        self._blocks.put(new.row)
+        self._read[new.row] = 0
 
     def drop(self, row: int) -> None:
-        held = self._held.pop(row, None)
-        if held is not None:
-            self._free += held
+        if self._blocks.drop(row):
             self._rows.drop(row)
 
+    def observe(self, row: int, start: int, states: np.ndarray) -> None:
+        """Does nothing: a model reads tokens."""
+
     def say(self, row: int, tokens: Sequence[int]) -> None:
-        if row not in self._held:
+        if row not in self._blocks:
             return
         said = self._vocabulary.translate(tokens)
         start = int(self._rows.num_tokens[row])
@@ -92,7 +96,7 @@ class DraftModel:
                 self._rows.num_tokens[row] = start
         return Drafted(
             drafts={row: DraftTokens(tokens, METHOD, STRENGTH) for row, tokens in found.items() if tokens},
-            read={row: self._read[row] for row in wish.rows if row in self._held},
+            read={row: self._read[row] for row in wish.rows if row in self._blocks},
             num_passes=num_passes,
             num_behind=num_behind,
         )
@@ -102,17 +106,7 @@ class DraftModel:
 
     def _has_room(self, row: int, num_tokens: int) -> bool:
         """Returns whether a row is followed and can be drafted for; takes the blocks that this needs."""
-        if row not in self._held:
-            return False
-        end = int(self._rows.num_tokens[row]) + num_tokens
-        missing = -(-end // self._config.block_size) - self._rows.num_blocks[row]
-        if end > self._max_len or missing * self._groups > len(self._free):
-            return False
-        if missing > 0:
-            taken = [tuple(self._free.pop() for _ in range(missing)) for _ in range(self._groups)]
-            self._held[row] += [block for of_group in taken for block in of_group]
-            self._rows.add_blocks(row, tuple(taken))
-        return True
+        return row in self._blocks and self._blocks.hold(row, int(self._rows.num_tokens[row]) + num_tokens)
 
     def _first_chunks(self, rows: list[int], most_behind: int) -> tuple[tuple[Chunk, ...], int]:
         """Returns what each row has not read, as far as may run in one pass, and how much of it is behind."""

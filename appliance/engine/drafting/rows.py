@@ -8,7 +8,8 @@ import msgspec
 
 from appliance.base.log import logger
 from appliance.engine.drafting.interface import Drafter, ModelDrafter
-from appliance.engine.step import Drafted, DraftTokens, DraftWish, NewRow
+from appliance.engine.step import Chunk, Drafted, DraftTokens, DraftWish, NewRow
+from appliance.kernels.interface import Executable, Keeping
 
 _log = logger("engine")
 Fits = Callable[[int, list[int]], int]  # (row, tokens) -> how many of them may come next
@@ -63,6 +64,16 @@ class RowDrafts:
         self._by_row[row].tokens += tokens
         if self._model is not None:
             self._model.say(row, tokens)
+
+    def observe(self, chunks: Iterable[Chunk], executable: Executable) -> None:
+        """Hands what the model kept of the tokens of a step to a head that reads it."""
+        if self._model is None or not self._model.reads_states:
+            return
+        assert isinstance(executable, Keeping), "the plan says that it keeps states"
+        states, start = executable.kept(), 0
+        for chunk in chunks:
+            self._model.observe(chunk.row, chunk.start, states[start : start + chunk.length])
+            start += chunk.length
 
     def draft(self, wish: DraftWish, fits: Fits) -> Drafted:
         """Returns the drafts of the model. One that fails drafts nothing, and nobody follows it any more."""

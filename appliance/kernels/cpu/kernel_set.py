@@ -19,7 +19,7 @@ from appliance.kernels.cpu.screen import FEW_LOGITS, create_screen
 from appliance.kernels.cpu.state_memory import StateMemory
 from appliance.kernels.cpu.step import NativeStep
 from appliance.kernels.cpu.weights import BoundWeights
-from appliance.kernels.errors import BindError, ExecutableError
+from appliance.kernels.errors import BindError, ExecutableError, StepError
 from appliance.kernels.execution import Execution, ExecutionLimits, Numerics
 from appliance.kernels.host import check_host
 from appliance.kernels.interface import FewLogits, LowRankMap, StepInputs
@@ -32,7 +32,7 @@ from appliance.program import operators as ops
 from appliance.program.arena import plan_arena
 from appliance.program.fusion import gates_of_linears, inputs_of_linears
 from appliance.program.roofline import program_work
-from appliance.program.slots import Extent
+from appliance.program.slots import Extent, Slot
 from appliance.program.work import Forms, OperatorWork
 
 # Up to 4 decodes are memory-bound: one core is nearly as fast as all. More are compute-bound: with one of two cores
@@ -113,7 +113,17 @@ class CpuExecutable:
         start = self._at.offsets[program.logits.index]
         self._logits = self._at.arena.floats(start, shape[0] * shape[1]).reshape(shape)
         self._last_logits = HostLogits(self._logits)
+        self._kept, self._given = self._rows_of(program.kept, limits), self._rows_of(program.given, limits)
+        self._keeps_sampled = program.kept is not None and program.kept.extent is Extent.SAMPLED
+        self._num_kept = 0
         self._step = NativeStep()
+
+    def _rows_of(self, slot: Slot | None, limits: ExecutionLimits) -> np.ndarray | None:
+        """Returns the memory of a slot, as f32 [most rows, width]."""
+        if slot is None:
+            return None
+        most = limits.max_num_sampled if slot.extent is Extent.SAMPLED else limits.max_num_batched_tokens
+        return self._at.arena.floats(self._at.offsets[slot.index], most * slot.width).reshape(most, slot.width)
 
     def own(self, resources: contextlib.ExitStack) -> None:
         """Takes over the allocated resources; they are freed by `close`, or with this object."""
@@ -135,6 +145,7 @@ class CpuExecutable:
         else:
             self.cancel()
             self._step.point_to(inputs)
+            self._give(inputs)
             status = self._run(self._program_of(inputs), self._step.reference)
         if status != 0:
             raise self._library.step_error(status)
@@ -142,9 +153,23 @@ class CpuExecutable:
             np.add.at(self._operator_seconds, self._plain_positions, self._adapted_seconds)
             self._adapted_seconds[:] = 0
         num_rows = inputs.sampled_rows.shape[0]
+        self._num_kept = num_rows if self._keeps_sampled else inputs.token_ids.shape[0]
         if self._last_logits.num_rows != num_rows:
             self._last_logits = HostLogits(self._logits[:num_rows])
         return self._last_logits
+
+    def kept(self) -> np.ndarray:
+        assert self._kept is not None, "the program keeps nothing"
+        return self._kept[: self._num_kept]
+
+    def _give(self, inputs: StepInputs) -> None:
+        """Puts what is given into its slot. Raises StepError if it is missing, or does not fit."""
+        given = inputs.given
+        if given is None and self._given is None:
+            return
+        if given is None or self._given is None or given.shape != (len(inputs.token_ids), self._given.shape[1]):
+            raise StepError("a step is given states of its tokens exactly if the program reads some")
+        self._given[: len(given)] = given
 
     def start(self, inputs: StepInputs) -> None:
         """Begins a step, led by another thread of the pool; with one thread, `run` does it all. Raises like `run`."""

@@ -44,6 +44,7 @@ class ReferenceExecutable:
         self._adapted = adapted
         self._adapters: dict[int, Mapping[str, LowRankMap]] = {}  # by slot
         self._seconds: np.ndarray | None = None
+        self._rows: dict[Extent, int] = {}  # of the last step
         self._sampled = np.zeros(0, np.int32)  # token ids of the last `sample`
         self._weights: dict[str, torch.Tensor] = {}
         self._activation_groups: dict[str, int] = {}
@@ -81,6 +82,12 @@ class ReferenceExecutable:
             self._states,
             self._adapters,
         )
+        self._rows = {Extent.TOKENS: len(inputs.token_ids), Extent.SAMPLED: len(inputs.sampled_rows)}
+        given = self._program.given
+        if (given is None) != (inputs.given is None):
+            raise StepError("a step is given states exactly if the program reads some")
+        if given is not None and inputs.given is not None:
+            step.slot(given)[:] = torch.from_numpy(np.ascontiguousarray(inputs.given))
         program = self._program if inputs.adapters is None or self._adapted is None else self._adapted
         for index, op in enumerate(program.operators):
             started = time.perf_counter()
@@ -94,6 +101,12 @@ class ReferenceExecutable:
         result = ReferenceSampler().sample(logits, batch)
         self._sampled = result.token_ids
         return result
+
+    def kept(self) -> np.ndarray:
+        slot = self._program.kept
+        assert slot is not None, "the program keeps nothing"
+        found: np.ndarray = self._buffers[slot.index][: self._rows[slot.extent]].numpy()
+        return found
 
     def put_adapter(self, slot: int, maps: Mapping[str, LowRankMap]) -> None:
         self._adapters[slot] = dict(maps)

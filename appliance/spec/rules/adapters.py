@@ -83,12 +83,22 @@ def drafter_fits_method(spec: DeploymentSpec) -> Findings:
 
 def draft_model_fits_method(spec: DeploymentSpec) -> Findings:
     guess = spec.speculative
-    if guess is not None and ("draft_model" in guess.methods) != (guess.model is not None):
+    if guess is None:
+        return
+    if bool({"draft_model", "eagle", "eagle3"} & {*guess.methods}) != (guess.model is not None):
         yield Finding(
             path="speculative.method" if guess.model is None else "speculative.model",
             value=guess.method if guess.model is None else guess.model,
-            message="the method draft_model and speculative.model need each other",
+            message="the methods draft_model, eagle and eagle3 and speculative.model need each other",
             hint="write method: draft_model and model: a smaller model of the same family, or neither",
+        )
+    running = [each for each in guess.methods if each in ("draft_model", "mtp", "eagle", "eagle3")]
+    if len(running) > 1:
+        yield Finding(
+            path="speculative.method",
+            value=guess.method,
+            message=f"one model or head drafts, beside methods that look drafts up: {' and '.join(running)} are two",
+            hint=f"write one of them, such as method: [suffix, {running[0]}]",
         )
 
 
