@@ -7,6 +7,15 @@ from appliance.checkpoint.facts import StoredConventions
 ARCHITECTURES: Final = {
     "afmoe": ("AfmoeForCausalLM", "afmoe"),
     "baichuan": ("BaichuanForCausalLM", "baichuan"),
+    "chatglm": ("GlmForCausalLM", "glm"),
+    "internlm2": ("LlamaForCausalLM", "llama"),
+    "jais2": ("Jais2ForCausalLM", "jais2"),
+    "kimi-linear": ("KimiLinearForCausalLM", "kimi_linear"),
+    "mimo2": ("MiMoV2FlashForCausalLM", "mimo_v2_flash"),
+    "mistral3": ("Ministral3ForCausalLM", "ministral3"),
+    "olmo": ("OlmoForCausalLM", "olmo"),
+    "phimoe": ("PhimoeForCausalLM", "phimoe"),
+    "starcoder": ("GPTBigCodeForCausalLM", "gpt_bigcode"),
     "bert": ("BertModel", "bert"),
     "bloom": ("BloomForCausalLM", "bloom"),
     "llama": ("LlamaForCausalLM", "llama"),
@@ -71,6 +80,7 @@ MIXTRAL: Final = ("MixtralForCausalLM", "mixtral")  # llama with experts
 DEEPSEEK_V2: Final = ("DeepseekV2ForCausalLM", "deepseek_v2")  # deepseek2 that scores experts by softmax
 FALCON_MAMBA: Final = ("FalconMambaForCausalLM", "falcon_mamba")  # mamba that norms its selections
 BAMBA: Final = ("BambaForCausalLM", "bamba")  # granitehybrid without Granite's multipliers
+OLMO3: Final = ("Olmo3ForCausalLM", "olmo3")  # olmo2 with windows
 GRANITE_SHARED: Final = ("GraniteMoeHybridForCausalLM", "granitemoehybrid")  # granitemoe with a shared block
 # What a file of an architecture may be besides its usual class.
 OTHERWISE: Final = (
@@ -79,14 +89,18 @@ OTHERWISE: Final = (
     ("granitemoe", GRANITE_SHARED),
     ("llama", MIXTRAL),
     ("mamba", FALCON_MAMBA),
+    ("olmo2", OLMO3),
 )
 MIXTURES: Final = (
     "llama", "qwen2moe", "qwen3moe", "dots1", "glm4moe", "ernie4_5-moe", "lfm2moe", "olmoe", "minimax-m2", "gpt-oss",
     "afmoe", "deepseek2", "granitemoe", "hunyuan-moe", "llama4", "granitehybrid", "jamba", "nemotron_h_moe",
-    "qwen3next", "gemma4", "qwen35moe",
+    "qwen3next", "gemma4", "qwen35moe", "kimi-linear", "mimo2",
+    "phimoe",
 )  # fmt: skip
 # What may be zero in some layers of these, which then have no attention, or no feed-forward.
-HYBRIDS: Final = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
+HYBRIDS: Final = ("granitehybrid", "kimi-linear", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
+# Lists whose entries differ between layers; they are in the metadata's values under the key and ".layers".
+LISTED: Final = {"gemma4": ("feed_forward_length", "attention.head_count_kv"), "mimo2": ("attention.head_count_kv",)}
 CONVENTIONS: Final = {
     "arcee": StoredConventions(interleaved_heads=True),
     "baichuan": StoredConventions(interleaved_heads=True),
@@ -94,6 +108,10 @@ CONVENTIONS: Final = {
     "granite": StoredConventions(interleaved_heads=True),
     "granitemoe": StoredConventions(interleaved_heads=True),
     "llama": StoredConventions(interleaved_heads=True),
+    "internlm2": StoredConventions(interleaved_heads=True),
+    "mistral3": StoredConventions(interleaved_heads=True),
+    "olmo": StoredConventions(interleaved_heads=True),
+    "kimi-linear": StoredConventions(negated_rates=True),
     "mamba": StoredConventions(negated_rates=True),
     "mamba2": StoredConventions(negated_rates=True),
     "falcon-h1": StoredConventions(negated_rates=True),

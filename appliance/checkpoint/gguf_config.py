@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from appliance.checkpoint.errors import CheckpointError
 from appliance.checkpoint.gguf import GgufFile, GgufTensor, plain
-from appliance.checkpoint.gguf_architectures import ARCHITECTURES, HYBRIDS, MIXTURES, named
+from appliance.checkpoint.gguf_architectures import ARCHITECTURES, HYBRIDS, LISTED, MIXTURES, named
 from appliance.checkpoint.gguf_families import CHANGES
-from appliance.checkpoint.gguf_gemmas import LISTED
 
 # By stored name: the file of the set that holds the tensor, and its directory entry.
 StoredTensors = dict[str, tuple[GgufFile, GgufTensor]]
@@ -59,6 +58,9 @@ _OTHER_NUMBERS: Final = (
     "attention.max_alibi_bias",
     "attention.q_lora_rank",
     "attention.scale",
+    "attention.temperature_scale",
+    "attention.value_scale",
+    "kda.head_dim",
     "attention.value_length",
     "attention.value_length_mla",
     "interleave_moe_layer_step",
@@ -66,13 +68,15 @@ _OTHER_NUMBERS: Final = (
     "rope.scaling.attn_factor",
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
     "rope.scaling.yarn_log_multiplier",
 )
 _NO_MODELS: Final = {"adapter": "an adapter", "imatrix": "a record of activations"}  # by general.type
 _KV_HEADS: Final = "attention.head_count_kv"
 # If a file has these, the computation differs in ways that no family here can express, but for those that are named.
 _REFUSED: Final = {
-    "attention.kv_lora_rank": ("deepseek2", "minicpm3"),
+    "attention.kv_lora_rank": ("deepseek2", "kimi-linear", "minicpm3"),
     "attention.clamp_kqv": (),
     "attention.max_alibi_bias": ("mpt",),
     "expert_count": MIXTURES,
@@ -191,6 +195,8 @@ def _rope_scaling(values: dict[str, Any], tensors: StoredTensors) -> dict[str, A
     scaling |= {"rope_type": kind, "factor": values.get("rope.scaling.factor", 1.0)}
     if kind == "yarn":
         scaling |= {"original_max_position_embeddings": original}
+        bounds = {name: values.get(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
+        scaling |= {name: bound for name, bound in bounds.items() if bound is not None}
     return scaling
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from appliance.checkpoint.errors import CheckpointError
-from appliance.checkpoint.gguf_architectures import DEEPSEEK_V2, GRANITE_SHARED, MIXTRAL, named
+from appliance.checkpoint.gguf_architectures import DEEPSEEK_V2, GRANITE_SHARED, MIXTRAL, OLMO3, named
 from appliance.checkpoint.gguf_encoders import ENCODER_CHANGES
 from appliance.checkpoint.gguf_gemmas import change_gemma3n, change_gemma4
 from appliance.checkpoint.gguf_hybrids import HYBRID_CHANGES, Change, Json, check_sigmoid
@@ -15,6 +15,7 @@ _SIGMOID: Final = 2
 _GLM_4_7_FLASH: Final = ((47, 48), 154_880)  # layers, with and without those that draft, and tokens
 _BAICHUAN_13B_LAYERS: Final = 40
 _LLAMA4_MAVERICK_EXPERTS: Final = 128
+_MIMO_HEADS: Final = ("num_key_value_heads", "swa_num_key_value_heads")  # of full layers, and of windowed ones
 
 
 def _gemma2(config: Json, values: Json) -> None:
@@ -228,6 +229,82 @@ def _hunyuan_moe(config: Json, values: Json) -> None:
         config["intermediate_size"] = shared
 
 
+def _chatglm(config: Json, values: Json) -> None:
+    """Older files have queries, keys and values as one tensor, with or without a bias."""
+    config["head_dim"] = config.get("hidden_size", 0) // max(config.get("num_attention_heads", 1), 1)
+    if any(name.endswith("attn_qkv.weight") for name in values["tensors"]):
+        biased = any(name.endswith("attn_qkv.bias") for name in values["tensors"])
+        config |= {"attention_bias": biased, "attention_out_bias": False}
+
+
+def _kimi_linear(config: Json, values: Json) -> None:
+    """Layers without KV heads have the delta rule, in as many heads as attention. Files leave out groups of experts."""
+    check_sigmoid(values)
+    _latent(config, values)
+    attends = values.get("attends") or [True] * config.get("num_hidden_layers", 0)
+    config["linear_attn_config"] = {
+        "head_dim": values.get("kda.head_dim"),
+        "num_heads": config.get("num_attention_heads"),
+        "short_conv_kernel_size": values.get("ssm.conv_kernel"),
+        "full_attn_layers": [layer + 1 for layer, has_heads in enumerate(attends) if has_heads],
+    }
+    config["num_experts"] = config.pop("num_local_experts", 0)
+    if "n_group" not in config:
+        config |= {"n_group": 1, "topk_group": 1}
+
+
+def _mimo2(config: Json, values: Json) -> None:
+    """Which layers have windows, and which have experts, is told by layer. Layers that draft tokens are counted too."""
+    check_sigmoid(values)
+    layers = config.get("num_hidden_layers", 0) - config.pop("num_nextn_predict_layers", 0)
+    pattern = values.get("attention.sliding_window_pattern")
+    if not isinstance(pattern, list) or len(pattern) < layers:
+        raise CheckpointError("GGUF", f"attention.sliding_window_pattern must list {layers} layers")
+    windows = [int(bool(windowed)) for windowed in pattern[:layers]]
+    heads = values.get("attention.head_count_kv.layers") or [config.get("num_key_value_heads")] * layers
+    by_kind = dict(zip(windows, heads, strict=False))
+    config |= {"num_hidden_layers": layers, "hybrid_layer_pattern": windows}
+    config |= {key: by_kind[kind] for kind, key in enumerate(_MIMO_HEADS) if kind in by_kind}
+    sparse = (f"blk.{layer}.ffn_gate_inp.weight" in values["tensors"] for layer in range(layers))
+    config["moe_layer_freq"] = [int(has_experts) for has_experts in sparse]
+    names = {"attention.value_length": "v_head_dim", "attention.value_scale": "attention_value_scale"}
+    config |= {"attention_value_scale": 1.0, **{name: values[key] for key, name in names.items() if key in values}}
+    config["swa_rope_theta"] = config.pop("rope_local_base_freq", config.get("rope_theta"))
+    config["n_routed_experts"] = config.pop("num_local_experts", 0)
+
+
+def _mistral3(config: Json, values: Json) -> None:
+    """Scores have no factor for a longer context, as yarn's two magnitudes are one; queries are warmer beyond it."""
+    _no_window(config, values)
+    scaling = config.get("rope_scaling", {})
+    if scaling.get("rope_type") != "yarn":
+        return
+    weight, beta = values.get("rope.scaling.yarn_log_multiplier"), values.get("attention.temperature_scale")
+    scaling |= {"mscale": 1.0, "mscale_all_dim": weight} if weight else {}
+    scaling |= {"llama_4_scaling_beta": beta} if beta else {}
+
+
+def _olmo2(config: Json, values: Json) -> None:
+    """Files with windows are of OLMo 3, whose scaling of the rotation is that of full layers alone."""
+    if not config.get("sliding_window"):
+        _no_window(config, values)
+        return
+    config |= named(OLMO3)
+    pattern = values.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        config["layer_types"] = ["sliding_attention" if windowed else "full_attention" for windowed in pattern]
+    theta = config.pop("rope_theta", 10_000.0)
+    local = config.pop("rope_local_base_freq", theta)
+    full = {"rope_theta": theta, **config.pop("rope_scaling", {"rope_type": "default"})}
+    windowed = {"rope_type": "default", "rope_theta": local}
+    config["rope_parameters"] = {"full_attention": full, "sliding_attention": windowed}
+
+
+def _phimoe(config: Json, values: Json) -> None:
+    config["sliding_window"] = None
+    config["lm_head_bias"] = "output.bias" in values["tensors"]
+
+
 CHANGES: Final[dict[str, Change]] = {
     **HYBRID_CHANGES,
     **ENCODER_CHANGES,
@@ -236,6 +313,13 @@ CHANGES: Final[dict[str, Change]] = {
     "gemma-embedding": _gemma_embedding,
     "gemma3n": change_gemma3n,
     "gemma4": change_gemma4,
+    "chatglm": _chatglm,
+    "internlm2": _no_window,
+    "kimi-linear": _kimi_linear,
+    "mimo2": _mimo2,
+    "mistral3": _mistral3,
+    "olmo2": _olmo2,
+    "phimoe": _phimoe,
     "gpt2": _gpt2,
     "gptneox": _gpt_neox,
     "gpt-oss": _gpt_oss,

@@ -12,8 +12,6 @@ _NEVER: Final = 1e29  # llama.cpp divides frequencies of columns that do not rot
 _LAYERS_WITH_KV: Final = 20  # of Gemma 3n, in llama.cpp's loader
 _WIDTHS: Final = "feed_forward_length.layers"
 _KV_HEADS: Final = "attention.head_count_kv.layers"
-# Lists whose entries differ between layers; they are in the metadata's values under the key and ".layers".
-LISTED: Final = {"gemma4": ("feed_forward_length", "attention.head_count_kv")}
 
 
 def change_gemma3n(config: Json, values: Json) -> None:

@@ -77,6 +77,12 @@ _GATED_DELTA: Final = {
     "blk.{n}.ssm_norm": f"{_LAYER}linear_attn.norm",
     "blk.{n}.ssm_out": f"{_LAYER}linear_attn.out_proj",
 }
+_BY_CHANNEL: Final = {
+    **{f"ssm_{part}_{rank}": f"{part}_{rank}_proj" for part in "fg" for rank in "ab"},
+    **{f"ssm_conv1d_{part}": f"{part}_conv1d" for part in "qkv"},
+    "ssm_beta": "b_proj",
+    "ssm_norm": "o_norm",
+}
 HYBRID_NAMES: Final[dict[str, dict[str, str]]] = {
     "falcon-h1": _TOP | ATTENTION | _FEED_FORWARD | _state_space(f"{_LAYER}mamba"),
     "jamba": _TOP
@@ -94,6 +100,7 @@ HYBRID_NAMES: Final[dict[str, dict[str, str]]] = {
 # Beside the names of attention and experts.
 STATE_SPACE: Final = _state_space(f"{_LAYER}mamba")
 GATED_DELTA: Final = _GATED_DELTA
+DELTA_BY_CHANNEL: Final = {f"blk.{{n}}.{key}": f"{_LAYER}self_attn.{name}" for key, name in _BY_CHANNEL.items()}
 # Tensors whose names have no ending, or another one.
 HYBRID_PARAMETERS: Final[dict[str, dict[str, str]]] = {
     "falcon-h1": _rates(f"{_LAYER}mamba", "D", "dt_bias") | {"blk.{n}.ffn_norm": f"{_LAYER}pre_ff_layernorm.weight"},
@@ -104,5 +111,6 @@ HYBRID_PARAMETERS: Final[dict[str, dict[str, str]]] = {
     "nemotron_h": _rates(_MIXER, "D", "dt_bias"),
     "nemotron_h_moe": _rates(_MIXER, "D", "dt_bias"),
     **dict.fromkeys(("qwen35", "qwen35moe"), _rates(f"{_LAYER}linear_attn", "dt_bias")),
+    "kimi-linear": _rates(f"{_LAYER}self_attn", "dt_bias"),
     "qwen3next": _rates(f"{_LAYER}linear_attn", "dt_bias"),
 }

@@ -8,7 +8,15 @@ from math import prod
 from typing import Final
 
 from appliance.checkpoint.gguf_encoders import DENSE_NAMES, ENCODER_NAMES
-from appliance.checkpoint.gguf_hybrid_names import ATTENTION, GATED_DELTA, HYBRID_NAMES, HYBRID_PARAMETERS, STATE_SPACE
+from appliance.checkpoint.gguf_hybrid_names import (
+    ATTENTION,
+    DELTA_BY_CHANNEL,
+    GATED_DELTA,
+    HYBRID_NAMES,
+    HYBRID_PARAMETERS,
+    STATE_SPACE,
+)
+from appliance.checkpoint.gguf_own_names import FALCON, GPT2, GPT_NEOX, LFM2, MPT
 
 _MODEL: Final = {
     "token_embd": "model.embed_tokens",
@@ -116,61 +124,6 @@ _PHI3: Final = _MODEL | {
     "blk.{n}.ffn_up": "model.layers.{n}.mlp.gate_up_proj",
     "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
 }
-_GPT2: Final = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "blk.{n}.attn_norm": "transformer.h.{n}.ln_1",
-    "blk.{n}.attn_qkv": "transformer.h.{n}.attn.c_attn",
-    "blk.{n}.attn_output": "transformer.h.{n}.attn.c_proj",
-    "blk.{n}.ffn_norm": "transformer.h.{n}.ln_2",
-    "blk.{n}.ffn_up": "transformer.h.{n}.mlp.c_fc",
-    "blk.{n}.ffn_down": "transformer.h.{n}.mlp.c_proj",
-}
-_LFM2: Final = {
-    "token_embd": "model.embed_tokens",
-    "token_embd_norm": "model.embedding_norm",
-    "output": "lm_head",
-    "blk.{n}.attn_norm": "model.layers.{n}.operator_norm",
-    "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
-    "blk.{n}.attn_k": "model.layers.{n}.self_attn.k_proj",
-    "blk.{n}.attn_v": "model.layers.{n}.self_attn.v_proj",
-    "blk.{n}.attn_output": "model.layers.{n}.self_attn.out_proj",
-    "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.q_layernorm",
-    "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.k_layernorm",
-    "blk.{n}.shortconv.conv": "model.layers.{n}.conv.conv",
-    "blk.{n}.shortconv.in_proj": "model.layers.{n}.conv.in_proj",
-    "blk.{n}.shortconv.out_proj": "model.layers.{n}.conv.out_proj",
-    "blk.{n}.ffn_norm": "model.layers.{n}.ffn_norm",
-    "blk.{n}.ffn_gate": "model.layers.{n}.feed_forward.w1",
-    "blk.{n}.ffn_up": "model.layers.{n}.feed_forward.w3",
-    "blk.{n}.ffn_down": "model.layers.{n}.feed_forward.w2",
-}
-_GPT_NEOX: Final = {
-    "token_embd": "gpt_neox.embed_in",
-    "output_norm": "gpt_neox.final_layer_norm",
-    "output": "embed_out",
-    "blk.{n}.attn_norm": "gpt_neox.layers.{n}.input_layernorm",
-    "blk.{n}.attn_qkv": "gpt_neox.layers.{n}.attention.query_key_value",
-    "blk.{n}.attn_output": "gpt_neox.layers.{n}.attention.dense",
-    "blk.{n}.ffn_norm": "gpt_neox.layers.{n}.post_attention_layernorm",
-    "blk.{n}.ffn_up": "gpt_neox.layers.{n}.mlp.dense_h_to_4h",
-    "blk.{n}.ffn_down": "gpt_neox.layers.{n}.mlp.dense_4h_to_h",
-}
-_FUSED: Final = {
-    "attn_qkv": "self_attention.query_key_value",
-    "attn_output": "self_attention.dense",
-    "ffn_up": "mlp.dense_h_to_4h",
-    "ffn_down": "mlp.dense_4h_to_h",
-}
-_FALCON: Final = {
-    "token_embd": "transformer.word_embeddings",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "blk.{n}.attn_norm": "transformer.h.{n}.input_layernorm",
-    **{f"blk.{{n}}.{stored}": f"transformer.h.{{n}}.{name}" for stored, name in _FUSED.items()},
-}
 _LATENT: Final = {
     "blk.{n}.attn_q": "model.layers.{n}.self_attn.q_proj",
     "blk.{n}.attn_q_a": "model.layers.{n}.self_attn.q_a_proj",
@@ -200,17 +153,6 @@ _LLAMA4: Final = {
     key: name.replace(".mlp.", ".feed_forward.").replace("shared_experts", "shared_expert")
     for key, name in (_LLAMA | _EXPERTS | _SHARED_EXPERTS).items()
 } | {"blk.{n}.ffn_gate_inp": "model.layers.{n}.feed_forward.router"}
-_MPT: Final = {
-    "token_embd": "transformer.wte",
-    "output_norm": "transformer.norm_f",
-    "output": "lm_head",
-    "blk.{n}.attn_norm": "transformer.blocks.{n}.norm_1",
-    "blk.{n}.attn_qkv": "transformer.blocks.{n}.attn.Wqkv",
-    "blk.{n}.attn_output": "transformer.blocks.{n}.attn.out_proj",
-    "blk.{n}.ffn_norm": "transformer.blocks.{n}.norm_2",
-    "blk.{n}.ffn_up": "transformer.blocks.{n}.ffn.up_proj",
-    "blk.{n}.ffn_down": "transformer.blocks.{n}.ffn.down_proj",
-}
 _QWEN3_NEXT: Final = (
     _LLAMA
     | _HEAD_NORMS
@@ -218,6 +160,16 @@ _QWEN3_NEXT: Final = (
     | _GATED_SHARED_EXPERT
     | GATED_DELTA
     | {"blk.{n}.post_attention_norm": "model.layers.{n}.post_attention_layernorm"}
+)
+_GLM: Final = (
+    _MODEL
+    | _ATTENTION
+    | {
+        "blk.{n}.attn_qkv": "model.layers.{n}.self_attn.qkv_proj",
+        "blk.{n}.ffn_norm": "model.layers.{n}.post_attention_layernorm",
+        "blk.{n}.ffn_up": "model.layers.{n}.mlp.gate_up_proj",
+        "blk.{n}.ffn_down": "model.layers.{n}.mlp.down_proj",
+    }
 )
 NAMES: Final[dict[str, dict[str, str]]] = {
     **HYBRID_NAMES,
@@ -237,13 +189,26 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.ffn_gate_inp": "model.layers.{n}.mlp.router.gate",
     },
     "baichuan": _LLAMA,
-    "bloom": _FALCON
+    "chatglm": _GLM,
+    "internlm2": _LLAMA,
+    "jais2": _LLAMA,
+    "kimi-linear": _LLAMA
+    | _LATENT
+    | DELTA_BY_CHANNEL
+    | _MIXTRAL
+    | {key: name.replace(".mlp.", ".block_sparse_moe.") for key, name in _SHARED_EXPERTS.items()},
+    "mimo2": _LLAMA | _EXPERTS,
+    "mistral3": _LLAMA,
+    "olmo": _LLAMA,
+    "phimoe": _LLAMA | _MIXTRAL,
+    "starcoder": GPT2,
+    "bloom": FALCON
     | {
         "token_embd_norm": "transformer.word_embeddings_layernorm",
         "blk.{n}.ffn_norm": "transformer.h.{n}.post_attention_layernorm",
     },
     "deepseek2": _LLAMA | _LATENT | _EXPERTS | _SHARED_EXPERTS,
-    "falcon": _FALCON | {"blk.{n}.attn_norm_2": "transformer.h.{n}.ln_attn"},
+    "falcon": FALCON | {"blk.{n}.attn_norm_2": "transformer.h.{n}.ln_attn"},
     "granitemoe": _LLAMA | _GRANITE_MOE,
     "hunyuan-moe": _LLAMA
     | _EXPERTS
@@ -256,7 +221,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "llama4": _LLAMA4,
     "minicpm": _LLAMA,
     "minicpm3": _LLAMA | _LATENT,
-    "mpt": _MPT,
+    "mpt": MPT,
     "llama": _LLAMA | _MIXTRAL,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA | _HEAD_NORMS,
@@ -271,7 +236,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "ernie4_5-moe": _LLAMA | _EXPERTS | _SHARED_EXPERTS,
     "olmoe": _LLAMA | _HEAD_NORMS | _EXPERTS,
     "minimax-m2": _LLAMA | _HEAD_NORMS | _MIXTRAL,
-    "gptneox": _GPT_NEOX,
+    "gptneox": GPT_NEOX,
     "gpt-oss": _MODEL
     | _ATTENTION
     | _EXPERTS
@@ -305,8 +270,8 @@ NAMES: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.attn_q_norm": "model.layers.{n}.self_attn.query_layernorm",
         "blk.{n}.attn_k_norm": "model.layers.{n}.self_attn.key_layernorm",
     },
-    "lfm2": _LFM2,
-    "lfm2moe": _LFM2
+    "lfm2": LFM2,
+    "lfm2moe": LFM2
     | {
         "blk.{n}.ffn_gate_inp": "model.layers.{n}.feed_forward.gate",
         "blk.{n}.ffn_gate_exps": "model.layers.{n}.feed_forward.experts.w1",
@@ -317,7 +282,7 @@ NAMES: Final[dict[str, dict[str, str]]] = {
     "olmo2": _OUTPUT_NORMS | _HEAD_NORMS,
     "phi2": _PHI2,
     "phi3": _PHI3,
-    "gpt2": _GPT2,
+    "gpt2": GPT2,
     "seed_oss": _MODEL
     | _ATTENTION
     | _GATED
@@ -331,6 +296,8 @@ NAMES: Final[dict[str, dict[str, str]]] = {
 _CORRECTIONS: Final = {
     "nemotron_h_moe": "backbone.layers.{n}.mixer.gate.e_score_correction_bias",
     "afmoe": "model.layers.{n}.mlp.expert_bias",
+    "kimi-linear": "model.layers.{n}.block_sparse_moe.gate.e_score_correction_bias",
+    "mimo2": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "deepseek2": "model.layers.{n}.mlp.gate.e_score_correction_bias",
     "minimax-m2": "model.layers.{n}.block_sparse_moe.e_score_correction_bias",
     "dots1": "model.layers.{n}.mlp.gate.e_score_correction_bias",
@@ -355,6 +322,7 @@ _PARAMETERS: Final[dict[str, dict[str, str]]] = {
         "blk.{n}.ffn_down_exps.weight": "model.layers.{n}.experts.down_proj",
     },
 }
+_WITH_SINKS: Final = ("gpt-oss", "mimo2")
 _LAYER: Final = re.compile(r"^blk\.(\d{1,4})\.")
 
 
@@ -371,7 +339,7 @@ def hugging_face_name(architecture: str, stored: str) -> str | None:
     pattern = _LAYER.sub("blk.{n}.", base) if match else base
     if match and pattern == "blk.{n}.exp_probs_b" and architecture in _CORRECTIONS:
         return _CORRECTIONS[architecture].replace("{n}", match.group(1))
-    if match and pattern == "blk.{n}.attn_sinks" and architecture == "gpt-oss":
+    if match and pattern == "blk.{n}.attn_sinks" and architecture in _WITH_SINKS:
         return f"model.layers.{match.group(1)}.self_attn.sinks"
     name = NAMES[architecture].get(pattern)
     return None if name is None else f"{name.replace('{n}', match.group(1) if match else '')}.{suffix}"

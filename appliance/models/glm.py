@@ -17,6 +17,7 @@ _SANDWICH_MODULES = {
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     model = Model.of(facts, max_model_len)
     if model.config.model_type == "glm":
-        return dense_decoder(model, Dense(gate_up=True, interleaved=True))
+        is_joined = model.has_tensor(".self_attn.qkv_proj.weight")  # in GGUF files of ChatGLM
+        return dense_decoder(model, Dense(gate_up=True, interleaved=True, qkv="joined" if is_joined else "apart"))
     dense = Dense(modules=_SANDWICH_MODULES, residual=ResidualSpec("sandwich"), gate_up=True, interleaved=True)
     return dense_decoder(model, dense)

@@ -8,7 +8,7 @@ from appliance.layers.recurrent_spec import GatedDeltaSpec
 from appliance.layers.spec import DecoderSpec
 from appliance.models.deepseek_routing import deepseek_mixture
 from appliance.models.dense import Dense, Recurrent, dense_decoder
-from appliance.models.experts import MIXTRAL_MODULES
+from appliance.models.experts import MIXTRAL_MODULES, Mixture
 from appliance.models.family import Model
 from appliance.models.gated_delta import separate_parts
 from appliance.models.latent import with_latent_attention
@@ -22,14 +22,18 @@ _MODULES = {
     "beta": "b_proj",
     "norm": "o_norm",
 }
-_EXPERTS = replace(MIXTRAL_MODULES, correction="block_sparse_moe.gate.e_score_correction_bias")
+_EXPERTS = replace(
+    MIXTRAL_MODULES,
+    correction="block_sparse_moe.gate.e_score_correction_bias",
+    shared="block_sparse_moe.shared_experts",
+)
 
 
 def build(facts: ModelFacts, max_model_len: int) -> DecoderSpec:
     """Transformers saves the dense layers under the name of the experts' block."""
     model = Model.of(facts, max_model_len)
     mixture = deepseek_mixture(model, renormalize=True, first_dense=1)
-    mixture = replace(mixture, modules=replace(_EXPERTS, shared="block_sparse_moe.shared_experts"))
+    mixture = Mixture.of(model, mixture.spec, _EXPERTS, mixture.is_sparse)
     where = "mlp" if model.has_tensor(".mlp.gate_proj.weight") else "block_sparse_moe"
     modules = {name: f"{where}.{name}_proj" for name in ("gate", "up", "down")}
     dense = with_latent_attention(model, Dense(modules=modules), interleaved=False)

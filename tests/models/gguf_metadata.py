@@ -7,9 +7,11 @@ import numpy as np
 import torch
 
 from tests.models.gguf_hybrid_metadata import HYBRIDS
+from tests.models.gguf_more_metadata import MORE
 
 _PARTIAL = (
     "llama", "gptneox", "minimax-m2", "phi3", "glm4moe", "glm4", "nemotron", "phi2", "stablelm", "command-r", "cohere2",
+    "chatglm", "phimoe", "mistral3", "jais2",
 )  # fmt: skip
 _EPSILONS = ("layer_norm_eps", "norm_epsilon", "norm_eps")  # of layer norms
 
@@ -25,7 +27,7 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
         _write_mamba(writer, config)
         return
     writer.add_head_count(config.num_attention_heads)
-    if architecture in ("gpt2", "bloom", "mpt", "falcon"):
+    if architecture in ("gpt2", "starcoder", "bloom", "mpt", "falcon"):
         _write_older(writer, config, architecture)
         return
     if architecture in ("lfm2", "lfm2moe"):
@@ -39,20 +41,23 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     if (eps := getattr(config, "rms_norm_eps", None)) is not None:
         writer.add_layer_norm_rms_eps(eps)
     else:
-        writer.add_layer_norm_eps(next(getattr(config, name) for name in _EPSILONS if hasattr(config, name)))
+        stated = (getattr(config, name) for name in _EPSILONS if hasattr(config, name))
+        writer.add_layer_norm_eps(next(stated, 1e-5))
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if architecture in ("deepseek2", "minicpm3"):
         _write_latent(writer, config, architecture)
     else:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
-    writer.add_rope_freq_base(rope["rope_theta"])
+    rope = getattr(config, "rope_parameters", None)
+    rope = rope.get("full_attention", rope) if rope else None
+    if rope is not None:
+        writer.add_rope_freq_base(rope["rope_theta"])
     if getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None):
         _write_experts(writer, config)
     if architecture in _PARTIAL:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    if rope["rope_type"] == "yarn":
+    if rope is not None and rope["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
@@ -68,6 +73,8 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
         writer.add_logit_scale(config.logits_scaling)
     if architecture in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config.use_parallel_residual)
+    if architecture in MORE:
+        MORE[architecture](writer, config)
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -207,6 +214,7 @@ def write_rope_factors(writer: gguf.GGUFWriter, config: Any, model: torch.nn.Mod
         writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
     if rope.get("rope_type") == "longrope":
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-        writer.add_rope_scaling_attn_factors(model.model.rotary_emb.attention_scaling)
+        factor = rope.get("short_mscale") or model.model.rotary_emb.attention_scaling
+        writer.add_rope_scaling_attn_factors(factor)
         for kind in ("short", "long"):
             writer.add_tensor(f"rope_factors_{kind}.weight", np.asarray(rope[f"{kind}_factor"], np.float32))

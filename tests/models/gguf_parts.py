@@ -44,8 +44,13 @@ def stored_parts(config: Any, architecture: str, state: dict[str, torch.Tensor])
             yield f"{layer}.ffn_gate_inp.weight", tensor
         elif name.endswith("in_proj_qkvz.weight"):
             yield from _by_kind(config, layer, tensor)
-        elif name.endswith("kv_b_proj.weight") and architecture == "deepseek2":
+        elif name.endswith("kv_b_proj.weight") and architecture in ("deepseek2", "kimi-linear"):
             yield from _apart(config, layer, tensor)
+        elif architecture == "kimi-linear" and name.endswith("self_attn.conv1d.weight"):
+            for part, rows in zip("qkv", tensor.chunk(3), strict=True):
+                yield name.replace("conv1d", f"{part}_conv1d"), rows
+        elif ".forget_gate." in name:
+            yield name.replace(".forget_gate.", "."), tensor
         else:
             yield name, tensor
 
@@ -162,7 +167,10 @@ def _tiled(config: Any, name: str, size: int) -> np.ndarray | None:
 
 
 _TILED = ("qwen35", "qwen35moe")
-_PERMUTED = ("llama", "arcee", "granite", "granitemoe", "granitehybrid", "minicpm", "baichuan", "smollm3")
+_PERMUTED = (
+    "llama", "arcee", "granite", "granitemoe", "granitehybrid", "minicpm", "baichuan", "smollm3", "internlm2",
+    "mistral3", "olmo",
+)  # fmt: skip
 
 
 def _permuted_heads(config: Any, name: str) -> int:

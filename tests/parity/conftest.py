@@ -141,6 +141,18 @@ def wide_config(name: str) -> transformers.PretrainedConfig:
         wide = {"d_model": 256}
     elif name in ("deepseek2", "deepseek2-groups", "deepseek3", "glm4_moe_lite", "minicpm3"):
         wide |= {"moe_intermediate_size": 256, "qk_nope_head_dim": 32, **_LATENT.get(name, {})}
+    elif name == "glm":
+        wide |= {"head_dim": 64}
+    elif name == "gpt_bigcode":
+        wide = {"n_embd": 256}
+    elif name == "phimoe":
+        rope = {**tiny.values["rope_parameters"], "short_mscale": 1.2, "long_mscale": 1.2}
+        wide |= {"num_attention_heads": 16, "router_jitter_noise": 0.01, "rope_parameters": rope}
+    elif name == "mimo2":
+        wide |= {"moe_intermediate_size": 256, "routed_scaling_factor": 1.0, "v_head_dim": 64}
+    elif name == "kimi_linear":
+        wide |= {"moe_intermediate_size": 256, "n_group": 1, "topk_group": 1, "linear_head_dim": 64, "v_head_dim": 64}
+        wide |= {"qk_nope_head_dim": 32}
     elif name == "llama4":
         wide |= _LLAMA4
     elif name == "granite-plain":

@@ -53,13 +53,19 @@ def test_every_type_dequantized_to_f32(kind: str, written: Write, kernel_set: Ke
 
 
 # Variants whose files differ.
-FURTHER = ("deepseek2-groups", "falcon-one-norm", "gemma4-experts", "nemotron_h-dense", "nemotron_h-latent")
+FURTHER = (
+    "deepseek2-groups", "falcon-one-norm", "gemma4-experts", "jais2", "nemotron_h-dense", "nemotron_h-latent",
+)  # fmt: skip
 FROM_GGUF = [
     name
     for name in [*FAMILIES, *VARIANTS]
     if name in FURTHER or (ARCHITECTURES.get(name, name) in NAMES and name not in ("llama", "qwen2"))
 ]
-COMPUTE_THE_SAME = {"baichuan": "llama-equal", "minicpm": "granite-plain"}  # of architectures that transformers lacks
+COMPUTE_THE_SAME = {
+    "baichuan": "llama-equal",
+    "internlm2": "llama",
+    "minicpm": "granite-plain",
+}  # of architectures that transformers lacks
 
 
 @pytest.mark.parametrize("architecture", COMPUTE_THE_SAME)
