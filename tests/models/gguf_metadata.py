@@ -58,9 +58,7 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     if architecture in _PARTIAL:
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     if rope is not None and rope["rope_type"] == "yarn":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(rope["factor"])
-        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        _write_yarn(writer, rope)
     if architecture in ("gemma2", "gemma3", "cohere2", "exaone4", "starcoder2", "gpt-oss", "afmoe"):
         writer.add_sliding_window(config.sliding_window)
     if architecture in ("command-r", "cohere2"):
@@ -78,6 +76,12 @@ def write_metadata(writer: gguf.GGUFWriter, config: Any, architecture: str) -> N
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _write_yarn(writer: gguf.GGUFWriter, rope: Any) -> None:
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
 
 
 def _write_gemma(writer: gguf.GGUFWriter, config: Any, architecture: str) -> None:
