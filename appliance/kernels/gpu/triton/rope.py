@@ -1,0 +1,190 @@
+"""Rotary positions, and the writing of keys and values to the paged cache: operators Rope and KvWrite, and both in one.
+
+Caches: keys [num_blocks, G, block_size, d], values [num_blocks, G, block_size, e] of any strides between blocks, heads
+and tokens. The slot of a token is block * block_size + its place in the block.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from appliance.kernels.gpu.triton.launch import after_previous, launch, power_of_two, row_stride
+
+_TILE = 4096  # numbers that one program holds at a time
+
+
+@triton.jit
+def rotate(
+    source, target, from_at, to_at, is_live, table_row, factor,
+    ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Rotates the first ROTARY columns of heads at the offsets from_at, to_at [heads, 1], and multiplies by factor."""
+    pair = tl.arange(0, PAIRS)[None, :]
+    half: tl.constexpr = ROTARY // 2
+    if INTERLEAVED:
+        first = 2 * pair
+        second = first + 1
+    else:
+        first = pair
+        second = first + half
+    cos = tl.load(table_row + pair, mask=pair < half, other=0.0).to(tl.float32) * factor
+    sin = tl.load(table_row + half + pair, mask=pair < half, other=0.0).to(tl.float32) * factor
+    is_live = is_live & (pair < half)
+    a = tl.load(source + from_at + first, mask=is_live, other=0.0).to(tl.float32)
+    b = tl.load(source + from_at + second, mask=is_live, other=0.0).to(tl.float32)
+    tl.store(target + to_at + first, (a * cos - b * sin).to(target.dtype.element_ty), mask=is_live)
+    tl.store(target + to_at + second, (b * cos + a * sin).to(target.dtype.element_ty), mask=is_live)
+
+
+@triton.jit
+def copy_columns(source, target, from_at, to_at, is_live, factor, first, width, BLOCK: tl.constexpr):
+    """Copies columns first <= c < width of heads, times factor."""
+    column = tl.arange(0, BLOCK)[None, :]
+    is_live = is_live & (column >= first) & (column < width)
+    x = tl.load(source + from_at + column, mask=is_live, other=0.0).to(tl.float32)
+    tl.store(target + to_at + column, (x * factor).to(target.dtype.element_ty), mask=is_live)
+
+
+@triton.jit
+def rope_kernel(
+    x, positions, table, x_stride, num_heads,
+    HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr,
+    HEADS: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One program a token and HEADS heads, in place: a thread reads and writes both numbers of its pairs."""
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    after_previous(PDL)
+    table_row = table + tl.load(positions + token).to(tl.int64) * ROTARY
+    at = token * x_stride + head * HEAD_DIM
+    rotate(x, x, at, at, head < num_heads, table_row, 1.0, ROTARY, INTERLEAVED, PAIRS)
+
+
+@triton.jit
+def rope_write_kernel(
+    q, k, v, positions, table, slots, keys, values, q_stride, k_stride, v_stride,
+    key_block, key_head, key_token, value_block, value_head, value_token,
+    num_heads, num_kv_heads, key_factor, value_factor,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr, PAIRS: tl.constexpr, COLUMNS: tl.constexpr,
+    VALUE_COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Programs of a token: for each HEADS heads of q one, in place; the last stores keys and values.
+
+    ROTARY 0: nothing is rotated. VALUE_DIM 0: values are columns of the keys.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, HEADS)[:, None]
+    after_previous(PDL)
+    table_row = table
+    if ROTARY > 0:
+        table_row = table + tl.load(positions + token).to(tl.int64) * ROTARY
+    if tl.program_id(1) < tl.num_programs(1) - 1:
+        head = tl.program_id(1) * HEADS + place
+        at = token * q_stride + head * HEAD_DIM
+        rotate(q, q, at, at, head < num_heads, table_row, 1.0, ROTARY, INTERLEAVED, PAIRS)
+    else:
+        slot = tl.load(slots + token)
+        block = (slot // BLOCK_SIZE).to(tl.int64)
+        for first in tl.range(0, num_kv_heads, HEADS):
+            head = first + place
+            is_live = (head < num_kv_heads) & (slot >= 0)
+            at = token * k_stride + head * HEAD_DIM
+            to = block * key_block + slot % BLOCK_SIZE * key_token + head * key_head
+            if ROTARY > 0:
+                rotate(k, keys, at, to, is_live, table_row, key_factor, ROTARY, INTERLEAVED, PAIRS)
+            if ROTARY < HEAD_DIM:
+                copy_columns(k, keys, at, to, is_live, key_factor, ROTARY, HEAD_DIM, COLUMNS)
+            if VALUE_DIM > 0:
+                at = token * v_stride + head * VALUE_DIM
+                to = block * value_block + slot % BLOCK_SIZE * value_token + head * value_head
+                copy_columns(v, values, at, to, is_live, value_factor, 0, VALUE_DIM, VALUE_COLUMNS)
+
+
+def rope(
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    table: torch.Tensor,
+    num_heads: int,
+    interleaved: bool = False,
+    pdl: bool = False,
+) -> None:
+    """Rotates the first columns of each head of x [T, num_heads * d] in place, as Rope does.
+
+    positions: int32 or int64 [T]. table: f32 [max_position, rotary_dim], contiguous.
+    """
+    head_dim, rotary = x.shape[1] // num_heads, table.shape[1]
+    pairs = power_of_two(rotary // 2)
+    heads = min(power_of_two(num_heads), max(1, _TILE // pairs))
+    launch(
+        rope_kernel, (x.shape[0], triton.cdiv(num_heads, heads)), x, positions, table, row_stride(x), num_heads,
+        HEAD_DIM=head_dim, ROTARY=rotary, INTERLEAVED=interleaved, HEADS=heads, PAIRS=pairs, num_warps=4, pdl=pdl,
+    )  # fmt: skip
+
+
+def kv_write(
+    k: torch.Tensor,
+    v: torch.Tensor | None,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor | None,
+    scales: tuple[float, float] = (1.0, 1.0),
+    pdl: bool = False,
+) -> None:
+    """Stores k [T, G * d] and v [T, G * e] in the caches, as KvWrite does. v, values: None if values are part of keys.
+
+    slot_mapping: int32 [T]; a token with a negative one is not stored. scales: what the stored keys and values are
+    multiplied by when they are read.
+    """
+    _write(None, k, v, None, None, slot_mapping, keys, values, 0, False, scales, pdl)
+
+
+def rope_kv_write(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor | None,
+    positions: torch.Tensor,
+    table: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor | None,
+    num_heads: int,
+    interleaved: bool = False,
+    scales: tuple[float, float] = (1.0, 1.0),
+    pdl: bool = False,
+) -> None:
+    """Rotates q [T, H * d] in place, and stores the rotated k [T, G * d], and v, in the caches; k stays as it is.
+
+    The other arguments are those of `rope` and `kv_write`.
+    """
+    _write(q, k, v, positions, table, slot_mapping, keys, values, num_heads, interleaved, scales, pdl)
+
+
+def _write(
+    q: torch.Tensor | None,
+    k: torch.Tensor,
+    v: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    table: torch.Tensor | None,
+    slot_mapping: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor | None,
+    num_heads: int,
+    interleaved: bool,
+    scales: tuple[float, float],
+    pdl: bool,
+) -> None:
+    num_kv_heads, block_size, head_dim = keys.shape[1:]
+    rotary, value_dim = 0 if table is None else table.shape[1], 0 if values is None else values.shape[-1]
+    pairs, widest = power_of_two(max(rotary // 2, 1)), power_of_two(max(head_dim, value_dim))
+    heads = min(power_of_two(max(num_heads, num_kv_heads)), max(1, _TILE // widest))
+    none = k  # stands where a kernel reads nothing
+    launch(
+        rope_write_kernel, (k.shape[0], triton.cdiv(num_heads, heads) + 1), none if q is None else q, k,
+        none if v is None else v, none if positions is None else positions, none if table is None else table,
+        slot_mapping, keys, none if values is None else values, 0 if q is None else row_stride(q), row_stride(k),
+        0 if v is None else row_stride(v), *keys.stride()[:3], *((0, 0, 0) if values is None else values.stride()[:3]),
+        num_heads, num_kv_heads, 1 / scales[0], 1 / scales[1], HEAD_DIM=head_dim, VALUE_DIM=value_dim, ROTARY=rotary,
+        INTERLEAVED=interleaved, BLOCK_SIZE=block_size, HEADS=heads, PAIRS=pairs, COLUMNS=power_of_two(head_dim),
+        VALUE_COLUMNS=power_of_two(max(value_dim, 1)), num_warps=4, pdl=pdl,
+    )  # fmt: skip
