@@ -28,7 +28,7 @@ _ALIGNED = [["tt.divisibility", 16]]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """A kernel with the arguments of one launch of it."""
 
     kernel: Any
@@ -50,15 +50,15 @@ class CompiledKernel:
     shared_bytes: int
 
 
-def launches_of(call: Callable[[], None]) -> list[Launch]:
+def launches_of(call: Callable[[], None]) -> list[KernelLaunch]:
     """Returns the launches that `call` asks for; none is started, so tensors may be on torch's meta device."""
-    found: list[Launch] = []
-    with recorded(lambda kernel, grid, arguments, options: found.append(Launch(kernel, arguments, options))):
+    found: list[KernelLaunch] = []
+    with recorded(lambda kernel, grid, arguments, options: found.append(KernelLaunch(kernel, arguments, options))):
         call()
     return found
 
 
-def compile_launch(launch: Launch, arch: str) -> CompiledKernel:
+def compile_launch(launch: KernelLaunch, arch: str) -> CompiledKernel:
     """Compiles a kernel as its launch would on a GPU of an architecture, with 16-byte alignment of all tensors."""
     source, options = _source(launch)
     compiled = triton.compile(source, target=_target(arch), options=options)
@@ -73,7 +73,7 @@ def _target(arch: str) -> GPUTarget:
     return GPUTarget("cuda", int(arch.removeprefix("sm")), architecture(arch).warp_size)
 
 
-def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
+def _source(launch: KernelLaunch) -> tuple[ASTSource, dict[str, Any]]:
     """Returns what triton's own launcher would compile: ones are constants, and multiples of 16 are known as such."""
     constants: dict[str, Any] = {}
     signature: dict[str, str] = {}

@@ -5,7 +5,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class GpuArchitecture:
     """A GPU generation: the shared memory (LDS) of one program in bytes, the threads of a warp, and what it has."""
 
     name: str
@@ -19,21 +19,21 @@ _KB = 1024
 ARCHITECTURES: Final = {
     each.name: each
     for each in (
-        Architecture("sm80", 163 * _KB, has_fp8=False),
-        Architecture("sm86", 99 * _KB, has_fp8=False),
-        Architecture("sm89", 99 * _KB),
-        Architecture("sm90", 227 * _KB, has_dependent_launch=True),
-        Architecture("sm100", 227 * _KB, has_dependent_launch=True),
-        Architecture("sm103", 227 * _KB, has_dependent_launch=True),
-        Architecture("sm120", 99 * _KB, has_dependent_launch=True),
-        Architecture("gfx90a", 64 * _KB, warp_size=64, has_fp8=False),
-        Architecture("gfx942", 64 * _KB, warp_size=64),
-        Architecture("gfx950", 160 * _KB, warp_size=64),
+        GpuArchitecture("sm80", 163 * _KB, has_fp8=False),
+        GpuArchitecture("sm86", 99 * _KB, has_fp8=False),
+        GpuArchitecture("sm89", 99 * _KB),
+        GpuArchitecture("sm90", 227 * _KB, has_dependent_launch=True),
+        GpuArchitecture("sm100", 227 * _KB, has_dependent_launch=True),
+        GpuArchitecture("sm103", 227 * _KB, has_dependent_launch=True),
+        GpuArchitecture("sm120", 99 * _KB, has_dependent_launch=True),
+        GpuArchitecture("gfx90a", 64 * _KB, warp_size=64, has_fp8=False),
+        GpuArchitecture("gfx942", 64 * _KB, warp_size=64),
+        GpuArchitecture("gfx950", 160 * _KB, warp_size=64),
     )
 }
 
 
-def architecture(name: str) -> Architecture:
+def architecture(name: str) -> GpuArchitecture:
     """Returns the architecture of that name, such as "sm90" or "gfx942".
 
     Raises ValueError, with those that are known, for another.
