@@ -3,6 +3,7 @@
 import msgspec
 
 _LABELS = ("classify", "score", "embed")
+_REWARD = ("classify", "embed")
 _HEADS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "Model")  # what ends the names of decoders
 
 
@@ -165,9 +166,15 @@ _ENCODERS = (
     *_encoder("New", "nomic_bert"),
     *_encoder("NomicBert", "nomic_bert"),
 )
+# Reward models under names of their own: each token has its reward, or each step the chance that it is right.
+_REWARDS = (
+    Architecture("Qwen2ForRewardModel", "appliance.models.llama", _REWARD, base="Qwen2ForCausalLM"),
+    Architecture("Qwen2ForProcessRewardModel", "appliance.models.llama", _REWARD, base="Qwen2ForCausalLM"),
+    Architecture("InternLM2ForRewardModel", "appliance.models.internlm2", _REWARD, base="InternLM2ForCausalLM"),
+)
 _EMBEDDERS = (Architecture("Gemma3TextModel", "appliance.models.gemma", ("embed",), base="Gemma3ForCausalLM"),)
 _POOLED = tuple(other for entry in _BUILT for other in _pooled(entry))
 
 ARCHITECTURES: dict[str, Architecture] = {
-    entry.name: entry for entry in (*_KNOWN, *_POOLED, *_EMBEDDERS, *_ENCODERS, *_BUILT)
+    entry.name: entry for entry in (*_KNOWN, *_POOLED, *_EMBEDDERS, *_REWARDS, *_ENCODERS, *_BUILT)
 }

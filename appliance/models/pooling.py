@@ -20,10 +20,12 @@ _CLASSIFIERS: Final[tuple[tuple[tuple[str, _Activation], ...], ...]] = (
     (("head.dense", "gelu"), ("classifier", None)),
     (("pooler.dense", "tanh"), ("classifier", None)),
     (("classifier", None),),
+    (("score.0", "relu"), ("score.2", None)),
     (("score", None),),
+    (("v_head", None),),
 )
 _OTHER_HEADS: Final = (
-    "lm_head.*", "cls.*", "*pooler.*", "classifier.*", "pre_classifier.*", "score.*", "head.*", "decoder.*",
+    "lm_head.*", "cls.*", "*pooler.*", "classifier.*", "pre_classifier.*", "score.*", "v_head.*", "head.*", "decoder.*",
     "vocab_*", "*position_ids",
 )  # fmt: skip
 

@@ -29,6 +29,8 @@ from appliance.plan.pooling_settings import (
 from appliance.plan.types import PoolingPlan, VectorActivation
 
 _CONVERTED: Final[Mapping[str, PoolingTask]] = {"embed": "embed", "classify": "classify", "reward": "classify"}
+_REWARD: Final = "ForRewardModel"  # a number without bounds
+_PROCESS_REWARD: Final = "ForProcessRewardModel"  # the chance that a step is right
 _ACTIVATIONS: Final[Mapping[str, VectorActivation]] = {"Sigmoid": "sigmoid", "Identity": "none", "Softmax": "softmax"}
 
 
@@ -44,9 +46,9 @@ def plan_pooling(inputs: PlanInputs, modelled: Modelled, ledger: Ledger) -> Pool
         return None
     check_names(settings, ledger)
     sentence, config = inputs.model.sentence, inputs.model.config
-    labels = _labels(config)
+    labels = ("LABEL_0",) if inputs.model.architecture.endswith(_REWARD) else _labels(config)
     label_token_ids = _label_token_ids(settings, inputs.model, task, ledger)
-    is_reward = inputs.spec.model.convert == "reward"
+    is_reward = inputs.spec.model.convert == "reward" or inputs.model.architecture.endswith(_REWARD)
     kind = _kind(inputs.model, task, settings, ledger, is_reward=is_reward)
     num_labels = len(label_token_ids) or len(labels)
     logit_mean, logit_sigma = logit_scale(settings, task, ledger)
@@ -116,7 +118,7 @@ def _task_of_checkpoint(inputs: PlanInputs, tasks: Sequence[str], ledger: Ledger
     if inputs.spec.model.runner == "pooling" and tasks[0] == "generate":
         return cast(PoolingTask, ledger.take("model.task", "model.runner", "embed"))
     task = tasks[0]
-    if task == "classify" and len(_labels(model.config)) == 1:
+    if task == "classify" and len(_labels(model.config)) == 1 and not _judges_tokens(model):
         task = "score"
     ledger.decide("model.task", task, "model", f"what {model.architecture} is for")
     return cast(PoolingTask, task) if task in ("embed", "classify", "score") else None
@@ -135,6 +137,8 @@ def _kind(
             ledger.refuse(f"{SETTINGS}.pooling_type", RULE, message, allowed=allowed, hint="write one of them")
             return "last"
         return ledger.take(path, SETTINGS, kind)
+    if _judges_tokens(model):
+        return ledger.decide(path, "all", "model", f"{model.architecture} judges each token")
     if is_reward:
         return ledger.take(path, "model.convert", "all", "each token has its reward")
     if task == "embed" and model.sentence is not None and model.sentence.kind is not None:
@@ -172,6 +176,8 @@ def _activation(
         if wanted is None and model.sentence is not None and not model.sentence.normalize:
             return ledger.decide(path, "none", "model", "modules.json has no Normalize")
         return ledger.decide(path, "normalize", "model", "vectors of length 1, so that a product is a cosine")
+    if is_reward and wanted is None and _judges_tokens(model):
+        return ledger.decide(path, "none", "model", "a reward has no bounds")
     if is_reward and wanted is None:
         return ledger.take(path, "model.convert", "none", "a reward has no bounds")
     stated = _stated_activation(model)
@@ -180,6 +186,10 @@ def _activation(
     if num_labels == 1 or model.config.get("problem_type") == "multi_label_classification":
         return ledger.decide(path, "sigmoid", "model", "each label is decided alone")
     return ledger.decide(path, "softmax", "model", "one of several labels holds")
+
+
+def _judges_tokens(model: ModelFacts) -> bool:
+    return model.architecture.endswith((_REWARD, _PROCESS_REWARD))
 
 
 def _stated_activation(model: ModelFacts) -> VectorActivation | None:

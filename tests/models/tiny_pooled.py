@@ -46,6 +46,26 @@ def _qwen3(**changes: Any) -> Any:
     return transformers.Qwen3Config(**sizes, **changes)
 
 
+class Qwen2ForRewardModel(transformers.Qwen2ForTokenClassification):  # type: ignore[misc]
+    """Qwen2.5-Math-RM's head, in its own code two maps with a ReLU between them."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.score = torch.nn.Sequential(
+            torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, config.num_labels)
+        )
+
+
+class Qwen2ForProcessRewardModel(Qwen2ForRewardModel):
+    """Qwen2.5-Math-PRM's, with two numbers a token."""
+
+
+def _qwen2(labels: int) -> Any:
+    sizes = {key: value for key, value in _SIZES.items() if key != "id2label"}
+    return transformers.Qwen2Config(**sizes, num_key_value_heads=2, pad_token_id=0, num_labels=labels)
+
+
 class Pooled(NamedTuple):
     """A checkpoint: its config, the transformers class, and what is asked of it."""
 
@@ -105,6 +125,8 @@ POOLED: dict[str, Pooled] = {
     "qwen3-last": Pooled(_qwen3, transformers.Qwen3ForCausalLM, "embed", "last"),
     "qwen3-mean": Pooled(_qwen3, transformers.Qwen3Model, "embed", "mean"),
     "qwen3-classify": Pooled(_qwen3, transformers.Qwen3ForSequenceClassification, "classify", "last"),
+    "qwen2-reward": Pooled(lambda: _qwen2(1), Qwen2ForRewardModel, "classify", "all"),
+    "qwen2-process-reward": Pooled(lambda: _qwen2(2), Qwen2ForProcessRewardModel, "classify", "all"),
     "qwen3-tokens": Pooled(_qwen3, transformers.Qwen3ForTokenClassification, "classify", "all"),
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from appliance.catalog.pooling import PoolingKind
 from appliance.checkpoint.facts import ModelFacts
@@ -79,6 +80,22 @@ def test_vectors_are_those_of_transformers(name: str, made: Callable[[str], Made
         expected = pooled_by_torch(name, oracle, text).numpy()
         assert vector.shape == expected.shape
         np.testing.assert_allclose(vector, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
+    executable.close()
+
+
+def test_the_head_of_internlm2s_reward_model(tmp_path: Path, kernel_set: KernelSet) -> None:
+    oracle = make_pooled("qwen3-tokens", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name.replace("score.", "v_head."): each for name, each in tensors.items()}, tmp_path / "model.safetensors"
+    )
+    executable = bind(
+        read_model_facts(tmp_path), kernel_set, execution=execution_of(64), pooling=POOLED["qwen3-tokens"].choice
+    )
+    text = prompts()[1]
+    (found,) = run_whole(executable, [text], "all")
+    expected = pooled_by_torch("qwen3-tokens", oracle, text).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-3 * np.abs(expected).max())
     executable.close()
 
 

@@ -15,11 +15,13 @@ from appliance.plan.render import render_text
 from appliance.plan.types import EnginePlan, PoolingPlan
 from tests.models.tiny_pooled import make_pooled, write_sentence_files, write_tokenizer
 
+REWARDS = {"qwen2-reward": (1, "none"), "qwen2-process-reward": (2, "softmax")}
+
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
-    for name in ("bert-mean", "bert-classify", "bert-score", "bert-tokens", "qwen3-last", "qwen3-classify"):
+    for name in ("bert-mean", "bert-classify", "bert-score", "bert-tokens", "qwen3-last", "qwen3-classify", *REWARDS):
         folders[name] = tmp_path_factory.mktemp(name)
         make_pooled(name, folders[name])
         write_tokenizer(folders[name])
@@ -44,6 +46,13 @@ def planned(folder: Path, model: str = "", rest: str = "") -> EnginePlan:
 def pooling(plan: EnginePlan) -> PoolingPlan:
     assert plan.model.pooling is not None
     return plan.model.pooling
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_reward_models_judge_each_token_by_their_names(checkpoints: dict[str, Path], name: str) -> None:
+    plan = pooling(planned(checkpoints[name]))
+    assert (plan.task, plan.kind, plan.width, plan.activation) == ("classify", "all", *REWARDS[name])
+    assert len(plan.labels) == plan.width
 
 
 def test_a_sentence_transformers_folder_embeds_as_it_says(checkpoints: dict[str, Path]) -> None:
